@@ -17,11 +17,14 @@ REFERENCE = {
     "client": ("The client", ["lightning_instrumentation"]),
     "rollouts": (
         "Rollouts",
-        ["lightning_trainer.rollouts.runner.Runner", "lightning_trainer.rollouts.command.Command"],
+        [
+            f"lightning_trainer.rollouts.{name}"
+            for name in ("runner.Runner", "step_runner.StepRunner", "command.Command")
+        ],
     ),
     "configuration": (
         "Configuration",
-        [f"lightning_trainer.config.{name}" for name in ("daemon", "engine", "gateway", "store", "training", "judges")]
+        [f"lightning_trainer.config.{name}" for name in ("daemon", "engine", "store", "training", "sections")]
         + ["lightning_trainer.config.policies.policy", "lightning_trainer.config.policies.credit"],
     ),
     "datasets": ("Datasets", ["lightning_trainer.dataset.calls"]),

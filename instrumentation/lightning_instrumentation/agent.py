@@ -41,7 +41,7 @@ class _Invocation:
         if started is None or self._scope.uncaptured:
             return
         self._span = spans.begin(
-            started,
+            started.tracer,
             f"{semconv.INVOKE_AGENT} {agent.name}",
             {
                 semconv.OPERATION: semconv.INVOKE_AGENT,

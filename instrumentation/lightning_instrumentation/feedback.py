@@ -100,7 +100,7 @@ def _record(
     target = Scope() if rollout is None else Scope(Identity(rollout, named.get(semconv.ATTEMPT_ID)))
     now = time.time_ns()
     with use_scope(target):
-        span = spans.begin(started, f"evaluate {name}", {**named, **who}, start_ns=now)
+        span = spans.begin(started.tracer, f"evaluate {name}", {**named, **who}, start_ns=now)
         if span is not None:
             span.add_event(semconv.EVALUATION_EVENT, event, timestamp=now)
             span.end(now)

@@ -90,7 +90,7 @@ def _record(
 
 def _export(started: Runtime, score: float | None, name: str, about: dict[str, str], explanation: str | None) -> None:
     now = time.time_ns()
-    span = spans.begin(started, f"evaluate {name}", {semconv.EVALUATION_NAME: name, **about}, start_ns=now)
+    span = spans.begin(started.tracer, f"evaluate {name}", {semconv.EVALUATION_NAME: name, **about}, start_ns=now)
     if span is None:
         return
     event: dict[str, Any] = {semconv.EVALUATION_NAME: name, **about}

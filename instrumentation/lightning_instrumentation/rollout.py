@@ -89,7 +89,7 @@ class Rollout(Block):
         attributes: dict[str, Any] = {semconv.OPERATION: semconv.INVOKE_WORKFLOW, semconv.ROLLOUT_ROOT: True}
         if self._input is not None and started.settings.capture_content:
             attributes[semconv.ROLLOUT_INPUT] = json.dumps(self._input, default=str, ensure_ascii=False)
-        self._span = spans.begin(started, f"rollout {self.task_id}", attributes, new_trace=True)
+        self._span = spans.begin(started.tracer, f"rollout {self.task_id}", attributes, new_trace=True)
         if self._span is not None:
             self.trace_id = f"{self._span.get_span_context().trace_id:032x}"
 

@@ -199,7 +199,7 @@ def _tell_losses() -> None:
     if _runtime is not None and failures.counts():
         with _lock:  # a fork waits for the import
             from lightning_instrumentation.delivery.loss_reports import losses
-        guarded("losses", losses.tell, _runtime)
+        guarded("losses", losses.tell, _runtime.tracer)
 
 
 def deliver_at_exit() -> None:

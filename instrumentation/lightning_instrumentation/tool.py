@@ -61,7 +61,7 @@ class ToolCall:
             attributes[semconv.TOOL_CALL_ID] = str(call_id)
         if self._capture_content:
             attributes[semconv.TOOL_CALL_ARGUMENTS] = _text(arguments())
-        self._span = spans.begin(started, f"{semconv.EXECUTE_TOOL} {name}", attributes)
+        self._span = spans.begin(started.tracer, f"{semconv.EXECUTE_TOOL} {name}", attributes)
         if self._span is not None:
             self.scope = replace(self.scope, span=self._span)
 

@@ -3,10 +3,10 @@
 This is client code: it runs in the agent's process and needs nothing but the standard library and the instrumentation.
 """
 
-from lightning_trainer.rollouts.attempt import AttemptEnded, Event, StepEnded
+from lightning_trainer.rollouts.attempt import AttemptEnded, Event, StepEnded, Task
 from lightning_trainer.rollouts.command import Command
 from lightning_trainer.rollouts.curriculum import Curriculum
 from lightning_trainer.rollouts.on_ray import OnRay
-from lightning_trainer.rollouts.runner import Runner, Task
+from lightning_trainer.rollouts.runner import Runner
 
 __all__ = ["AttemptEnded", "Command", "Curriculum", "Event", "OnRay", "Runner", "StepEnded", "Task"]

@@ -34,7 +34,7 @@ def _ours(endpoint: str, patience_s: float) -> tuple[Write, Finish]:
         # Looked up each time: a forked child has a tracer of its own.
         started = runtime()
         assert started is not None
-        spans.end(spans.begin(started, name, said))
+        spans.end(spans.begin(started.tracer, name, said))
 
     return write, lambda: lt.flush(patience_s)
 

@@ -10,11 +10,14 @@ import contextvars
 import json
 import os
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from lightning_instrumentation import semconv
 from lightning_instrumentation.failures import failures
-from lightning_instrumentation.runtime import Runtime
 from lightning_instrumentation.telemetry import spans
+
+if TYPE_CHECKING:
+    from lightning_instrumentation.telemetry.tracing import Tracer
 
 
 class Losses:
@@ -27,18 +30,18 @@ class Losses:
         self._process_id = os.urandom(8).hex()
         self._told: Mapping[str, int] = {}
 
-    def tell(self, runtime: Runtime) -> None:
+    def tell(self, tracer: Tracer) -> None:
         """Write the counts to the spool where they have changed since they were last written."""
         counts = failures.counts()
         if counts == self._told:
             return
         self._told = counts
         # Whichever rollout is being delivered, this is about the process and not about that rollout.
-        contextvars.Context().run(self._write, runtime, counts)
+        contextvars.Context().run(self._write, tracer, counts)
 
-    def _write(self, runtime: Runtime, counts: Mapping[str, int]) -> None:
+    def _write(self, tracer: Tracer, counts: Mapping[str, int]) -> None:
         said = {semconv.PROCESS_ID: self._process_id, semconv.LOSSES: json.dumps(counts)}
-        spans.end(spans.begin(runtime, semconv.LOSSES_SPAN, said, new_trace=True))
+        spans.end(spans.begin(tracer, semconv.LOSSES_SPAN, said, new_trace=True))
 
 
 losses = Losses()

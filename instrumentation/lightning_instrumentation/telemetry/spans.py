@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 from lightning_instrumentation import semconv
 from lightning_instrumentation.delivery.deferred import defer, do_waiting
 from lightning_instrumentation.failures import guarded
-from lightning_instrumentation.runtime import Runtime
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanKind
 
     from lightning_instrumentation.telemetry.record import SpanRecord
+    from lightning_instrumentation.telemetry.tracing import Tracer
 
 _LONGEST_MESSAGE = 2000
 
 
-def begin(runtime: Runtime, name: str, attributes: Mapping[str, Any], **options: Any) -> Span | None:
+def begin(tracer: Tracer, name: str, attributes: Mapping[str, Any], **options: Any) -> Span | None:
     do_waiting()
-    return guarded("span-start", runtime.tracer.start, name, attributes, **options)
+    return guarded("span-start", tracer.start, name, attributes, **options)
 
 
 def end(span: Span | None, error: BaseException | None = None) -> None:
@@ -34,17 +34,17 @@ def end(span: Span | None, error: BaseException | None = None) -> None:
 
 
 def open(
-    runtime: Runtime, name: str, attributes: dict[str, Any], shared: Mapping[str, Any], kind: SpanKind
+    tracer: Tracer, name: str, attributes: dict[str, Any], shared: Mapping[str, Any], kind: SpanKind
 ) -> SpanRecord | None:
     """Start a span that nobody outside of this client will hold; see ``Tracer.open``."""
     do_waiting()
-    return guarded("span-start", runtime.tracer.open, name, attributes, shared, kind)
+    return guarded("span-start", tracer.open, name, attributes, shared, kind)
 
 
-def close(runtime: Runtime, span: SpanRecord, *, end_ns: int | None = None) -> None:
+def close(tracer: Tracer, span: SpanRecord, *, end_ns: int | None = None) -> None:
     """End a span that ``open`` has started."""
     do_waiting()
-    runtime.tracer.close(span, end_ns)
+    tracer.close(span, end_ns)
 
 
 def end_soon(span: Span | None) -> None:

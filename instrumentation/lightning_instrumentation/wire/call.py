@@ -122,7 +122,7 @@ class ModelCall:
         except IndexError:
             return
         guarded("chat-response", self._describe, span, error)
-        spans.close(self._runtime, span, end_ns=end_ns)
+        spans.close(self._runtime.tracer, span, end_ns=end_ns)
 
     def _describe(self, span: SpanRecord, error: BaseException | None) -> None:
         if self.streamed:
@@ -165,7 +165,9 @@ def _begin(
     state = current().state
     if state is not None:
         asked[semconv.STATE] = state
-    span = spans.open(started, f"{api.operation} {shared[semconv.REQUEST_MODEL]}", asked, shared, SpanKind.CLIENT)
+    span = spans.open(
+        started.tracer, f"{api.operation} {shared[semconv.REQUEST_MODEL]}", asked, shared, SpanKind.CLIENT
+    )
     if span is None:
         return None
     call = ModelCall(

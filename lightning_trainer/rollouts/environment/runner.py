@@ -13,13 +13,13 @@ from lightning_trainer.environments.protocol import Environment, Task
 from lightning_trainer.environments.registry import DEFAULT_FOLDER
 from lightning_trainer.rollouts.attempt import AttemptEnded, Event
 from lightning_trainer.rollouts.environment.attempt import EnvironmentAttempt
-from lightning_trainer.rollouts.runner import Runner
+from lightning_trainer.rollouts.step_runner import StepRunner
 
 _GRACE_S = 30.0
 """The session's own limit comes first; this much later its thread is given up."""
 
 
-class EnvironmentRunner(Runner[Task]):
+class EnvironmentRunner(StepRunner[Task]):
     """``Runner.from_environment``: training tasks and held-out tasks come from the environment.
 
     Args:

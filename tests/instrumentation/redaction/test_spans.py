@@ -48,7 +48,7 @@ def say_it_everywhere(model, said: str) -> None:
             semconv.TOOL_CALL_ARGUMENTS: json.dumps({"key": said}),
             semconv.TOOL_DEFINITIONS: json.dumps([{"description": said}]),
         }
-        tool = spans.begin(started, "execute_tool t", attributes)
+        tool = spans.begin(started.tracer, "execute_tool t", attributes)
         assert tool is not None
         tool.set_attribute(semconv.TOOL_CALL_RESULT, f"got {said}")
         spans.mark_failed(tool, "tool_error", f"no {said}")

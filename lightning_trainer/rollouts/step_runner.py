@@ -1,0 +1,278 @@
+"""Training and evaluation step by step: which attempts are run when.
+
+Attempts of step ``k`` are started once the daemon has done step ``k - 1 - max_staleness`` of its steps. With 0 that is
+synchronous: everything of a step is sampled by the version that the step before it published. With more, agents go on
+while the trainer trains, and whatever group is complete first is trained first: a slow attempt holds up nobody. It is
+the admission rule of AReaL (Fu et al. 2025, arXiv 2505.24298, equation 3) by groups. A step that the daemon takes from
+a file (``[[policy.stage]] data``) has no attempts.
+
+An interrupted run goes on where it was: the daemon says how many steps are done and which attempts it has, by the run's
+name, which every group id begins with. Other runs of the same policy may go on at the same time: a step takes whatever
+groups are complete first, and each run keeps as many on their way as a step needs, so none waits for another. Ctrl-C
+ends it with one line and exit status 130.
+"""
+
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from typing import Generic, NamedTuple
+
+import lightning_instrumentation as lt
+
+from lightning_trainer.errors import LightningError
+from lightning_trainer.rollouts.attempt import AttemptEnded, AttemptFunction, Event, StepEnded, TaskT, run_attempt
+from lightning_trainer.rollouts.curriculum import Curriculum
+from lightning_trainer.rollouts.daemon_client import DaemonClient
+from lightning_trainer.rollouts.run_name import checked_run, default_run, held_run
+from lightning_trainer.rollouts.team import TeamClient
+from lightning_trainer.rollouts.worker_pool import WorkerPool
+
+_INTERRUPTED = 130
+"""128 and the number of SIGINT."""
+
+
+@contextmanager
+def ends_in_one_line() -> Iterator[None]:
+    """Turn a ``KeyboardInterrupt`` into a line on stderr and ``SystemExit(130)``: what shells expect, and no traceback.
+
+    ``finally`` blocks run as always. What has ended by then is recorded, and attempts that were going on count as never
+    made: a run that is started again makes them.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("interrupted: what has ended is recorded; start it again to go on from there", file=sys.stderr)
+        raise SystemExit(_INTERRUPTED) from None
+
+
+class _Work(NamedTuple, Generic[TaskT]):
+    task: TaskT
+    group_id: str
+    stage: str
+    step: int | None
+    mode: str
+
+
+class StepRunner(Generic[TaskT]):
+    """What a runner does, whatever its attempts are; see ``Runner`` for what it is given."""
+
+    def __init__(
+        self,
+        policy: str | Sequence[str],
+        attempt: AttemptFunction[TaskT],
+        *,
+        baseline: AttemptFunction[TaskT] | None = None,
+        run: str | None = None,
+        endpoint: str | None = None,
+        concurrency: int = 64,
+        timeout_s: float = 120.0,
+        retries: int = 0,
+        on_event: Callable[[Event], None] = lambda event: None,
+        tasks: Callable[[int, int], Sequence[TaskT]] | None = None,
+        curriculum: Curriculum[TaskT] | None = None,
+    ) -> None:
+        lt.init(endpoint)
+        endpoint = endpoint or os.environ.get("LIGHTNING_ENDPOINT", "http://127.0.0.1:8321")
+        token = os.environ.get("LIGHTNING_TOKEN")
+        names = [policy] if isinstance(policy, str) else policy
+        members = [DaemonClient(endpoint, name, token=token) for name in names]
+        self._daemon = members[0] if len(members) == 1 else TeamClient(members)
+        self._endpoint = endpoint
+        self._token = token
+        self._named = run is not None
+        self._run = default_run(names, attempt) if run is None else checked_run(run)
+        self._attempt = attempt
+        self._baseline = baseline
+        self._concurrency = concurrency
+        self._timeout_s = timeout_s
+        self._retries = retries
+        self._on_event = on_event
+        self._tasks = tasks
+        self._curriculum = curriculum
+
+    @ends_in_one_line()
+    def train(self, tasks_of_step: Callable[[int], Sequence[TaskT]] | None = None, *, steps: int) -> None:
+        """Run until the policy has done ``steps`` steps, ``group_size`` attempts at each of ``tasks_of_step(step)``.
+
+        Steps are the policy's: those that other runs' groups made count too, and then this run makes fewer.
+
+        With a curriculum ``tasks_of_step`` returns more tasks than a step has groups. With dynamic sampling a step that
+        lacks groups takes those of the next one, so there ``tasks_of_step`` is asked for steps beyond the last, too.
+
+        Raises:
+            LightningError: the tasks do not make the step that the daemon waits for, the policy needs a baseline and
+                there is none, another process holds the run's name, or the daemon stays away.
+            TrainingError: training stopped before the last step.
+        """
+        status = self._daemon.policy()
+        if status["needs_baseline"] and self._baseline is None:
+            raise LightningError(
+                "the policy's advantage estimator compares attempts with a greedy one at the same task, and the runner "
+                "has none; give it one as Runner(policy, attempt, baseline=greedy_attempt)"
+            )
+        source, per_step = self._tasks, status["groups_per_step"]
+        if tasks_of_step is None:
+            if source is None:
+                raise LightningError("there are no tasks to train on; call train(tasks_of_step, steps=...)")
+            tasks_of_step = lambda step: source(step, per_step)  # noqa: E731
+        with held_run(self._endpoint, self._run, token=self._token, numbered=not self._named) as run:
+            self._train(run, status, tasks_of_step, steps)
+
+    def _train(self, run: str, status: dict, tasks_of_step: Callable[[int], Sequence[TaskT]], steps: int) -> None:
+        done, ahead = status["steps_done"], status["max_staleness"] or 0
+        first, started = self._where_it_was(run, status, done, ahead)
+        ends: list[float] = []
+
+        def on_attempt(attempt: AttemptEnded) -> None:
+            self._on_event(attempt)
+            ends.append(time.monotonic())
+
+        def attempted(work: _Work[TaskT]) -> AttemptEnded:
+            return self._attempted(work, on_attempt)
+
+        with WorkerPool(attempted, self._concurrency) as pool:
+            while done < steps:
+                began = time.monotonic()
+                # What other runs have on their way is not counted on: it may take as long as it likes.
+                taken = self._daemon.groups(f"{run}/step-", taken_until=done)
+                wanted = len(taken)
+                wanted += status["groups_wanted"] * _with_attempts(status, done + 1, done + 1)
+                wanted += status["groups_per_step"] * _with_attempts(status, done + 2, min(done + 1 + ahead, steps))
+                while _with_attempts(status, first, started) * status["groups_per_step"] < wanted:
+                    started += 1
+                    if not _with_attempts(status, started, started):
+                        continue
+                    tasks = self._chosen(run, tasks_of_step(started), started, status)
+                    groups = self._groups(run, tasks, started, status, taken)
+                    for batch in groups if ahead else [list(chain.from_iterable(groups))]:
+                        pool.add(batch)
+                status = self._daemon.wait_for_step(done + 1, groups_wanted=status["groups_wanted"])
+                if status["steps_done"] <= done:
+                    continue
+                done += 1
+                now = time.monotonic()
+                rolled_out = max(ends, default=now)
+                ends.clear()
+                self._on_event(
+                    StepEnded(
+                        done,
+                        _reward_mean(status, done),
+                        status["live_version"],
+                        rolled_out - began,
+                        now - rolled_out,
+                    )
+                )
+            if not status["dynamic_sampling"]:
+                # There is something left only where other runs brought groups too: later steps take it, if it is whole.
+                pool.wait()
+
+    @ends_in_one_line()
+    def evaluate(self, tasks: Sequence[TaskT], *, stage: str) -> list[AttemptEnded]:
+        """Run one attempt a task that is recorded and never trained; results in the order of the tasks.
+
+        A daemon that is starting is waited for, as by ``train``.
+
+        Raises:
+            LightningError: the daemon stays away.
+        """
+        self._daemon.wait_until_there()
+
+        def run(work: _Work[TaskT]) -> AttemptEnded:
+            return self._attempted(work, self._on_event)
+
+        with WorkerPool(run, self._concurrency) as pool:
+            batch = pool.add([_Work(task, f"{self._run}/{stage}/{task.id}", stage, None, "evaluate") for task in tasks])
+            return [future.result() for future in batch.futures]
+
+    def _where_it_was(self, run: str, status: dict, done: int, ahead: int) -> tuple[int, int]:
+        """Return the first step that this run made groups of, and the last one of which it needs to make none."""
+        next_one = max(0, done - ahead) + 1
+        made = _by_step(run, self._daemon.groups(f"{run}/step-"))
+        if not made:
+            return next_one, next_one - 1
+        taken = _by_step(run, self._daemon.groups(f"{run}/step-", taken_until=done))
+        first = min(*made, next_one)
+        started = first - 1
+        while started < max(made) and (
+            taken[started + 1] >= status["groups_per_step"] or not _with_attempts(status, started + 1, started + 1)
+        ):
+            started += 1
+        return first, started
+
+    def _chosen(self, run: str, tasks: Sequence[TaskT], step: int, status: dict) -> Sequence[TaskT]:
+        """Return what the curriculum chooses; what it chose before an interruption is gone on with."""
+        if self._curriculum is None:
+            return tasks
+        prefix = f"{run}/step-{step}/"
+        started = {group.removeprefix(prefix) for group in self._daemon.groups(prefix)}
+        return self._curriculum.choose(tasks, status["groups_per_step"], started=started)
+
+    def _groups(
+        self, run: str, tasks: Sequence[TaskT], step: int, status: dict, taken: Container[str]
+    ) -> list[list[_Work[TaskT]]]:
+        """Return the attempts of a step that the daemon has not seen the end of, group by group.
+
+        What was taken before it was whole (``group_timeout_s``) stays as it is: more attempts would be a group anew.
+        """
+        different = len({task.id for task in tasks})
+        if different != status["groups_per_step"]:
+            raise LightningError(
+                f"step {step} has {different} different tasks, but the policy's groups_per_step is "
+                f"{status['groups_per_step']}; make them equal"
+            )
+        # Group ids carry run and step: the same task met again later is another comparison.
+        works = [_Work(task, f"{run}/step-{step}/{task.id}", "train", step, "train") for task in tasks]
+        wanted = {"train": status["group_size"], "baseline": int(status["needs_baseline"])}
+        there = {mode: self._daemon.groups(f"{run}/step-{step}/", mode=mode) for mode, count in wanted.items() if count}
+        return [
+            [
+                work._replace(stage=mode, mode=mode)
+                for mode, ended in there.items()
+                for _ in range(wanted[mode] - ended.get(work.group_id, 0))
+            ]
+            for work in works
+            if work.group_id not in taken
+        ]
+
+    def _attempted(self, work: _Work[TaskT], on_attempt: Callable[[AttemptEnded], None]) -> AttemptEnded:
+        attempt = self._baseline if work.mode == "baseline" and self._baseline else self._attempt
+        for left in range(self._retries, -1, -1):
+            ended = run_attempt(
+                attempt,
+                work.task,
+                stage=work.stage,
+                step=work.step,
+                group_id=work.group_id,
+                mode=work.mode,
+                timeout_s=self._timeout_s,
+                may_retry=left > 0,
+            )
+            if self._curriculum is not None and ended.stage == "train" and ended.reward is not None:
+                self._curriculum.saw(work.task, ended.reward)
+            on_attempt(ended)
+            if ended.stage != "retried":
+                break
+        return ended
+
+
+def _reward_mean(status: dict, step: int) -> float | None:
+    """Return the mean reward of what that step trained; what ended meanwhile may belong to later ones."""
+    return next((done["metrics"].get("reward/mean") for done in status["steps"] if done["step"] == step), None)
+
+
+def _with_attempts(status: dict, first: int, last: int) -> int:
+    """Return how many of the steps need attempts: those of a stage that is shown a file need none."""
+    shown = status.get("shown_steps", ())
+    return sum(
+        not any(begin <= step and (end is None or step <= end) for begin, end in shown)
+        for step in range(first, last + 1)
+    )
+
+
+def _by_step(run: str, groups: Iterable[str]) -> Counter[int]:
+    """Return how many of a run's groups belong to each of its steps."""
+    return Counter(int(group.removeprefix(f"{run}/step-").partition("/")[0]) for group in groups)
