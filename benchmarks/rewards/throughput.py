@@ -14,7 +14,7 @@ from typing import Any
 from lightning_instrumentation import semconv
 
 from lightning_trainer.config import Config
-from lightning_trainer.config.rewards.judges import RubricConfig
+from lightning_trainer.config.judges import RubricConfig
 from lightning_trainer.judges.judging import Judged, Judging
 from lightning_trainer.judges.models.budget import Budget
 from lightning_trainer.judges.registry import make_judge

@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from lightning_trainer.config import Config, PolicyConfig
+from lightning_trainer.config.judges import AnyJudge, ProgramConfig
 from lightning_trainer.config.policies.stages import StageConfig
 from lightning_trainer.config.policies.versions import GuardConfig
-from lightning_trainer.config.rewards.judges import AnyJudge, ProgramConfig
 from lightning_trainer.errors import ConfigError
 
 USUAL_CONFIG = Path("lightning.toml")

@@ -7,15 +7,15 @@ from pydantic import field_validator, model_validator
 
 from lightning_trainer.config.daemon import DaemonConfig
 from lightning_trainer.config.engine import EngineConfig
-from lightning_trainer.config.metrics import MetricsConfig
-from lightning_trainer.config.policies.policy import PolicyConfig
-from lightning_trainer.config.rewards.judges import (
+from lightning_trainer.config.judges import (
     GroupConfig,
     JudgeConfig,
     PairwiseConfig,
     ProgramConfig,
     ReferenceProbabilityConfig,
 )
+from lightning_trainer.config.metrics import MetricsConfig
+from lightning_trainer.config.policies.policy import PolicyConfig
 from lightning_trainer.config.sections import EnvironmentsConfig, FeedbackConfig, GatewayConfig, RayConfig, Section
 from lightning_trainer.config.store import StoreConfig
 from lightning_trainer.config.training import TrainingConfig

@@ -1,13 +1,18 @@
 """What a page may ask of the daemon: each a form that is posted, with the words of the command line."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from urllib.parse import urlencode
+from urllib.parse import parse_qs, urlencode
+
+from fastapi import Request
 
 from lightning_trainer.dashboard.site import Live
-from lightning_trainer.errors import ConfigError, RollbackError
+from lightning_trainer.errors import ConfigError, LightningError, RollbackError
+from lightning_trainer.ingest.http.bodies import BodyTooLargeError, BodyTooSlowError, read_body
 
 _LONGEST_NOTE = 10_000
 _LONGEST_NAME = 512
+_MOST_BYTES = 2**18
+_MOST_FIELDS = 20
 
 Action = Callable[[Live, Mapping[str, str]], Awaitable[tuple[str, str]]]
 """Returns what to say, and the page to go to."""
@@ -82,3 +87,20 @@ def _name(form: Mapping[str, str], field: str) -> str:
     if not 0 < len(value) <= _LONGEST_NAME:
         raise ConfigError(f"{field} has {len(value)} characters; it is a name of 1 to {_LONGEST_NAME}")
     return value
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """Return the fields of a small form that was posted, read under a bound; of several with one name the first.
+
+    Raises:
+        LightningError: it is not ``application/x-www-form-urlencoded``, or too long.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/x-www-form-urlencoded":
+        raise ConfigError("send the form as application/x-www-form-urlencoded")
+    try:
+        raw = await read_body(request.stream(), limit=_MOST_BYTES)
+        fields = parse_qs(raw.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+    except (BodyTooLargeError, BodyTooSlowError, ValueError) as error:
+        raise LightningError(f"the form could not be read: {error}") from error
+    return {name: values[0] for name, values in fields.items()}

@@ -12,14 +12,13 @@ from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.datastructures import QueryParams
 
-from lightning_trainer.dashboard.access.forms import read_form
-from lightning_trainer.dashboard.access.sessions import Sessions, Visitor, cookie_name
-from lightning_trainer.dashboard.actions import ACTIONS
+from lightning_trainer.dashboard.actions import ACTIONS, read_form
 from lightning_trainer.dashboard.live_updates import EventStream, LiveUpdates, SharedPages
 from lightning_trainer.dashboard.openmetrics import CONTENT_TYPE, openmetrics
 from lightning_trainer.dashboard.pages import agents, charts, costs, overview, rollout, rollouts, setup, versions
 from lightning_trainer.dashboard.pages.asking import Asked, PageError
 from lightning_trainer.dashboard.rendering import SECURITY, Pages, static
+from lightning_trainer.dashboard.sessions import Sessions, Visitor, cookie_name
 from lightning_trainer.dashboard.site import Site
 from lightning_trainer.errors import DropError, LightningError, RollbackError
 

@@ -1,5 +1,6 @@
 """What the pages are given: a store to read, a configuration, and a daemon that is asked, where one runs."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,8 @@ from lightning_trainer.agents.live import LiveCensus
 from lightning_trainer.config import Config, PolicyConfig, any_agent
 from lightning_trainer.dashboard.reading.summaries import SummaryCache
 from lightning_trainer.store.connection import Connection
+from lightning_trainer.store.places import StorePlace, reading
+from lightning_trainer.store.tables import spans as span_table
 
 Result = TypeVar("Result")
 
@@ -19,6 +22,26 @@ class Snapshots(Protocol):
     async def last_span(self) -> int: ...
 
     async def scan(self, query: Callable[[Connection], Result]) -> Result: ...
+
+
+class StoppedStore:
+    """The store of a stopped run: every question opens it for reading, so nothing is written and nobody is kept out.
+
+    Questions raise StoreError where it is not there or is not a store.
+    """
+
+    def __init__(self, place: StorePlace) -> None:
+        self._place = place
+
+    async def last_span(self) -> int:
+        return await self.scan(span_table.last)
+
+    async def scan(self, query: Callable[[Connection], Result]) -> Result:
+        def read() -> Result:
+            with reading(self._place) as connection:
+                return query(connection)
+
+        return await asyncio.to_thread(read)
 
 
 @dataclass(frozen=True, slots=True)

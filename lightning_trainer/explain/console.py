@@ -1,6 +1,6 @@
 """An explanation for a terminal: the cause, the token tree of the calls, the ledger, what else was found."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from rich.console import Console
@@ -11,9 +11,10 @@ from lightning_trainer.explain import words
 from lightning_trainer.explain.call_tree import in_order
 from lightning_trainer.explain.explanation import ExplainedAttempt, ExplainedCall, Explanation, Verdict
 from lightning_trainer.explain.finding import counted
-from lightning_trainer.explain.ledger_table import ledger_table
+from lightning_trainer.explain.words import version_name, width_of_names
+from lightning_trainer.samples.transitions.reasons import Reason
 from lightning_trainer.store.tables.rollouts import RolloutRow
-from lightning_trainer.types import Call, Outcome, RolloutMode
+from lightning_trainer.types import Call, LedgerRow, Outcome, RolloutMode
 
 _MOST_CALLS = 200
 _UNTRAINED: Mapping[str, str] = {
@@ -150,3 +151,30 @@ def _list(console: Console, heading: str, sentences: Sequence[str]) -> None:
 def _say(console: Console, text: str, style: str = "") -> None:
     # A line of ours is one line: what cuts it in two is the terminal, and `| head -1` has all of it.
     console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def ledger_table(rows: Iterable[LedgerRow], *, in_words: bool) -> Table:
+    """Return the table.
+
+    Args:
+        in_words: also say what each reason means; only for rows whose reasons are all of the core.
+    """
+    rows = list(rows)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("agent", overflow="fold", min_width=width_of_names(row.agent for row in rows))
+    for heading in ("version", "outcome"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("tokens", "calls"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("reason", overflow="fold")
+    for row in rows:
+        meaning = f": {escape(Reason(row.reason).explanation)}" if in_words else ""
+        table.add_row(
+            escape(row.agent),
+            escape(version_name(row.policy, row.policy_version)),
+            row.outcome.value,
+            f"{row.tokens:,}",
+            f"{row.calls:,}",
+            f"[bold]{row.reason}[/]{meaning}",
+        )
+    return table

@@ -12,7 +12,7 @@ from functools import cached_property
 from lightning_instrumentation import semconv
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.config.rewards.judges import AnyJudge
+from lightning_trainer.config.judges import AnyJudge
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.explain.case import Case, Judged
 from lightning_trainer.ingest.reading import Reading, read_spans

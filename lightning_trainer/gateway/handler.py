@@ -30,9 +30,8 @@ from lightning_trainer.gateway.engine.upstream import Upstream
 from lightning_trainer.gateway.errors import RefusalError, made_again, unavailable
 from lightning_trainer.gateway.media import refuse_unseen
 from lightning_trainer.gateway.policies import ServedPolicies, ServedPolicy
-from lightning_trainer.gateway.protocols.answer import Answer
 from lightning_trainer.gateway.protocols.anthropic_request import too_long_unedited
-from lightning_trainer.gateway.protocols.registry import Api
+from lightning_trainer.gateway.protocols.registry import Answer, Api
 from lightning_trainer.gateway.relay import RelayResponse
 from lightning_trainer.gateway.request import EngineRequest, read_body_object, unknown_model
 from lightning_trainer.ingest.http.bodies import BodyTooLargeError, BodyTooSlowError, read_body

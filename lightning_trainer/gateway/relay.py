@@ -19,7 +19,7 @@ from lightning_trainer.gateway.calls.exchange import Exchange
 from lightning_trainer.gateway.engine.response import EngineResponse
 from lightning_trainer.gateway.engine.sse import DONE, events, support_in
 from lightning_trainer.gateway.errors import RefusalError, made_again, unavailable
-from lightning_trainer.gateway.protocols.answer import Answer
+from lightning_trainer.gateway.protocols.registry import Answer
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from lightning_trainer.config.rewards.judges import AnyJudge
+from lightning_trainer.config.judges import AnyJudge
 from lightning_trainer.judges.attempts import JudgedAttempt
 from lightning_trainer.judges.models.budget import Budget
 

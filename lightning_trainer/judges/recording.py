@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from lightning_instrumentation import semconv
 
-from lightning_trainer.config.rewards.judges import AnyJudge, ModelJudge, ProgramConfig, ReferenceProbabilityConfig
+from lightning_trainer.config.judges import AnyJudge, ModelJudge, ProgramConfig, ReferenceProbabilityConfig
 from lightning_trainer.judges.attempts import JudgedAttempt
 from lightning_trainer.judges.judge import Verdict
 from lightning_trainer.judges.models.budget import Budget

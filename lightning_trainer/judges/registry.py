@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from lightning_trainer.config.rewards.judges import AnyJudge, ModelJudge, ReferenceProbabilityConfig
+from lightning_trainer.config.judges import AnyJudge, ModelJudge, ReferenceProbabilityConfig
 from lightning_trainer.judges.judge import Judge
 from lightning_trainer.judges.kinds.agent_credit import AgentCreditJudge
 from lightning_trainer.judges.kinds.group import GroupJudge

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from lightning_trainer.config.rewards.judges import ModelJudge
+from lightning_trainer.config.judges import ModelJudge
 from lightning_trainer.errors import JudgeError
 from lightning_trainer.ingest.dialects.record import Message
 from lightning_trainer.judges.attempts import JudgedAttempt, Turn

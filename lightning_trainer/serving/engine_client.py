@@ -8,16 +8,46 @@ import asyncio
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 
 from lightning_trainer.errors import EngineError, PublicationError
 from lightning_trainer.serving.publication import Publication, PublicationReport
 from lightning_trainer.serving.settings import EngineSettings
-from lightning_trainer.serving.weight_transport import SharedMemoryFile, WeightTransport
 
 _REQUEST_TIMEOUT_S = 60.0
+
+
+class WeightTransport(Protocol):
+    """How the file of a publication gets to where one life of an engine reads it: a way for each place of the engine.
+
+    Whatever the way, it ends in a file in the shared memory of the engine's machine, and the engine checks, loads and
+    proves that one as any other (``serving.host.weights``). An adapter's file holds the adapter alone.
+    """
+
+    async def bring(self, publication: Publication) -> Publication:
+        """Return the publication with the path that the engine reads; what is there already is not brought again.
+
+        Raises:
+            EngineError: the engine's machine cannot be reached, or has no room.
+            PublicationError: the file cannot be read.
+        """
+        ...
+
+    async def settle(self, publication: Publication, *, served: bool) -> None:
+        """Hear what became of it; copies that are not needed any longer may go."""
+        ...
+
+
+class SharedMemoryFile:
+    """An engine on the trainer's machine reads the very file that the trainer wrote."""
+
+    async def bring(self, publication: Publication) -> Publication:
+        return publication
+
+    async def settle(self, publication: Publication, *, served: bool) -> None:
+        pass
 
 
 class Engine(ABC):

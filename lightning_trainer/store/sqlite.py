@@ -3,19 +3,24 @@
 WAL with ``synchronous=FULL``: the log is fsynced at every commit.
 """
 
+import fcntl
+import os
 import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
 from lightning_trainer.config.store import StoreConfig
 from lightning_trainer.errors import StoreError
-from lightning_trainer.store.lock import FileLock
 from lightning_trainer.store.readers import ReaderPool, is_damage
 from lightning_trainer.store.retention.retention import Retention
 from lightning_trainer.store.retention.size import give_back, measure
 from lightning_trainer.store.schema import migrate
 from lightning_trainer.store.store import Store
+from lightning_trainer.store.tables.spans import insert
 from lightning_trainer.store.writer import GroupCommitWriter
+from lightning_trainer.types import Span
 
 _ADVICE_ON_DAMAGE = "; `lightning-trainer store check` says what is damaged, `store repair` keeps everything else"
 
@@ -75,3 +80,44 @@ class SqliteStore(Store):
         connection = self._connect()
         connection.execute("PRAGMA query_only=ON")
         return connection
+
+
+class FileLock:
+    """One daemon a store: an advisory ``flock`` on a file next to it, held from construction until :meth:`release`.
+
+    The kernel drops it however the process ends.
+
+    Raises:
+        StoreError: another process holds it; the message names its process id.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.read(self._descriptor, 32).decode("ascii", "replace").strip() or "unknown"
+            os.close(self._descriptor)
+            raise StoreError(
+                f"the store {path.with_suffix('')} is in use by another daemon (process {holder}): "
+                "stop it, or choose another state_dir"
+            ) from error
+        os.ftruncate(self._descriptor, 0)
+        os.write(self._descriptor, str(os.getpid()).encode())
+
+    def release(self) -> None:
+        # The file stays: unlinking it would let two daemons each lock a file of the same name.
+        os.close(self._descriptor)
+
+
+@contextmanager
+def in_memory(spans: Sequence[Span]) -> Iterator[sqlite3.Connection]:
+    """Yield a connection to a store that holds these spans and has no file; of several with one id the first counts.
+
+    Raises:
+        MalformedTelemetryError: a span cannot be written as OTLP.
+    """
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        migrate(connection, where="in memory")
+        insert(connection, spans)
+        yield connection

@@ -29,22 +29,13 @@ SHORT = {
     "instrumentation/lightning_instrumentation/zero_code/instrumentor.py",  # an entry point of OpenTelemetry
     "lightning_trainer/__main__.py",
     "lightning_trainer/bulk_objects.py",  # of two layers: ingest and training
-    "lightning_trainer/dashboard/access/forms.py",  # of every page that posts
-    "lightning_trainer/dashboard/reading/read_only.py",  # the stopped run, next to the live one
     "lightning_trainer/dataset/atomic.py",  # below every format
     "lightning_trainer/environments/failures.py",  # errors, below every environment
     "lightning_trainer/environments/limits.py",  # for users to import; a test keeps it equal to [environments]
     "lightning_trainer/explain/finding.py",  # below every diagnosis
-    "lightning_trainer/explain/ledger_table.py",  # of two commands
     "lightning_trainer/gateway/errors.py",  # below the whole gateway
-    "lightning_trainer/gateway/protocols/answer.py",  # the interface of every protocol's answers
     "lightning_trainer/judges/registry.py",  # above every kind
     "lightning_trainer/serving/host/plugin.py",  # an entry point of vLLM
-    "lightning_trainer/serving/weight_transport.py",  # the interface of all ways of weights
-    "lightning_trainer/store/lock.py",  # also of commands that repair a store
-    "lightning_trainer/store/memory.py",  # a store of no file
-    "lightning_trainer/store/postgres/size.py",  # what SQLite has in retention/size.py
-    "lightning_trainer/store/postgres/upkeep/compacting.py",  # one command
     "lightning_trainer/store/records.py",  # what every table gives
     "lightning_trainer/training/on_ray/environ.py",  # imported before Ray
     "lightning_trainer/training/update/estimation/estimate.py",  # below every estimator

@@ -20,7 +20,7 @@ from lightning_trainer.cli.app import app
 from lightning_trainer.cli.daemon.serve import CONFIG, TEMPORARY
 from lightning_trainer.config import DaemonConfig, EngineConfig, MetricsConfig, PolicyConfig
 from lightning_trainer.config.policies.versions import GuardConfig
-from lightning_trainer.daemon.publication.evaluation import held_out_score
+from lightning_trainer.daemon.publication.guard import held_out_score
 from lightning_trainer.metrics.row import step_metrics
 from lightning_trainer.metrics.warnings import RULES
 from lightning_trainer.store.records import StepRecord, StepState

@@ -8,11 +8,13 @@ from typing import Any
 
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.hooks import patching
-from lightning_instrumentation.http.aiohttp_gateway import never_connected, through_gateway
 from lightning_instrumentation.http.aiohttp_reader import RewrittenReader, WatchedReader
 from lightning_instrumentation.http.redirects import Redirects, following, under_way
 from lightning_instrumentation.http.request import Outgoing, concerns, going_out, join
 from lightning_instrumentation.wire.body import Body
+
+_PASSED = ("timeout", "raise_for_status", "read_until_eof", "read_bufsize", "auto_decompress")
+"""Arguments of the caller's that say how to wait for the answer and how to hand it out."""
 
 
 def wrap(module: Any) -> None:
@@ -145,3 +147,39 @@ def _close(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kw
     if isinstance(reader, WatchedReader):
         reader.left()
     return wrapped(*args, **kwargs)
+
+
+def never_connected() -> tuple[type[Exception], ...]:
+    from aiohttp import ClientConnectorError, ConnectionTimeoutError
+
+    return ClientConnectorError, ConnectionTimeoutError
+
+
+async def through_gateway(session: Any, out: Outgoing, options: dict[str, Any]) -> Any:
+    """Make a routed call by a session of ours over a connection of its own.
+
+    A session that is not closed complains when it is forgotten, and nobody would close ours; so it lets go of its
+    connection, which ends with the answer.
+    """
+    from aiohttp import ClientSession, DummyCookieJar, TCPConnector, ThreadedResolver
+
+    assert out.destination is not None
+    tls = out.tls()
+    ours = ClientSession(
+        connector=TCPConnector(force_close=True, resolver=ThreadedResolver(), ssl=True if tls is None else tls),
+        cookie_jar=DummyCookieJar(),
+        timeout=session.timeout,
+        raise_for_status=session.raise_for_status,
+        auto_decompress=session.auto_decompress,
+    )
+    caller = options.get("headers") or {}
+    try:
+        return await ours.post(
+            out.destination.url,
+            data=out.body(),
+            headers=out.gateway_headers(dict(caller)),
+            allow_redirects=False,
+            **{name: options[name] for name in _PASSED if name in options},
+        )
+    finally:
+        ours.detach()

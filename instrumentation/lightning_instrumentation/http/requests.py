@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import wrapt
 
 from lightning_instrumentation.failures import guarded
+from lightning_instrumentation.gateway.companion_clients import beside
 from lightning_instrumentation.hooks import patching
 from lightning_instrumentation.http.redirects import Redirects, following, under_way
 from lightning_instrumentation.http.request import Outgoing, concerns, going_out, join
-from lightning_instrumentation.http.requests_gateway import gateway_request, nothing_was_sent, through_gateway
 from lightning_instrumentation.wire.body import Body, rewritten
 from lightning_instrumentation.wire.call import ModelCall
 
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+
 _PIECE_BYTES = 1 << 16
+_NEVER_CONNECTED = frozenset({"NewConnectionError", "NameResolutionError", "ConnectTimeoutError"})
 
 
 def wrap(module: Any) -> None:
@@ -198,3 +203,57 @@ class WatchedRaw(wrapt.ObjectProxy):
             encoding = None if decodes else self._self_encoding
             self._self_body = Body(self._self_call, self._self_content_type, encoding)
         return self._self_body
+
+
+def gateway_request(request: Any, out: Outgoing) -> Any:
+    from requests import Request
+
+    assert out.destination is not None
+    headers = out.gateway_headers(request.headers)
+    return Request("POST", out.destination.url, headers=headers, data=out.body()).prepare()
+
+
+def through_gateway(session: Any, request: Any, out: Outgoing, options: dict[str, Any]) -> Any:
+    """Send a routed request by a session of ours alongside the user's.
+
+    Args:
+        options: of the caller's ``send``; how long to wait and whether to read the answer at once are theirs.
+    """
+    tls = out.tls()
+    ours = beside(session, ("requests", tls), lambda: _session(tls), is_async=False)
+    return ours.send(
+        request,
+        stream=options.get("stream", session.stream),
+        timeout=options.get("timeout"),
+        allow_redirects=False,
+    )
+
+
+def _session(tls: SSLContext | None) -> Any:
+    """No proxy between us and the daemon, as for spans."""
+    from requests import Session
+    from requests.adapters import HTTPAdapter
+
+    class TlsAdapter(HTTPAdapter):
+        def init_poolmanager(self, *args: Any, **options: Any) -> None:
+            assert tls is not None
+            # Whether the name matters is the context's to say; None looks at it as well.
+            named = None if tls.check_hostname else False
+            super().init_poolmanager(*args, ssl_context=tls, assert_hostname=named, **options)
+
+        def cert_verify(self, *_: Any) -> None:
+            """Nothing is added to what the context believes."""
+
+    made = Session()
+    made.trust_env = False
+    if tls is not None:
+        made.mount("https://", TlsAdapter())
+    return made
+
+
+def nothing_was_sent(error: BaseException) -> bool:
+    """By urllib3's names: requests wraps what it raised."""
+    wrapped = error.args[0] if error.args else None
+    reason = getattr(wrapped, "reason", wrapped)
+    certificate = reason.args[0] if isinstance(reason, Exception) and reason.args else None
+    return type(reason).__name__ in _NEVER_CONNECTED or type(certificate).__name__ == "SSLCertVerificationError"

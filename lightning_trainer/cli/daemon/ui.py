@@ -20,9 +20,8 @@ from lightning_trainer.daemon.access.token import token_for_clients
 from lightning_trainer.daemon.http.server import serving
 from lightning_trainer.daemon.http.sockets import bind
 from lightning_trainer.daemon.http.trusted_hosts import TrustedHosts
-from lightning_trainer.dashboard.reading.read_only import StoppedStore
 from lightning_trainer.dashboard.routes import Dashboard
-from lightning_trainer.dashboard.site import Site
+from lightning_trainer.dashboard.site import Site, StoppedStore
 from lightning_trainer.gateway.http_errors import answer_in_the_callers_shape
 from lightning_trainer.store.places import place_of, reading
 

@@ -22,7 +22,7 @@ from lightning_trainer.cli.judge.report import report
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
-from lightning_trainer.config.rewards.judges import AnyJudge, ModelJudge
+from lightning_trainer.config.judges import AnyJudge, ModelJudge
 from lightning_trainer.errors import ConfigError, EngineError, JudgeError, StoreError
 from lightning_trainer.ingest.http.otlp import encode_request
 from lightning_trainer.ingest.redacting import RedactingSink

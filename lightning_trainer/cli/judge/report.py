@@ -4,7 +4,7 @@ from rich.table import Table
 
 from lightning_trainer.cli.terminal.console import TerminalConsole, visible_json
 from lightning_trainer.config import Config
-from lightning_trainer.config.rewards.judges import AnyJudge
+from lightning_trainer.config.judges import AnyJudge
 from lightning_trainer.judges.reliability.report import JudgeReport, judge_report
 from lightning_trainer.samples.rewards.reliability import Estimate
 from lightning_trainer.store.places import place_of, reading

@@ -30,7 +30,7 @@ from lightning_trainer.dataset.reading import Recording, read_recording, retoken
 from lightning_trainer.dataset.selection import demonstrations, preferences
 from lightning_trainer.dataset.sources import STORE_FILE, read_source
 from lightning_trainer.errors import ConfigError, DatasetError
-from lightning_trainer.explain.ledger_table import ledger_table
+from lightning_trainer.explain.console import ledger_table
 from lightning_trainer.judges.reliability.report import corrections
 from lightning_trainer.retokenize.scoring import EngineScorer
 from lightning_trainer.retokenize.tokenizer import PolicyTokenizer

@@ -20,8 +20,8 @@ from lightning_trainer.explain.explanation import Explanation, explain
 from lightning_trainer.explain.gathering import Gathering
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.store.connection import Connection
-from lightning_trainer.store.memory import in_memory
 from lightning_trainer.store.places import StorePlace, place_of, reading
+from lightning_trainer.store.sqlite import in_memory
 from lightning_trainer.store.tables import attempts as attempt_table
 from lightning_trainer.store.tables import spans as span_table
 from lightning_trainer.store.tables.rollouts import RolloutRow, has_part, nearest_names, select_named, select_recent

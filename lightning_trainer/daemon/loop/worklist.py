@@ -1,46 +1,28 @@
-"""The ended attempts that the next step may take, sorted into groups: asked for again and again while a step waits."""
+"""The ended attempts that the next step may take, sorted into groups: asked for again and again while a step waits.
 
+Where policies share a store, a rollout may be the work of agents of several of them, and each consumes it once, for its
+own tokens. A group is a policy's when the policy answered a call in any of its attempts: then all of them count, since
+an attempt that broke off before its turn is part of the comparison too. Other groups are none of its business.
+"""
+
+import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
+from functools import partial
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.daemon.loop.participation import TrustedCalls, concerned
 from lightning_trainer.daemon.watching.progress import Progress
+from lightning_trainer.ingest.calls import server_of
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.samples.credit.group_collector import Arrivals, Collection, Completeness, collect
 from lightning_trainer.samples.credit.grouping import no_prompt_key, prompt_keys, regroup
+from lightning_trainer.samples.transitions.trusted import with_trusted
 from lightning_trainer.store.store import Store
+from lightning_trainer.store.tables import cursors, participations
 from lightning_trainer.store.worklist.waiting import WaitingAttempt, of_policy
-from lightning_trainer.types import Attempt, RolloutMode
-
-# The groups of ended attempts as the policy asks for them, before a step is built.
-#
-# What a group is known by may be in the spans of its attempts (the first prompt). They are read once an attempt, when
-# it is first seen to have ended, and forgotten once it is consumed.
-
-
-class Grouping:
-    """Remembers the prompt keys of attempts that wait for their group."""
-
-    def __init__(self, policy: PolicyConfig, store: Store) -> None:
-        self._policy = policy
-        self._store = store
-        self._keys: dict[str, str] = {}
-
-    async def regrouped(self, attempts: Sequence[Attempt]) -> list[Attempt]:
-        """Return the attempts with the group ids that ``policy.group_by`` asks for."""
-        if self._policy.group_by != "prompt":
-            return regroup(attempts, (), self._policy)
-        waiting = {attempt.attempt_id for attempt in attempts}
-        self._keys = {attempt_id: key for attempt_id, key in self._keys.items() if attempt_id in waiting}
-        if new := sorted(waiting - self._keys.keys()):
-            calls = read_spans(await self._store.spans_of_attempts(new)).calls
-            found = prompt_keys(calls, self._policy)
-            self._keys.update({attempt_id: found.get(attempt_id, no_prompt_key(attempt_id)) for attempt_id in new})
-        return [replace(attempt, group_id=self._keys[attempt.attempt_id]) for attempt in attempts]
-
+from lightning_trainer.types import Attempt, RolloutMode, Span
 
 _log = logging.getLogger(__name__)
 
@@ -129,3 +111,75 @@ class Worklist:
             and now_ns - one.since_ns > patience_ns
         }
         await self._store.let_go(self._policy.name, idle)
+
+
+class Grouping:
+    """Groups ended attempts as the policy asks for it, before a step is built.
+
+    What a group is known by may be in the spans of its attempts (the first prompt). They are read once an attempt, when
+    it is first seen to have ended, and forgotten once it is consumed.
+    """
+
+    def __init__(self, policy: PolicyConfig, store: Store) -> None:
+        self._policy = policy
+        self._store = store
+        self._keys: dict[str, str] = {}
+
+    async def regrouped(self, attempts: Sequence[Attempt]) -> list[Attempt]:
+        """Return the attempts with the group ids that ``policy.group_by`` asks for."""
+        if self._policy.group_by != "prompt":
+            return regroup(attempts, (), self._policy)
+        waiting = {attempt.attempt_id for attempt in attempts}
+        self._keys = {attempt_id: key for attempt_id, key in self._keys.items() if attempt_id in waiting}
+        if new := sorted(waiting - self._keys.keys()):
+            calls = read_spans(await self._store.spans_of_attempts(new)).calls
+            found = prompt_keys(calls, self._policy)
+            self._keys.update({attempt_id: found.get(attempt_id, no_prompt_key(attempt_id)) for attempt_id in new})
+        return [replace(attempt, group_id=self._keys[attempt.attempt_id]) for attempt in attempts]
+
+
+def concerned(attempts: Sequence[Attempt], took_part: Set[str]) -> tuple[Attempt, ...]:
+    """Return the attempts of the groups that the policy took part in, in the same order.
+
+    Args:
+        took_part: ids of attempts that the policy answered calls of.
+    """
+    groups = {attempt.group_id for attempt in attempts if attempt.attempt_id in took_part}
+    return tuple(attempt for attempt in attempts if attempt.group_id in groups)
+
+
+class TrustedCalls:
+    """Notes which attempts have calls that an engine answered which the policy trusts; the gateway's come noted.
+
+    How far it has come is stored; with other trusted engines in the configuration it begins anew with all there is.
+    """
+
+    def __init__(self, policy: PolicyConfig, store: Store) -> None:
+        self._policy = policy
+        self._store = store
+        self._cursor = f"trusted/{policy.name}"
+        self._settings = json.dumps([one.model_dump(mode="json") for one in policy.trusted], sort_keys=True)
+        self._seen: int | None = None
+
+    async def note(self) -> None:
+        """Look at what was stored since the last time."""
+        if not self._policy.trusted:
+            return
+        if self._seen is None:
+            position = partial(cursors.position, name=self._cursor, about=self._settings)
+            self._seen = await self._store.scan(lambda connection: position(connection))
+        while True:
+            before = self._seen
+            find = partial(participations.find, takes_part=self._takes_part, after=before)
+            found, self._seen = await self._store.scan(find)
+            if self._seen == before:
+                return
+            await self._store.take_part(self._policy.name, found)
+            move = partial(cursors.move, name=self._cursor, position=self._seen, about=self._settings)
+            await self._store.write(lambda connection, move=move: move(connection))
+
+    def _takes_part(self, span: Span) -> bool:
+        server, model = server_of(span)
+        if server is None or model is None or not any(one.serves(server, model) for one in self._policy.trusted):
+            return False
+        return any(call.policy == self._policy.name for call in with_trusted(read_spans([span]).calls, self._policy))

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from lightning_trainer.config import PolicyConfig
+from lightning_trainer.config.judges import BudgetConfig, ModelJudge
 from lightning_trainer.config.policies.versions import CanaryConfig
-from lightning_trainer.config.rewards.judges import BudgetConfig, ModelJudge
 from lightning_trainer.daemon.publication.candidate_serving import serve_candidate
 from lightning_trainer.daemon.publication.old_adapters import OldAdapters
 from lightning_trainer.daemon.publication.old_versions import OldVersionEngine

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from lightning_trainer.config import DaemonConfig, PolicyConfig
-from lightning_trainer.config.rewards.judges import AnyJudge, ModelJudge
+from lightning_trainer.config.judges import AnyJudge, ModelJudge
 from lightning_trainer.daemon.watching.progress import Phase, Progress
 from lightning_trainer.ingest.redacting import RedactingSink
 from lightning_trainer.judges.judging import Judged, Judging

@@ -1,4 +1,10 @@
-"""Chat completions and completions: the engine's answer, without what the caller did not ask for."""
+"""Chat completions and completions: the engine's answer, without what the caller did not ask for.
+
+vLLM writes the fields of token ids and log-probabilities always and leaves them null unless asked for, so they become
+null again and stay absent where they were. In a stream it sends chunks with an empty delta only to carry ids or
+log-probabilities; those are left out. Usage is never asked for on the caller's behalf (the exact ids give the counts),
+so there is none to hide.
+"""
 
 import json
 from typing import Any
@@ -7,7 +13,6 @@ import orjson
 
 from lightning_trainer.gateway.engine.sse import event_of
 from lightning_trainer.gateway.errors import RefusalError
-from lightning_trainer.gateway.protocols.response_filter import carries_only_tokens, hides_nothing, restore
 from lightning_trainer.gateway.request import EngineRequest
 
 
@@ -16,21 +21,21 @@ class OpenAIAnswer:
 
     def __init__(self, request: EngineRequest, served_name: str) -> None:
         self._request = request
-        self._as_it_is = hides_nothing(request, served_name)
+        self._as_it_is = _hides_nothing(request, served_name)
 
     def whole(self, raw: bytes, document: dict[str, Any]) -> bytes:
         if self._as_it_is and document.get("model") == self._request.model:
             return raw
-        restore(document, self._request)
+        _restore(document, self._request)
         # The engine's own encoder: orjson writes small floats differently.
         return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
     def chunk(self, event: bytes, chunk: dict[str, Any]) -> bytes:
         if self._as_it_is and chunk.get("model") == self._request.model:
             return event
-        if carries_only_tokens(chunk, self._request):
+        if _carries_only_tokens(chunk, self._request):
             return b""
-        restore(chunk, self._request)
+        _restore(chunk, self._request)
         return event_of(orjson.dumps(chunk))
 
     def end(self, event: bytes) -> bytes:
@@ -39,3 +44,42 @@ class OpenAIAnswer:
     def broken(self, refusal: RefusalError) -> bytes:
         # The status line is long gone; OpenAI clients raise on a chunk with "error".
         return event_of(orjson.dumps(refusal.body))
+
+
+def _restore(document: dict[str, Any], request: EngineRequest) -> None:
+    """Rewrite a response or a chunk in place: model as the caller named it, nothing that was not asked for."""
+    if "model" in document:
+        document["model"] = request.model
+    choices = document.get("choices") or ()
+    if not request.asked_token_ids:
+        _blank(document, "prompt_token_ids")
+        for choice in choices:
+            _blank(choice, "token_ids")
+            _blank(choice, "prompt_token_ids")
+    if not request.asked_logprobs:
+        for choice in choices:
+            _blank(choice, "logprobs")
+
+
+def _hides_nothing(request: EngineRequest, served_name: str) -> bool:
+    """Whether the engine's bytes can go out as they are."""
+    return request.asked_token_ids and request.asked_logprobs and request.model == served_name
+
+
+def _carries_only_tokens(chunk: dict[str, Any], request: EngineRequest) -> bool:
+    """Whether a chunk exists only because ids and log-probabilities were asked for; to be asked before `_restore`."""
+    if request.asked_token_ids or request.asked_logprobs:
+        return False
+    choices = chunk.get("choices")
+    return bool(choices) and all(
+        choice.get("delta") == {} and choice.get("finish_reason") is None and _has_tokens(choice) for choice in choices
+    )
+
+
+def _has_tokens(choice: dict[str, Any]) -> bool:
+    return choice.get("token_ids") is not None or choice.get("logprobs") is not None
+
+
+def _blank(holder: dict[str, Any], name: str) -> None:
+    if name in holder:
+        holder[name] = None

@@ -5,18 +5,40 @@ The engine has routes for Responses and Messages as well, but they return no tok
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from lightning_trainer.gateway.engine.transcript import Transcript
 from lightning_trainer.gateway.errors import RefusalError
 from lightning_trainer.gateway.protocols import anthropic_request, responses_request
-from lightning_trainer.gateway.protocols.answer import Answer
 from lightning_trainer.gateway.protocols.anthropic_answer import AnthropicAnswer
 from lightning_trainer.gateway.protocols.openai_answer import OpenAIAnswer
 from lightning_trainer.gateway.protocols.responses_answer import ResponsesAnswer
 from lightning_trainer.gateway.request import EngineApi, EngineRequest, engine_request
 
 Read = TypeVar("Read")
+
+
+class Answer(Protocol):
+    """How the engine's answer becomes the caller's: one object a call, whichever API the caller speaks.
+
+    It takes what the engine says and gives the bytes that go out. The transcript has each document before it does.
+    """
+
+    def whole(self, raw: bytes, document: dict[str, Any]) -> bytes:
+        """Return the body for a response, given as the engine sent it and parsed."""
+        ...
+
+    def chunk(self, event: bytes, chunk: dict[str, Any]) -> bytes:
+        """Return the events for one chunk of a stream, given as the engine sent it and parsed; none is b""."""
+        ...
+
+    def end(self, event: bytes) -> bytes:
+        """Return what ends the stream; ``event`` is the engine's own end."""
+        ...
+
+    def broken(self, refusal: RefusalError) -> bytes:
+        """Return the event that ends a stream which went wrong."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from lightning_trainer.config.rewards.judges import AgentCreditConfig, normalized
+from lightning_trainer.config.judges import AgentCreditConfig, normalized
 from lightning_trainer.errors import JudgeError
 from lightning_trainer.judges.attempts import JudgedAttempt
 from lightning_trainer.judges.judge import Verdict

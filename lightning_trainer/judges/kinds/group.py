@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from lightning_trainer.config.rewards.judges import GroupConfig, normalized
+from lightning_trainer.config.judges import GroupConfig, normalized
 from lightning_trainer.errors import JudgeError
 from lightning_trainer.judges.attempts import JudgedAttempt
 from lightning_trainer.judges.judge import Verdict

@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from lightning_trainer.config.rewards.judges import PairwiseConfig
+from lightning_trainer.config.judges import PairwiseConfig
 from lightning_trainer.errors import JudgeError
 from lightning_trainer.judges.attempts import JudgedAttempt
 from lightning_trainer.judges.judge import Verdict

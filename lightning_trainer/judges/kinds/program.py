@@ -21,7 +21,7 @@ from typing import IO, Any
 import psutil
 from lightning_instrumentation.reward import LARGEST_REWARD
 
-from lightning_trainer.config.rewards.judges import ProgramConfig
+from lightning_trainer.config.judges import ProgramConfig
 from lightning_trainer.errors import JudgeError
 from lightning_trainer.judges.attempts import JudgedAttempt, Turn
 from lightning_trainer.judges.judge import Verdict

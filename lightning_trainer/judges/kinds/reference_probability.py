@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from lightning_trainer.config.rewards.judges import ReferenceProbabilityConfig
+from lightning_trainer.config.judges import ReferenceProbabilityConfig
 from lightning_trainer.errors import JudgeError
 from lightning_trainer.judges.attempts import JudgedAttempt
 from lightning_trainer.judges.judge import Verdict

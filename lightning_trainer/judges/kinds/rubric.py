@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from lightning_trainer.config.rewards.judges import RubricConfig, normalized
+from lightning_trainer.config.judges import RubricConfig, normalized
 from lightning_trainer.judges.attempts import JudgedAttempt
 from lightning_trainer.judges.judge import Verdict
 from lightning_trainer.judges.models.answers import (

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from lightning_trainer.config.rewards.judges import ModelJudge
+from lightning_trainer.config.judges import ModelJudge
 from lightning_trainer.errors import JudgeError
 from lightning_trainer.judges.models.answers import Answer, MalformedAnswerError, parsed, schema_of
 from lightning_trainer.judges.models.budget import Budget

@@ -5,7 +5,7 @@ A call reserves what it can cost at most before it is made, and settles for what
 
 from dataclasses import dataclass
 
-from lightning_trainer.config.rewards.judges import BudgetConfig
+from lightning_trainer.config.judges import BudgetConfig
 from lightning_trainer.errors import JudgeError
 
 _CHARS_PER_TOKEN = 3

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from lightning_trainer.config.rewards.judges import JudgeSection, ModelJudge
+from lightning_trainer.config.judges import JudgeSection, ModelJudge
 from lightning_trainer.errors import JudgeError
 from lightning_trainer.judges.models.budget import Budget, Usage
 from lightning_trainer.judges.models.wire import Reply, Request, api_of

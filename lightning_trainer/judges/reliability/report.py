@@ -5,7 +5,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from lightning_trainer.config.rewards.judges import AnyJudge
+from lightning_trainer.config.judges import AnyJudge
 from lightning_trainer.samples.rewards.reliability import (
     Correction,
     Estimate,

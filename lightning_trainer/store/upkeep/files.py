@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lightning_trainer.errors import StoreError
-from lightning_trainer.store.lock import FileLock
+from lightning_trainer.store.sqlite import FileLock
 
 STORE = "lightning.sqlite"
 _BESIDE = ("", "-wal", "-shm")

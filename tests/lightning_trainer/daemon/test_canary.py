@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from lightning_trainer.cli.app import app
 from lightning_trainer.config import Config
+from lightning_trainer.config.judges import JudgeConfig
 from lightning_trainer.config.policies.versions import CanaryConfig
-from lightning_trainer.config.rewards.judges import JudgeConfig
 from lightning_trainer.daemon.publication.canary import Canary
 from lightning_trainer.daemon.publication.old_versions import Lease
 from lightning_trainer.daemon.publication.publishing import Publisher

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lightning_trainer.daemon.publication.evaluation import held_out_score
+from lightning_trainer.daemon.publication.guard import held_out_score
 from lightning_trainer.errors import EvaluationError
 
 

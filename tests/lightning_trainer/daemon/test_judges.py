@@ -8,7 +8,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from lightning_trainer.config import Config, DaemonConfig
-from lightning_trainer.config.rewards.judges import JudgeConfig
+from lightning_trainer.config.judges import JudgeConfig
 from lightning_trainer.daemon.api.rollback import RollbackRequests
 from lightning_trainer.daemon.loop.building import Builder
 from lightning_trainer.daemon.rewards.judges import PolicyJudges, judges_at_work

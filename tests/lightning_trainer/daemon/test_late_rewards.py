@@ -3,8 +3,7 @@
 import pytest
 from lightning_instrumentation import semconv
 
-from lightning_trainer.daemon.loop.late_rewards import late_rewards
-from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
+from lightning_trainer.daemon.watching.notifying_store import NotifyingStore, late_rewards
 from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.store import SqliteStore

@@ -22,8 +22,8 @@ from lightning_trainer.daemon.api.rollback import RollbackRequests
 from lightning_trainer.daemon.api.status import status_router
 from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
 from lightning_trainer.daemon.loop.context import LoopContext
-from lightning_trainer.daemon.loop.participation import concerned
 from lightning_trainer.daemon.loop.training_loop import TrainingLoop
+from lightning_trainer.daemon.loop.worklist import concerned
 from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
 from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.metrics.recorder import MetricsRecorder

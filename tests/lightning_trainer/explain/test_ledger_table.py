@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from lightning_trainer.explain.ledger_table import ledger_table
+from lightning_trainer.explain.console import ledger_table
 from lightning_trainer.types import LedgerRow, Outcome
 
 

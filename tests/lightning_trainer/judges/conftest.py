@@ -14,7 +14,7 @@ from lightning_instrumentation import semconv
 from pydantic import TypeAdapter
 
 from lightning_trainer.config import Config
-from lightning_trainer.config.rewards.judges import AnyJudge, JudgeConfig
+from lightning_trainer.config.judges import AnyJudge, JudgeConfig
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.judges.judging import Judging
 from lightning_trainer.judges.models.budget import Budget

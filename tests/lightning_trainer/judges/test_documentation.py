@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from lightning_trainer.cli.app import app
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_config
-from lightning_trainer.config.rewards.judges import KINDS, BudgetConfig, Criterion
+from lightning_trainer.config.judges import KINDS, BudgetConfig, Criterion
 from lightning_trainer.store import SqliteStore
 
 PAGE = (Path(__file__).parents[3] / "docs" / "rewards.md").read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ from lightning_instrumentation import semconv
 from lightning_instrumentation.telemetry.packing import pack_token_ids
 from pydantic import TypeAdapter
 
-from lightning_trainer.config.rewards.judges import JudgeConfig
+from lightning_trainer.config.judges import JudgeConfig
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.judges.judging import JudgedSpans
 from lightning_trainer.judges.models.budget import Budget

@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
 from lightning_trainer.config import Config
-from lightning_trainer.config.rewards.judges import JudgeConfig
+from lightning_trainer.config.judges import JudgeConfig
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.judges.judging import Judging
 from lightning_trainer.judges.kinds.reference_probability import mean_probability, reference_reward

@@ -1,1 +1,0 @@
-"""Who gives rewards besides the agent's own program: judges, people and systems."""
