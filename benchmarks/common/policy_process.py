@@ -18,7 +18,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 
-from lightning_trainer.agents.live import LiveCensus
+from lightning_trainer.agents.live_census import LiveCensus
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.config.metrics import MetricsConfig
 from lightning_trainer.config.sections import FeedbackConfig

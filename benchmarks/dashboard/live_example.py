@@ -18,7 +18,7 @@ from lightning_instrumentation.redaction.rules import redactor
 
 from benchmarks.dashboard.example_attempts import Encode, letters
 from benchmarks.dashboard.example_run import fill
-from lightning_trainer.agents.live import LiveCensus
+from lightning_trainer.agents.live_census import LiveCensus
 from lightning_trainer.cli.doctor import run_checks
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_config

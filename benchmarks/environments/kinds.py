@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks.common.rows import Row
 from lightning_trainer.environments import Action, Task
-from lightning_trainer.environments.failures import EnvironmentFailedError, UnknownEnvironmentError
+from lightning_trainer.environments.errors import EnvironmentFailedError, UnknownEnvironmentError
 from lightning_trainer.environments.limits import Limits
 from lightning_trainer.environments.registry import launch_of
 from lightning_trainer.environments.session import Session

@@ -19,9 +19,9 @@ from lightning_trainer.agents import meeting
 from lightning_trainer.ingest.agreement import statement_of
 from lightning_trainer.ingest.ancestry import SpanKey, enclosing, key_of, outer_of, resolve_identities, unique
 from lightning_trainer.ingest.calls import JoinedCall, fidelity_of, joined_calls, server_of, tokens_of
+from lightning_trainer.ingest.dialects.dialect import ModelCall
 from lightning_trainer.ingest.dialects.genai import stream_part
 from lightning_trainer.ingest.dialects.lightning import is_gateway, is_ours
-from lightning_trainer.ingest.dialects.record import ModelCall
 from lightning_trainer.ingest.dialects.registry import dialect_of
 from lightning_trainer.ingest.dialects.tokens import FOREIGN_NAMES, Tokens, carries_tokens, read_tokens
 from lightning_trainer.ingest.joining import faithfulness

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from lightning_trainer.agents.live import LiveCensus
+from lightning_trainer.agents.live_census import LiveCensus
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.daemon.api.rollback import RollbackRequests
 from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
@@ -27,7 +27,7 @@ from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
 from lightning_trainer.daemon.watching.progress import Phase, Progress
 from lightning_trainer.daemon.watching.selection_watch import watch_selection
 from lightning_trainer.errors import TrainerDiedError, TrainingError
-from lightning_trainer.gateway.canary import CanaryRoute
+from lightning_trainer.gateway.canary_route import CanaryRoute
 from lightning_trainer.gateway.engine.endpoints import EngineChoice, EngineEndpoint
 from lightning_trainer.gateway.engine.upstream import Upstream
 from lightning_trainer.gateway.shadow import Shadow

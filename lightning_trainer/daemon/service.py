@@ -17,7 +17,7 @@ from typing import Any
 from fastapi import APIRouter, Depends, FastAPI
 from lightning_instrumentation.access.known import KnownDaemon
 
-from lightning_trainer.agents.live import LiveCensus
+from lightning_trainer.agents.live_census import LiveCensus
 from lightning_trainer.config import Config, GatewayConfig
 from lightning_trainer.daemon.access.identity import challenge_router, identity_of_daemon, leave_to_its_owner
 from lightning_trainer.daemon.access.token import token_of_daemon, told_to_clients

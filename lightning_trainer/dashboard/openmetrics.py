@@ -13,7 +13,7 @@ from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, genera
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from lightning_trainer import __version__
-from lightning_trainer.dashboard.reading.progress import PolicyPast, known_policies, read_past
+from lightning_trainer.dashboard.reading.history import PolicyPast, known_policies, read_past
 from lightning_trainer.dashboard.site import PolicyNow, Site
 from lightning_trainer.metrics.catalog import describe
 from lightning_trainer.store.connection import Connection

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from lightning_trainer.agents.live import LiveCensus
+from lightning_trainer.agents.live_census import LiveCensus
 from lightning_trainer.config import Config, PolicyConfig, any_agent
 from lightning_trainer.dashboard.reading.summaries import SummaryCache
 from lightning_trainer.store.connection import Connection

@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.dataset.recorded import RecordedCall, checked
+from lightning_trainer.dataset.recorded_call import RecordedCall, checked
 from lightning_trainer.errors import ConfigError, MalformedCallError
 from lightning_trainer.samples.batches import Build, build_batch
 from lightning_trainer.types import Attempt, AttemptState, Call, Evaluation, Fidelity

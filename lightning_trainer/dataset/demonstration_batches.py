@@ -13,7 +13,7 @@ from lightning_trainer.samples import problems
 from lightning_trainer.samples.batches import Build
 from lightning_trainer.samples.best_of_n import AVOIDED, IMITATED
 from lightning_trainer.samples.transitions.ledger import Ledger
-from lightning_trainer.samples.transitions.limits import Limit
+from lightning_trainer.samples.transitions.length_limit import Limit
 from lightning_trainer.samples.transitions.reasons import Reason
 from lightning_trainer.types import Call, Fidelity, Outcome, Sample, Segment, TrainingBatch
 

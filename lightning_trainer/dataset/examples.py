@@ -14,7 +14,7 @@ from lightning_trainer.config import PolicyConfig
 from lightning_trainer.dataset.reading import Recording
 from lightning_trainer.retokenize.chat import ChatMessage, NoWordsError, chat_answer, chat_messages, chat_tools
 from lightning_trainer.retokenize.texts import Words
-from lightning_trainer.samples.rewards.table import read_rewards
+from lightning_trainer.samples.rewards.reward_table import read_rewards
 from lightning_trainer.samples.transitions.deduplication import deduplicate
 from lightning_trainer.samples.transitions.eligibility import AGAINST_MODE
 from lightning_trainer.samples.transitions.ledger import NO_AGENT, Ledger

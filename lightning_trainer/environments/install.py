@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lightning_trainer.environments.failures import UnknownEnvironmentError
+from lightning_trainer.environments.errors import UnknownEnvironmentError
 from lightning_trainer.environments.registry import DEFAULT_FOLDER, KNOWN, interpreter_of
 from lightning_trainer.errors import LightningError
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
-from lightning_trainer.environments.failures import EnvironmentNonsenseError
+from lightning_trainer.environments.errors import EnvironmentNonsenseError
 
 TRAIN = "train"
 HELD_OUT = "held-out"

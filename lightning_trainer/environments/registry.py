@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from lightning_trainer.environments.failures import UnknownEnvironmentError
+from lightning_trainer.environments.errors import UnknownEnvironmentError
 from lightning_trainer.environments.spec import EnvironmentSpec
 from lightning_trainer.environments.worker.process import Launch
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from lightning_trainer.environments.failures import EnvironmentFailedError, EnvironmentTimeoutError
+from lightning_trainer.environments.errors import EnvironmentFailedError, EnvironmentTimeoutError
 from lightning_trainer.environments.protocol import (
     Action,
     Environment,

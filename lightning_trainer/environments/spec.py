@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
-from lightning_trainer.environments.failures import UnknownEnvironmentError
+from lightning_trainer.environments.errors import UnknownEnvironmentError
 
 _FILE = re.compile(r"(?P<name>.+\.py):(?P<attribute>\w+)(?::(?P<variant>.*))?", re.DOTALL)
 

@@ -7,7 +7,7 @@ caller's agent says it, where a policy claims that agent.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from lightning_trainer.gateway.canary import CanaryRoute, OldVersions
+from lightning_trainer.gateway.canary_route import CanaryRoute, OldVersions
 from lightning_trainer.gateway.engine.upstream import Upstream
 from lightning_trainer.gateway.errors import RefusalError
 from lightning_trainer.gateway.request import no_policy, unknown_model

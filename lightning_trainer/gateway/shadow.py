@@ -19,7 +19,7 @@ from lightning_trainer.gateway.caller import Caller
 from lightning_trainer.gateway.calls.call_record import CallRecord
 from lightning_trainer.gateway.calls.exchange import Exchange
 from lightning_trainer.gateway.calls.span import Sampler
-from lightning_trainer.gateway.canary import CanaryRoute, OldVersions
+from lightning_trainer.gateway.canary_route import CanaryRoute, OldVersions
 from lightning_trainer.gateway.engine import sse
 from lightning_trainer.gateway.errors import RefusalError
 from lightning_trainer.gateway.request import EngineRequest

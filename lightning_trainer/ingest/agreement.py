@@ -12,7 +12,7 @@ from typing import NamedTuple
 from lightning_instrumentation import semconv
 
 from lightning_trainer.ingest.ancestry import Identity, SpanKey, key_of
-from lightning_trainer.ingest.dialects.record import ModelCall
+from lightning_trainer.ingest.dialects.dialect import ModelCall
 from lightning_trainer.ingest.dialects.tokens import token_bytes
 
 _APART_NS = 1_000_000_000

@@ -16,7 +16,7 @@ from lightning_instrumentation import semconv
 
 from lightning_trainer.ingest.ancestry import Identity, SpanKey, key_of
 from lightning_trainer.ingest.dialects import agentops, lightning
-from lightning_trainer.ingest.dialects.record import ModelCall
+from lightning_trainer.ingest.dialects.dialect import ModelCall
 from lightning_trainer.ingest.dialects.registry import dialect_of
 from lightning_trainer.ingest.dialects.tokens import Choice, Tokens, carries_tokens, read_tokens
 from lightning_trainer.ingest.joining import join

@@ -30,7 +30,7 @@ from lightning_trainer.ingest.agreement import (
 )
 from lightning_trainer.ingest.ancestry import Identity, SpanKey, enclosing, key_of, nearest_above, outer_of
 from lightning_trainer.ingest.dialects import lightning
-from lightning_trainer.ingest.dialects.record import ModelCall
+from lightning_trainer.ingest.dialects.dialect import ModelCall
 from lightning_trainer.ingest.dialects.registry import DIALECTS
 from lightning_trainer.ingest.dialects.tokens import carries_tokens
 from lightning_trainer.types import Span

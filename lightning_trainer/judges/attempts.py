@@ -10,11 +10,11 @@ from typing import Any
 
 from lightning_instrumentation import semconv
 
-from lightning_trainer.ingest.dialects.record import Message
+from lightning_trainer.ingest.dialects.dialect import Message
 from lightning_trainer.ingest.dialects.registry import dialect_of
 from lightning_trainer.ingest.reading import Reading, read_spans
 from lightning_trainer.retokenize.texts import Words, words_of
-from lightning_trainer.samples.rewards.table import RewardTable, read_rewards
+from lightning_trainer.samples.rewards.reward_table import RewardTable, read_rewards
 from lightning_trainer.samples.transitions.deduplication import deduplicate
 from lightning_trainer.types import Attempt, Call, Span
 

@@ -15,9 +15,9 @@ from typing import Any
 
 from lightning_trainer.config.judges import ModelJudge
 from lightning_trainer.errors import JudgeError
-from lightning_trainer.ingest.dialects.record import Message
+from lightning_trainer.ingest.dialects.dialect import Message
 from lightning_trainer.judges.attempts import JudgedAttempt, Turn
-from lightning_trainer.judges.models.answers import Answer, schema_of
+from lightning_trainer.judges.models.structured_output import Answer, schema_of
 from lightning_trainer.types import AttemptState
 
 _CODE_LETTERS = 5

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from lightning_trainer.errors import LightningError
-from lightning_trainer.ingest.dialects.record import Message
+from lightning_trainer.ingest.dialects.dialect import Message
 
 ChatMessage = dict[str, Any]
 

@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from lightning_trainer.errors import LightningError
-from lightning_trainer.ingest.dialects.record import Message
+from lightning_trainer.ingest.dialects.dialect import Message
 from lightning_trainer.retokenize.chat import ChatMessage, NoWordsError, chat_answer, chat_messages, chat_tools
 from lightning_trainer.retokenize.texts import Words
 from lightning_trainer.retokenize.tokenizer import PolicyTokenizer

@@ -7,7 +7,7 @@ from lightning_instrumentation import semconv
 
 from lightning_trainer.ingest.ancestry import key_of, resolve_identities, unique
 from lightning_trainer.ingest.calls import JoinedCall, joined_calls, span_names, tokens_of
-from lightning_trainer.ingest.dialects.record import Conversation, Message
+from lightning_trainer.ingest.dialects.dialect import Conversation, Message
 from lightning_trainer.ingest.dialects.registry import dialect_of
 from lightning_trainer.types import Span
 

@@ -22,8 +22,8 @@ from lightning_trainer.samples.credit.groups import (
 from lightning_trainer.samples.credit.overlong import OverlongShaping
 from lightning_trainer.samples.credit.schemes.registry import credit_scheme
 from lightning_trainer.samples.credit.schemes.scheme import CreditScheme
-from lightning_trainer.samples.rewards.table import RewardTable
-from lightning_trainer.samples.transitions.limits import Limit
+from lightning_trainer.samples.rewards.reward_table import RewardTable
+from lightning_trainer.samples.transitions.length_limit import Limit
 from lightning_trainer.samples.transitions.reasons import Reason
 from lightning_trainer.types import Attempt, Trajectory
 

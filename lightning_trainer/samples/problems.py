@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.samples.rewards.table import RewardTable
+from lightning_trainer.samples.rewards.reward_table import RewardTable
 from lightning_trainer.samples.transitions.ledger import CallOutcome
 from lightning_trainer.samples.transitions.reasons import Reason
 from lightning_trainer.types import Call, Evaluation, LedgerRow

@@ -10,7 +10,7 @@ from lightning_trainer.config.store import StoreConfig
 from lightning_trainer.errors import StoreError
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.postgres.connection import PostgresConnection
-from lightning_trainer.store.postgres.failures import shown
+from lightning_trainer.store.postgres.error_messages import shown
 from lightning_trainer.store.postgres.schema import MIGRATIONS, version_of
 from lightning_trainer.store.postgres.store import PostgresStore
 from lightning_trainer.store.scan import read_only

@@ -30,7 +30,7 @@ SHORT = {
     "lightning_trainer/__main__.py",
     "lightning_trainer/bulk_objects.py",  # of two layers: ingest and training
     "lightning_trainer/dataset/atomic.py",  # below every format
-    "lightning_trainer/environments/failures.py",  # errors, below every environment
+    "lightning_trainer/environments/errors.py",  # errors, below every environment
     "lightning_trainer/environments/limits.py",  # for users to import; a test keeps it equal to [environments]
     "lightning_trainer/explain/finding.py",  # below every diagnosis
     "lightning_trainer/gateway/errors.py",  # below the whole gateway

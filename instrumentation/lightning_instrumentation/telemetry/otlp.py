@@ -17,7 +17,7 @@ from lightning_instrumentation import semconv
 if TYPE_CHECKING:
     from opentelemetry.trace import Link
 
-    from lightning_instrumentation.telemetry.record import Event, SpanRecord
+    from lightning_instrumentation.telemetry.span_record import Event, SpanRecord
 
 # What is made of an object, remembered for that very object: for those that cannot be hashed or are slow to be.
 

@@ -13,7 +13,7 @@ from lightning_instrumentation.failures import guarded
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanKind
 
-    from lightning_instrumentation.telemetry.record import SpanRecord
+    from lightning_instrumentation.telemetry.span_record import SpanRecord
     from lightning_instrumentation.telemetry.tracing import Tracer
 
 _LONGEST_MESSAGE = 2000

@@ -31,8 +31,8 @@ from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.redaction.spans import Editor
 from lightning_instrumentation.scope import Identity, current, current_agent
 from lightning_instrumentation.telemetry.otlp import RequestWriter
-from lightning_instrumentation.telemetry.record import SpanRecord
 from lightning_instrumentation.telemetry.sequence import sequences
+from lightning_instrumentation.telemetry.span_record import SpanRecord
 
 _NOTHING: Mapping[str, Any] = {}
 

@@ -27,7 +27,7 @@ from lightning_instrumentation.wire import request
 from lightning_instrumentation.wire.api import NOTHING, Api, Wanted
 
 if TYPE_CHECKING:
-    from lightning_instrumentation.telemetry.record import SpanRecord
+    from lightning_instrumentation.telemetry.span_record import SpanRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from fastapi import FastAPI
 from lightning_instrumentation.access.proof import NO_TOKEN
 
-from lightning_trainer.agents.live import LiveCensus
+from lightning_trainer.agents.live_census import LiveCensus
 from lightning_trainer.cli.daemon.running_daemon import running_daemon
 from lightning_trainer.cli.doctor import run_checks
 from lightning_trainer.cli.terminal.console import TerminalConsole

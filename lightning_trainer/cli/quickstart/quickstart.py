@@ -18,7 +18,7 @@ from pathlib import Path
 
 from lightning_trainer.cli.quickstart.report import assemble
 from lightning_trainer.cli.terminal.console import TerminalConsole
-from lightning_trainer.cli.terminal.live import LiveView
+from lightning_trainer.cli.terminal.live_view import LiveView
 from lightning_trainer.config.file import load_config
 from lightning_trainer.errors import LightningError
 from lightning_trainer.models.resolve import model_cache, resolve_model

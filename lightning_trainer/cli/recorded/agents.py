@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from lightning_trainer.agents.console import show
-from lightning_trainer.agents.live import see
+from lightning_trainer.agents.live_census import see
 from lightning_trainer.agents.report import agents_report
 from lightning_trainer.cli.terminal.console import TerminalConsole, visible_json
 from lightning_trainer.config import Config

@@ -54,7 +54,7 @@ class PolicyConfig(Section):
     the group do (``transitions/sequences.py``)."""
     max_sample_tokens: int = Field(default=2048, ge=8)
     over_length: Literal["drop", "cut"] = "drop"
-    """A response that does not fit is left out, or trained up to the limit (``transitions/limits.py``)."""
+    """A response that does not fit is left out, or trained up to the limit (``transitions/length_limit.py``)."""
     failed_attempts: Literal["train", "drop"] = "train"
     """Whether attempts whose code raised are trained where they were scored."""
     non_text: Literal["drop", "keep"] = "drop"

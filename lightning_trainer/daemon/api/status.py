@@ -13,7 +13,7 @@ from typing import Protocol
 from fastapi import APIRouter, HTTPException, Query
 
 from lightning_trainer import __version__
-from lightning_trainer.agents.live import LiveCensus
+from lightning_trainer.agents.live_census import LiveCensus
 from lightning_trainer.agents.report import agents_report
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.daemon.api.rollback import no_policy

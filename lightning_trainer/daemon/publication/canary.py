@@ -17,7 +17,7 @@ from lightning_trainer.daemon.publication.old_adapters import OldAdapters
 from lightning_trainer.daemon.publication.old_versions import OldVersionEngine
 from lightning_trainer.daemon.publication.shadow_rollouts import Shadows, settle
 from lightning_trainer.errors import LightningError
-from lightning_trainer.gateway.canary import CanaryRoute
+from lightning_trainer.gateway.canary_route import CanaryRoute
 from lightning_trainer.judges.judging import Judging
 from lightning_trainer.judges.models.budget import Budget
 from lightning_trainer.serving.publication import Publication

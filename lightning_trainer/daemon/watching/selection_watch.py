@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from lightning_trainer.agents.live import LiveCensus
+from lightning_trainer.agents.live_census import LiveCensus
 from lightning_trainer.agents.report import AgentsReport, agents_report
 from lightning_trainer.config import PolicyConfig, matches
 from lightning_trainer.daemon.watching.progress import Progress

@@ -10,7 +10,7 @@ import psutil
 
 from lightning_trainer.dashboard.pages.asking import Asked
 from lightning_trainer.dashboard.pages.overview import STAGES
-from lightning_trainer.dashboard.reading.progress import SHOWN_STEPS, AgentTokens, known_policies, tokens_by_agent
+from lightning_trainer.dashboard.reading.history import SHOWN_STEPS, AgentTokens, known_policies, tokens_by_agent
 from lightning_trainer.dashboard.site import PolicyNow, Site
 from lightning_trainer.metrics.row import StepMetrics, select_rows
 from lightning_trainer.store.connection import Connection

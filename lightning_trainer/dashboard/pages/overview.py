@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.dashboard.pages.asking import Asked
-from lightning_trainer.dashboard.reading.progress import PolicyPast, known_policies, read_past
+from lightning_trainer.dashboard.reading.history import PolicyPast, known_policies, read_past
 from lightning_trainer.dashboard.rendering import both_widths
 from lightning_trainer.dashboard.site import PolicyNow, Site
 from lightning_trainer.metrics.row import StepMetrics

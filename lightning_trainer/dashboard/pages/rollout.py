@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from lightning_trainer.dashboard.pages.asking import Asked, PageError
 from lightning_trainer.dashboard.reading.conversation import Entry, conversation
-from lightning_trainer.dashboard.reading.media import Image, drawn, find_image
+from lightning_trainer.dashboard.reading.message_images import Image, drawn, find_image
 from lightning_trainer.dashboard.reading.one_rollout import read_rollout
 from lightning_trainer.dashboard.reading.span_tree import SpanRow, span_rows
 from lightning_trainer.dashboard.site import Site

@@ -6,7 +6,7 @@ from typing import Any
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.dashboard.pages.asking import Asked, PageError
-from lightning_trainer.dashboard.reading.progress import compare_versions, known_policies
+from lightning_trainer.dashboard.reading.history import compare_versions, known_policies
 from lightning_trainer.dashboard.rendering import both_widths
 from lightning_trainer.dashboard.site import Site
 from lightning_trainer.report.curves import Curve, curve_chart, legend

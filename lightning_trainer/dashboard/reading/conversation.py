@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 from lightning_instrumentation import semconv
 
-from lightning_trainer.dashboard.reading.media import DRAWN, image_of, is_embedded, name_of, stored_name
+from lightning_trainer.dashboard.reading.message_images import DRAWN, image_of, is_embedded, name_of, stored_name
 from lightning_trainer.types import Span
 
 _MOST_ENTRIES = 400

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from lightning_trainer.dashboard.reading.progress import known_policies, spread_rows
+from lightning_trainer.dashboard.reading.history import known_policies, spread_rows
 from lightning_trainer.errors import StoreError
 from lightning_trainer.metrics.row import StepMetrics
 from lightning_trainer.store.scan import read_only

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.explain.words import version_name
 from lightning_trainer.ingest.reading import read_spans
-from lightning_trainer.samples.rewards.table import read_rewards
+from lightning_trainer.samples.rewards.reward_table import read_rewards
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.tables.spans import select_of_attempts
 from lightning_trainer.types import Attempt, Call

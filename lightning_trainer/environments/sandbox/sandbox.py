@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import psutil
 
-from lightning_trainer.environments.failures import EnvironmentFailedError
+from lightning_trainer.environments.errors import EnvironmentFailedError
 
 _INMATE = Path(__file__).with_name("inmate.py")
 _START_S = 20.0

@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 
-from lightning_trainer.environments.failures import (
+from lightning_trainer.environments.errors import (
     EnvironmentDiedError,
     EnvironmentFailedError,
     EnvironmentNonsenseError,

@@ -14,7 +14,7 @@ from dataclasses import replace
 from lightning_instrumentation import semconv
 
 from lightning_trainer.ingest.dialects import openllmetry
-from lightning_trainer.ingest.dialects.record import Conversation, ModelCall, Naming
+from lightning_trainer.ingest.dialects.dialect import Conversation, ModelCall, Naming
 from lightning_trainer.ingest.dialects.tokens import carries_foreign_tokens
 from lightning_trainer.ingest.dialects.values import arguments, json_of, numbered, text
 from lightning_trainer.types import Span, SpanStatus

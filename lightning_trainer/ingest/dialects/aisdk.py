@@ -10,7 +10,7 @@ from typing import Any
 
 from lightning_instrumentation import semconv
 
-from lightning_trainer.ingest.dialects.record import Conversation, Dialect, Message, ModelCall, Naming, Usage
+from lightning_trainer.ingest.dialects.dialect import Conversation, Dialect, Message, ModelCall, Naming, Usage
 from lightning_trainer.ingest.dialects.values import count, json_of, objects, text, tool_call_part
 from lightning_trainer.types import Span, SpanStatus
 

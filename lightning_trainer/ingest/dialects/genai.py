@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from lightning_instrumentation import semconv
 
-from lightning_trainer.ingest.dialects.record import Conversation, Dialect, ModelCall, Naming, Usage
+from lightning_trainer.ingest.dialects.dialect import Conversation, Dialect, ModelCall, Naming, Usage
 from lightning_trainer.ingest.dialects.values import count, json_of, objects, text, texts
 from lightning_trainer.types import Span, SpanStatus
 

@@ -10,7 +10,7 @@ from functools import lru_cache
 from lightning_instrumentation import semconv
 
 from lightning_trainer.ingest.dialects import genai
-from lightning_trainer.ingest.dialects.record import ModelCall, Naming
+from lightning_trainer.ingest.dialects.dialect import ModelCall, Naming
 from lightning_trainer.ingest.dialects.tokens import carries_tokens
 from lightning_trainer.ingest.dialects.values import text, texts
 from lightning_trainer.types import Span

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lightning_trainer.ingest.dialects import langgraph
-from lightning_trainer.ingest.dialects.record import Conversation, Dialect, Message, ModelCall, Naming, Usage
+from lightning_trainer.ingest.dialects.dialect import Conversation, Dialect, Message, ModelCall, Naming, Usage
 from lightning_trainer.ingest.dialects.values import (
     count,
     json_of,

@@ -11,7 +11,7 @@ from typing import Any
 from lightning_instrumentation import semconv
 
 from lightning_trainer.ingest.dialects import genai, langgraph
-from lightning_trainer.ingest.dialects.record import Conversation, Dialect, Message, ModelCall, Naming, Usage
+from lightning_trainer.ingest.dialects.dialect import Conversation, Dialect, Message, ModelCall, Naming, Usage
 from lightning_trainer.ingest.dialects.values import (
     arguments,
     count,

@@ -1,7 +1,7 @@
 """Which dialect a span is written in: the first that recognizes it; the conventions' own reads everything else."""
 
 from lightning_trainer.ingest.dialects import agentops, aisdk, genai, lightning, openinference, openllmetry
-from lightning_trainer.ingest.dialects.record import Dialect
+from lightning_trainer.ingest.dialects.dialect import Dialect
 from lightning_trainer.types import Span
 
 DIALECTS: tuple[Dialect, ...] = (

@@ -5,9 +5,9 @@ from typing import TypeVar
 
 from lightning_trainer.config.judges import ModelJudge
 from lightning_trainer.errors import JudgeError
-from lightning_trainer.judges.models.answers import Answer, MalformedAnswerError, parsed, schema_of
 from lightning_trainer.judges.models.budget import Budget
 from lightning_trainer.judges.models.client import ModelClient
+from lightning_trainer.judges.models.structured_output import Answer, MalformedAnswerError, parsed, schema_of
 from lightning_trainer.judges.models.wire import Reply, Request
 
 AnswerType = TypeVar("AnswerType", bound=Answer)

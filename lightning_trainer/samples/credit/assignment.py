@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from lightning_trainer.samples.credit.groups import Peers
 from lightning_trainer.samples.credit.schemes.scheme import CreditScheme
-from lightning_trainer.samples.transitions.limits import Limit, chosen
+from lightning_trainer.samples.transitions.length_limit import Limit, chosen
 from lightning_trainer.samples.transitions.reasons import Reason
 from lightning_trainer.types import Credit, Trajectory
 

@@ -22,7 +22,7 @@ update engine computes (``training/tree``), so they cost once.
 from collections.abc import Container, Mapping, Sequence
 from typing import Literal, TypeAlias
 
-from lightning_trainer.samples.transitions.limits import Limit, without_choice
+from lightning_trainer.samples.transitions.length_limit import Limit, without_choice
 from lightning_trainer.samples.transitions.token_tree import token_parents
 from lightning_trainer.token_ids import TokenIds, packed
 from lightning_trainer.types import Credit, Gap, Sample, Segment, Trajectory, Transition

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lightning_trainer.errors import MissingExtraError, StoreError
-from lightning_trainer.store.postgres.dialect import IN_ONE, numbered, translated
-from lightning_trainer.store.postgres.failures import failure, shown
+from lightning_trainer.store.postgres.error_messages import failure, shown
+from lightning_trainer.store.postgres.translation import IN_ONE, numbered, translated
 
 if TYPE_CHECKING:
     import psycopg

@@ -7,7 +7,7 @@ orders them, whatever the database's own language is.
 
 from lightning_trainer.errors import StoreError
 from lightning_trainer.store.postgres.connection import PostgresConnection
-from lightning_trainer.store.postgres.failures import shown
+from lightning_trainer.store.postgres.error_messages import shown
 
 MIGRATIONS: tuple[str, ...] = (
     """

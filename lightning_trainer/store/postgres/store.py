@@ -13,7 +13,7 @@ from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.database import Result
 from lightning_trainer.store.postgres import turns
 from lightning_trainer.store.postgres.connection import PostgresConnection
-from lightning_trainer.store.postgres.failures import shown
+from lightning_trainer.store.postgres.error_messages import shown
 from lightning_trainer.store.postgres.schema import migrate
 from lightning_trainer.store.readers import ReaderPool
 from lightning_trainer.store.retention.retention import Retention

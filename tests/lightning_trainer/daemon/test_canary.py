@@ -22,7 +22,7 @@ from lightning_trainer.daemon.publication.old_versions import Lease
 from lightning_trainer.daemon.publication.publishing import Publisher
 from lightning_trainer.daemon.publication.retention import VersionKeeper
 from lightning_trainer.errors import EngineError
-from lightning_trainer.gateway.canary import CanaryRoute
+from lightning_trainer.gateway.canary_route import CanaryRoute
 from lightning_trainer.gateway.shadow import shadow_id, shadow_trace
 from lightning_trainer.judges.judging import Judging
 from lightning_trainer.judges.registry import make_judge

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
-from lightning_trainer.agents.live import LiveCensus
+from lightning_trainer.agents.live_census import LiveCensus
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_config
 from lightning_trainer.config.metrics import OtlpConfig

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import lightning_trainer
-from lightning_trainer.dataset.recorded import RecordedCall
+from lightning_trainer.dataset.recorded_call import RecordedCall
 from lightning_trainer.errors import ConfigError, DatasetError, MalformedCallError
 from lightning_trainer.experts import RoutedExperts
 from lightning_trainer.sampling import Shaping, support_of

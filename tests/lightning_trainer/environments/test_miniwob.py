@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from lightning_trainer.environments import Task
-from lightning_trainer.environments.failures import (
+from lightning_trainer.environments.errors import (
     EnvironmentDiedError,
     EnvironmentRaisedError,
     EnvironmentTimeoutError,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lightning_trainer.environments import Task
-from lightning_trainer.environments.failures import EnvironmentRaisedError
+from lightning_trainer.environments.errors import EnvironmentRaisedError
 from lightning_trainer.environments.protocol import HELD_OUT, TRAIN, Action, ToolCall
 from lightning_trainer.environments.session import Session
 from lightning_trainer.environments.worker.process import EnvironmentProcess

@@ -15,7 +15,7 @@ import pytest
 from lightning_instrumentation import semconv
 
 from lightning_trainer.ingest.reading import read_spans
-from lightning_trainer.samples.transitions.limits import Limit
+from lightning_trainer.samples.transitions.length_limit import Limit
 from lightning_trainer.samples.transitions.sequences import samples_of
 from lightning_trainer.samples.transitions.trajectories import trajectories_of
 from lightning_trainer.types import Call, Credit, Sample

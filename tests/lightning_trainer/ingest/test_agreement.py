@@ -16,7 +16,7 @@ from lightning_trainer.config import PolicyConfig
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.retokenize.texts import words_of
 from lightning_trainer.samples.batches import build_batch
-from lightning_trainer.samples.rewards.table import read_rewards
+from lightning_trainer.samples.rewards.reward_table import read_rewards
 from lightning_trainer.types import Attempt, AttemptState, Evaluation, Span, SpanEvent
 
 _MS = 1_000_000

@@ -3,7 +3,7 @@
 import pytest
 
 from lightning_trainer.ingest.reading import read_spans
-from lightning_trainer.samples.rewards.table import read_rewards
+from lightning_trainer.samples.rewards.reward_table import read_rewards
 
 
 def share(name, part, reason="so"):

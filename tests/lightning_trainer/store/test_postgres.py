@@ -14,7 +14,7 @@ from lightning_instrumentation import semconv
 
 from lightning_trainer.errors import MalformedTelemetryError, StoreError
 from lightning_trainer.store.postgres.connection import PostgresConnection
-from lightning_trainer.store.postgres.failures import shown, without_password
+from lightning_trainer.store.postgres.error_messages import shown, without_password
 from lightning_trainer.store.postgres.store import PostgresStore
 
 

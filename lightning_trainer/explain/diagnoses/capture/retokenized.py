@@ -11,7 +11,7 @@ from typing import Any
 from lightning_trainer.explain.call_tree import call_tree, shared_length
 from lightning_trainer.explain.case import Case
 from lightning_trainer.explain.finding import Finding, counted
-from lightning_trainer.ingest.dialects.record import Conversation
+from lightning_trainer.ingest.dialects.dialect import Conversation
 from lightning_trainer.ingest.dialects.registry import dialect_of
 from lightning_trainer.samples.transitions.deduplication import call_choice
 from lightning_trainer.types import Call

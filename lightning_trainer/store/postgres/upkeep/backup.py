@@ -19,7 +19,7 @@ from lightning_trainer.errors import StoreError
 from lightning_trainer.store.media.exchange import exchange
 from lightning_trainer.store.media.storing import insert_with_media
 from lightning_trainer.store.postgres.connection import PostgresConnection
-from lightning_trainer.store.postgres.failures import shown, without_password
+from lightning_trainer.store.postgres.error_messages import shown, without_password
 from lightning_trainer.store.postgres.schema import migrate, version_of
 from lightning_trainer.store.upkeep import journal as journal_files
 from lightning_trainer.store.upkeep.backup import MANIFEST, Backup

@@ -14,7 +14,7 @@ from typing import Any
 from lightning_trainer.errors import StoreError
 from lightning_trainer.store.connection import stream
 from lightning_trainer.store.postgres.connection import PostgresConnection, as_postgres_keeps
-from lightning_trainer.store.postgres.failures import shown
+from lightning_trainer.store.postgres.error_messages import shown
 from lightning_trainer.store.postgres.schema import migrate as migrate_postgres
 from lightning_trainer.store.postgres.schema import version_of
 from lightning_trainer.store.postgres.store import PostgresSize

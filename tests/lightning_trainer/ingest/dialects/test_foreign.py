@@ -8,8 +8,8 @@ import pytest
 from lightning_instrumentation import semconv
 
 from lightning_trainer.agents.census import count_agents, slim
+from lightning_trainer.ingest.dialects.dialect import Conversation, Usage
 from lightning_trainer.ingest.dialects.openinference import DIALECT as OPENINFERENCE
-from lightning_trainer.ingest.dialects.record import Conversation, Usage
 from lightning_trainer.ingest.dialects.registry import dialect_of
 from lightning_trainer.ingest.http.otlp import decode_json_request
 from lightning_trainer.ingest.reading import read_spans

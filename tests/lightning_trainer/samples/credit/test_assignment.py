@@ -3,7 +3,7 @@ from dataclasses import replace
 from lightning_trainer.samples.credit.assignment import assign
 from lightning_trainer.samples.credit.schemes.discounted import DiscountedReturn
 from lightning_trainer.samples.credit.schemes.terminal import TerminalReward
-from lightning_trainer.samples.transitions.limits import Limit
+from lightning_trainer.samples.transitions.length_limit import Limit
 from lightning_trainer.samples.transitions.reasons import Reason
 
 

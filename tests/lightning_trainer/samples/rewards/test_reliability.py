@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_trainer.samples.rewards.reliability import Correction, Pair, correction, reliability, wilson
-from lightning_trainer.samples.rewards.table import read_rewards
+from lightning_trainer.samples.rewards.reward_table import read_rewards
 
 
 def pairs(true_positives, false_negatives, false_positives, true_negatives):

@@ -4,7 +4,7 @@ from itertools import permutations
 
 import pytest
 
-from lightning_trainer.samples.rewards.table import read_rewards
+from lightning_trainer.samples.rewards.reward_table import read_rewards
 from lightning_trainer.types import RolloutMode
 
 WEIGHTS = {"score": 1.0, "format": 0.25}

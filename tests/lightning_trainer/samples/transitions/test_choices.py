@@ -2,7 +2,7 @@
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.samples.batches import build_batch
-from lightning_trainer.samples.transitions.limits import Limit
+from lightning_trainer.samples.transitions.length_limit import Limit
 from lightning_trainer.samples.transitions.sequences import samples_of
 from lightning_trainer.sampling import Shaping, support_of
 from lightning_trainer.types import Credit, Outcome

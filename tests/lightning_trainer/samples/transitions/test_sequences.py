@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from lightning_trainer.experts import RoutedExperts
-from lightning_trainer.samples.transitions.limits import Limit
+from lightning_trainer.samples.transitions.length_limit import Limit
 from lightning_trainer.samples.transitions.sequences import samples_of
 from lightning_trainer.types import Credit, Media, Segment
 

@@ -1,6 +1,6 @@
 import pytest
 
-from lightning_trainer.samples.transitions.limits import Limit
+from lightning_trainer.samples.transitions.length_limit import Limit
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from lightning_trainer.dashboard.reading.media import find_image, image_of, is_embedded
+from lightning_trainer.dashboard.reading.message_images import find_image, image_of, is_embedded
 
 _PNG_HEAD = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + b"IHDR"
 

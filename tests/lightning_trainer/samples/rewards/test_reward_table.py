@@ -3,7 +3,7 @@ from itertools import permutations
 
 import pytest
 
-from lightning_trainer.samples.rewards.table import read_rewards
+from lightning_trainer.samples.rewards.reward_table import read_rewards
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from lightning_instrumentation import semconv
 
 from lightning_trainer.errors import EngineError
-from lightning_trainer.gateway.canary import CanaryRoute
+from lightning_trainer.gateway.canary_route import CanaryRoute
 from lightning_trainer.gateway.engine.upstream import Upstream
 from lightning_trainer.gateway.shadow import Shadow
 
