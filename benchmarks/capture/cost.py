@@ -11,18 +11,24 @@ instrumentation's own work and the least of what a user will see. Beside it stan
 is what a call costs more on this machine as it is.
 """
 
+import statistics
 import sys
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
+import httpx
+
 from benchmarks.capture.alternating import take_turns
-from benchmarks.capture.floor import larger_answer_ms
+from benchmarks.capture.programs.agent import CASES, QUESTION
 from benchmarks.capture.sizes import Sizes
 from benchmarks.common.peers import peers_python
 from benchmarks.common.processes import Child
 from benchmarks.common.rows import Row, at_most
 
 SECTION = "cost"
+_ROUNDS = 200
+"""Of the larger answer, read by itself."""
 _GOALS = {"ids-asked": 0.4, "ids-added": 0.4, "text": 0.2}
 _QUIET, _MEDIAN = "5th percentile", "median"
 _TITLES = {
@@ -90,3 +96,22 @@ def _agent(name: str, python: str, case: str, urls: tuple[str, str], folder: Pat
         environment={"LIGHTNING_SPOOL_DIR": str(folder / "spool")},
         errors=folder / f"agent-{name}.log",
     )
+
+
+def larger_answer_ms(engine: str) -> float:
+    """Return CPU a call, of the reading thread, that the ids and logprobs cost whoever only reads the bytes.
+
+    No instrumentation that asks for ids can avoid it.
+    """
+    model, extra = CASES["ids-asked"]
+    small = {"model": model, "messages": QUESTION, "max_tokens": 256}
+    with httpx.Client(headers={"accept-encoding": "identity"}) as client:
+
+        def cpu_s(body: dict) -> float:
+            began_s = time.thread_time()
+            client.post(f"{engine}/v1/chat/completions", json=body).raise_for_status()
+            return time.thread_time() - began_s
+
+        # One after the other, so that whatever else the machine does falls on both.
+        added_s = [cpu_s({**small, **extra}) - cpu_s(small) for _ in range(_ROUNDS)]
+    return statistics.median(added_s[_ROUNDS // 10 :]) * 1e3

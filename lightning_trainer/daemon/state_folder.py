@@ -1,15 +1,25 @@
 """The state folder is its owner's alone: prompts, answers and weights lie in it."""
 
 import asyncio
+import contextlib
 import logging
+import os
 import stat
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lightning_trainer.errors import ConfigError, StoreError
-from lightning_trainer.store.store import Store
+
+if TYPE_CHECKING:  # commands read the token here, and need no store for it
+    from lightning_trainer.store.store import Store
 
 _log = logging.getLogger(__name__)
+
+_EVERY_S = 60.0
+_REST = 4.0
+"""Times as long as a slice of the store's sweep took, until the next one: others write, too."""
 
 
 def close_to_others(folder: Path) -> None:
@@ -35,15 +45,46 @@ def close_to_others(folder: Path) -> None:
         _log.warning("the state folder %s was open to other users (mode %o); it is closed to them now", folder, mode)
 
 
-# Has the store delete what is too old or was used, a slice at a time; its size it keeps by itself.
+def kept_once(path: Path, what: str, make: Callable[[], str]) -> str:
+    """Return a line that is kept in the state folder, made now if there is none: there in whole, or not at all.
 
-_EVERY_S = 60.0
-_REST = 4.0
-"""Times as long as a slice took, until the next one: others write, too."""
+    Args:
+        what: it is called, in an error.
+
+    Raises:
+        ConfigError: it cannot be kept, or cannot be read.
+    """
+    try:
+        if not path.exists():
+            _keep(path, make())
+        return path.read_text(encoding="ascii").strip()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{what} in {path} cannot be read: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"{what} cannot be kept in {path}: {error.strerror}") from error
 
 
-async def keep_within_limits(store: Store, *, every_s: float = _EVERY_S) -> None:
-    """For ever; a store that cannot be written is tried again."""
+def _keep(path: Path, line: str) -> None:
+    """On a disk that is full, a file that was begun would be taken for what is kept at the next start."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.unlink(missing_ok=True)
+    try:
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(f"{line}\n")
+            file.flush()
+            os.fsync(descriptor)
+        with contextlib.suppress(FileExistsError):  # another process was faster: what it made is kept
+            os.link(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+async def keep_within_limits(store: "Store", *, every_s: float = _EVERY_S) -> None:
+    """Have the store delete what is too old or was used, a slice at a time, for ever; its size it keeps by itself.
+
+    A store that cannot be written is tried again.
+    """
     while True:
         try:
             store.retention.begin_sweep()

@@ -1,7 +1,6 @@
 """What a run did, as ``report.json`` and as one page that a browser opens from disk."""
 
 from lightning_trainer.report.difference import PairedDifference, paired_difference, wilson_interval
-from lightning_trainer.report.example import example_of
 from lightning_trainer.report.page import ReportFiles, write_report
 from lightning_trainer.report.quickstart_report import (
     ExampleRollout,
@@ -13,6 +12,7 @@ from lightning_trainer.report.quickstart_report import (
     Machine,
     QuickstartReport,
     StepResult,
+    example_of,
     read_report,
 )
 

@@ -3,7 +3,7 @@
 ``None`` is "not measured", never zero. ``format`` grows when a field changes its meaning; an unknown field is refused.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -12,7 +12,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from lightning_trainer.errors import LightningError
 from lightning_trainer.report.difference import PairedDifference, wilson_interval
-from lightning_trainer.types import LedgerRow, PolicyVersion
+from lightning_trainer.types import LedgerRow, PolicyVersion, Sample
 
 FORMAT = 1
 
@@ -191,3 +191,53 @@ def read_report(path: Path) -> QuickstartReport:
     if report.format != FORMAT:
         raise ReportError(f"{path} has format {report.format}; this version reads format {FORMAT}")
     return report
+
+
+def example_of(
+    sample: Sample,
+    advantages: Sequence[float],
+    decode: Callable[[int], str],
+    *,
+    title: str,
+    reward: float | None,
+    step: int | None = None,
+) -> ExampleRollout:
+    """Describe a training sample token by token, with the advantages ``[L]`` that the trainer used.
+
+    Args:
+        sample: as it was trained.
+        advantages: one a token (``StepReport.advantages[sample_id]``).
+        decode: text of one token id.
+        title: what the rollout was about (its task).
+
+    Raises:
+        ValueError: there is not one advantage a token.
+    """
+    if len(advantages) != len(sample.token_ids):
+        raise ValueError(
+            f"sample {sample.sample_id}: {len(advantages)} advantages for {len(sample.token_ids)} tokens; "
+            "pass the row of the same step"
+        )
+    segment_of = {
+        position: index
+        for index, segment in enumerate(sample.segments)
+        for position in range(segment.start, segment.end)
+    }
+    tokens = tuple(
+        ExampleToken(
+            text=decode(token_id),
+            id=token_id,
+            mask=bool(mask),
+            logprob=logprob if mask else None,
+            advantage=advantage if mask else None,
+            segment=segment_of.get(position),
+        )
+        for position, (token_id, mask, logprob, advantage) in enumerate(
+            zip(sample.token_ids, sample.loss_mask, sample.behavior_logprobs, advantages, strict=True)
+        )
+    )
+    segments = tuple(
+        ExampleSegment(call=segment.transition_id, policy_version=segment.policy_version, credit=segment.credit)
+        for segment in sample.segments
+    )
+    return ExampleRollout(title, sample.agent, sample.attempt_id, reward, segments, tokens, step)

@@ -16,7 +16,7 @@ from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.daemon.api.feedback import forget_and_say
 from lightning_trainer.errors import ForgetError, StoreError
 from lightning_trainer.rollouts.daemon_client import refusal
-from lightning_trainer.samples.feedback.report import feedback_report
+from lightning_trainer.samples.feedback.review import feedback_report
 from lightning_trainer.store.places import place_of, reading, recorded_place, store_at
 from lightning_trainer.store.worklist.settling import look
 

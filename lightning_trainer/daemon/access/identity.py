@@ -16,7 +16,7 @@ from lightning_instrumentation.access.proof import PATH, identity_proof, owner_o
 from lightning_instrumentation.delivery.spool import endpoint_folder, orphaned_spools
 from lightning_instrumentation.settings import default_spool_dir
 
-from lightning_trainer.daemon.access.kept import kept_once
+from lightning_trainer.daemon.state_folder import kept_once
 from lightning_trainer.errors import ConfigError
 
 # ``GET /lightning/challenge?nonce=``: the daemon proves that it has the token, and says which one it is.

@@ -13,7 +13,7 @@ from lightning_instrumentation.access.known import KnownDaemon, known_daemon, re
 from lightning_instrumentation.access.proof import NO_TOKEN
 
 from lightning_trainer.config import DaemonConfig
-from lightning_trainer.daemon.access.kept import kept_once
+from lightning_trainer.daemon.state_folder import kept_once
 from lightning_trainer.errors import ConfigError
 
 _log = logging.getLogger(__name__)

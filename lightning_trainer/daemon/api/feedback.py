@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from lightning_trainer.config.sections import FeedbackConfig
 from lightning_trainer.errors import ForgetError, StoreError
 from lightning_trainer.ingest.http.json_bodies import JsonBodyError, error_response, read_json
-from lightning_trainer.samples.feedback.report import feedback_report
+from lightning_trainer.samples.feedback.review import feedback_report
 from lightning_trainer.store.lately import Lately
 from lightning_trainer.store.store import Store
 from lightning_trainer.store.worklist.forgetting import forget_rollout, forget_source

@@ -7,12 +7,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from lightning_trainer.config.policies.policy import matches
 from lightning_trainer.config.sections import FeedbackConfig
 from lightning_trainer.samples.feedback.standing import Opinion, Standing, standings
 
 _HOUR_NS = 3600 * 10**9
+MOST_SOURCES = 500
+"""In one report: those that weigh least first, since they are what it is read for."""
 
 
 class State(StrEnum):
@@ -166,3 +169,33 @@ def _states(
             yield one.key, State.QUARANTINED
         else:
             yield one.key, State.COUNTED
+
+
+def feedback_report(review: Review, config: FeedbackConfig) -> dict[str, Any]:
+    """Return a review in plain numbers: counts by state, and the sources, those that weigh least first."""
+    states = Counter(review.states.values())
+    sources = sorted(review.standings.values(), key=lambda one: (one.weight, -one.compared, one.source))
+    return {
+        "feedback": len(review.states),
+        "states": {state.value: states.get(state, 0) for state in State},
+        "rewards": sum(outcome.value is not None for outcome in review.outcomes),
+        "too_little_weight": sum(outcome.value is None for outcome in review.outcomes),
+        "quarantine_s": config.quarantine,
+        "next_release_ns": review.next_release_ns,
+        "sources_total": len(sources),
+        "sources": [
+            {
+                "source": one.source,
+                "said": sum(review.by_source.get(one.source, Counter()).values()),
+                **{state.value: review.by_source.get(one.source, Counter())[state] for state in State},
+                "weight": one.weight,
+                "reliability": one.reliability,
+                "compared": one.compared,
+                "verified": one.verified,
+                "wrong_verified": one.wrong_verified,
+                "trusted": one.trusted,
+                "suspicious": one.suspicious,
+            }
+            for one in sources[:MOST_SOURCES]
+        ],
+    }
