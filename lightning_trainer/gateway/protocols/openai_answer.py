@@ -1,4 +1,4 @@
-"""Chat completions and completions: the engine's answer, without what the caller did not ask for."""
+"""Chat completions and completions: the engine's answer without fields that the caller did not ask for."""
 
 import json
 from typing import Any
@@ -12,7 +12,8 @@ from lightning_trainer.gateway.request import EngineRequest
 
 
 class OpenAIAnswer:
-    """The engine's own bytes where there is nothing to hide; an adapter answers under a name with its version."""
+    """Passes the engine's bytes through unless a field has to be hidden; restores the model name of a versioned
+    adapter."""
 
     def __init__(self, request: EngineRequest, served_name: str) -> None:
         self._request = request
@@ -22,7 +23,7 @@ class OpenAIAnswer:
         if self._as_it_is and document.get("model") == self._request.model:
             return raw
         restore(document, self._request)
-        # The engine's own encoder: orjson writes small floats differently.
+        # The engine's own encoder is used because orjson formats small floats differently.
         return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
     def chunk(self, event: bytes, chunk: dict[str, Any]) -> bytes:
@@ -37,5 +38,5 @@ class OpenAIAnswer:
         return event
 
     def broken(self, refusal: RefusalError) -> bytes:
-        # The status line is long gone; OpenAI clients raise on a chunk with "error".
+        # The status line has already been sent; OpenAI clients raise on a chunk with "error".
         return event_of(orjson.dumps(refusal.body))

@@ -1,9 +1,9 @@
-"""Takes out of a response what the caller did not ask for, so that it reads as it would without us.
+"""Removes from a response what the caller did not ask for, so that it reads as it would without us.
 
-vLLM writes the fields of token ids and log-probabilities always and leaves them null unless asked for, so they become
-null again and stay absent where they were. In a stream it sends chunks with an empty delta only to carry ids or
-log-probabilities; those are left out. Usage is never asked for on the caller's behalf (the exact ids give the counts),
-so there is none to hide.
+vLLM always writes the fields for token ids and logprobs and leaves them null unless asked for, so they become null
+again, and absent fields stay absent. In a stream it sends chunks with an empty delta only to carry ids or logprobs;
+those are dropped. Usage is never requested on the caller's behalf (the exact ids give the counts), so it never needs
+hiding.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from lightning_trainer.gateway.request import EngineRequest
 
 
 def restore(document: dict[str, Any], request: EngineRequest) -> None:
-    """Rewrite a response or a chunk in place: model as the caller named it, nothing that was not asked for."""
+    """Rewrite a response or a chunk in place: the caller's model name, and only fields that were asked for."""
     if "model" in document:
         document["model"] = request.model
     choices = document.get("choices") or ()
@@ -27,12 +27,12 @@ def restore(document: dict[str, Any], request: EngineRequest) -> None:
 
 
 def hides_nothing(request: EngineRequest, served_name: str) -> bool:
-    """Whether the engine's bytes can go out as they are."""
+    """Whether the engine's bytes can be sent unchanged."""
     return request.asked_token_ids and request.asked_logprobs and request.model == served_name
 
 
 def carries_only_tokens(chunk: dict[str, Any], request: EngineRequest) -> bool:
-    """Whether a chunk exists only because ids and log-probabilities were asked for; to be asked before `restore`."""
+    """Whether a chunk exists only because ids and logprobs were requested; call it before `restore`."""
     if request.asked_token_ids or request.asked_logprobs:
         return False
     choices = chunk.get("choices")
