@@ -107,8 +107,7 @@ def _who_judged(config: AnyJudge, verdict: Verdict) -> dict[str, AttributeValue]
 
 
 def spending_span(config: AnyJudge, digest: str, budget: Budget, *, started_ns: int) -> Span:
-    """Return a span with the calls and tokens spent on a question. It belongs to no attempt, and is not a model call.
-    """
+    """Return a span with the calls and tokens spent on a question. It is part of no attempt and not a model call."""
     attributes: dict[str, AttributeValue] = {
         semconv.JUDGE_NAME: config.name,
         semconv.JUDGE_KIND: config.kind,

@@ -1,7 +1,7 @@
-"""How the file of a publication gets to where an engine reads it: one interface, a way for each place of the engine.
+"""How a publication's file reaches the engine: one interface, one implementation per location of the engine.
 
-Invariant: whatever the way, it ends in a file in the shared memory of the engine's machine, and the engine checks,
-loads and proves that one as any other (``serving.host.weights``). An adapter's file holds the adapter alone.
+Invariant: whatever the transport, it ends in a file in the shared memory of the engine's machine, which the engine
+checks, loads, and proves like any other (``serving.host.weights``). An adapter's file contains only the adapter.
 """
 
 from typing import Protocol
@@ -10,10 +10,10 @@ from lightning_trainer.serving.publication import Publication
 
 
 class WeightTransport(Protocol):
-    """Of one life of one engine."""
+    """The transport to one life of one engine."""
 
     async def bring(self, publication: Publication) -> Publication:
-        """Return the publication with the path that the engine reads; what is there already is not brought again.
+        """Return the publication with the path that the engine reads; a file already there is not transferred again.
 
         Raises:
             EngineError: the engine's machine cannot be reached, or has no room.
@@ -22,12 +22,12 @@ class WeightTransport(Protocol):
         ...
 
     async def settle(self, publication: Publication, *, served: bool) -> None:
-        """Hear what became of it; copies that are not needed any longer may go."""
+        """Learn the publication's outcome; copies that are no longer needed may be removed."""
         ...
 
 
 class SharedMemoryFile:
-    """An engine on the trainer's machine reads the very file that the trainer wrote."""
+    """The engine is on the trainer's machine and reads the file that the trainer wrote."""
 
     async def bring(self, publication: Publication) -> Publication:
         return publication

@@ -157,8 +157,7 @@ def _lead_in(tokenizer: Any, lead_in: str, reference: str) -> tuple[tuple[int, .
 
 
 def _reasoning(tokenizer: Any, response_ids: tuple[int, ...], lead_in: str, begins: re.Pattern[str]) -> tuple[int, ...]:
-    """Return the ids that precede the reference: sampled ids as far as possible, then the missing part of the lead-in.
-    """
+    """Return the ids before the reference: sampled ids as far as possible, then the missing part of the lead-in."""
     special = {token_id for token_id, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     while response_ids and response_ids[-1] in special:
         response_ids = response_ids[:-1]

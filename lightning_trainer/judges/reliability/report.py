@@ -96,8 +96,7 @@ def _same_again(own: Sequence[Score]) -> Estimate | None:
 
 
 def _by_place(own: Sequence[Score]) -> Estimate | None:
-    """Compare verdicts on attempts shown in different positions; the interval is the normal approximation for a mean.
-    """
+    """Compare verdicts on attempts shown in different positions; the interval is the normal one for a mean."""
     places: dict[str, dict[int, list[float]]] = {}
     for one in own:
         if one.place is not None:
