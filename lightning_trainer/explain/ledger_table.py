@@ -1,4 +1,4 @@
-"""The ledger for a terminal: what became of every sampled token, by agent, policy version and reason."""
+"""The ledger for a terminal: the outcome of every sampled token, by agent, policy version, and reason."""
 
 from collections.abc import Iterable
 
@@ -14,7 +14,7 @@ def ledger_table(rows: Iterable[LedgerRow], *, in_words: bool) -> Table:
     """Return the table.
 
     Args:
-        in_words: also say what each reason means; only for rows whose reasons are all of the core.
+        in_words: also explain each reason; only for rows whose reasons are all the build's.
     """
     rows = list(rows)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
