@@ -1,4 +1,4 @@
-"""One daemon a store: an advisory ``flock`` on a file next to it, which the kernel drops however the process ends."""
+"""One daemon per store: an advisory ``flock`` on a file next to it; the kernel releases it however the process ends."""
 
 import fcntl
 import os

@@ -1,4 +1,4 @@
-"""Spans that are in no store, as what a store's readers read: the same tables, in memory, and nothing on disk."""
+"""An in-memory store for spans from files: the same tables for the same readers, with nothing on disk."""
 
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from lightning_trainer.types import Span
 
 @contextmanager
 def in_memory(spans: Sequence[Span]) -> Iterator[sqlite3.Connection]:
-    """Yield a connection to a store that holds these spans; of several with one id the first counts.
+    """Yield a connection to a store with these spans; of several with the same id, the first counts.
 
     Raises:
         MalformedTelemetryError: a span cannot be written as OTLP.
