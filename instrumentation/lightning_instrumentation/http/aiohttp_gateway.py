@@ -1,7 +1,7 @@
-"""Routed calls of aiohttp: each by a session of ours over a connection of its own.
+"""Routed calls of aiohttp: each in its own session with its own connection.
 
-A session that is not closed complains when it is forgotten, and nobody would close ours; so it lets go of its
-connection, which ends with the answer.
+An unclosed session warns when it is garbage-collected, and no code would close ours; so it detaches its connection,
+which ends with the answer.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from lightning_instrumentation.http.request import Outgoing
 
 _PASSED = ("timeout", "raise_for_status", "read_until_eof", "read_bufsize", "auto_decompress")
-"""Arguments of the caller's that say how to wait for the answer and how to hand it out."""
+"""Arguments of the caller's that control timeouts and how the answer is returned."""
 
 
 def never_connected() -> tuple[type[Exception], ...]:

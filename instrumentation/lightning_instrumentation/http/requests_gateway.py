@@ -1,4 +1,4 @@
-"""Routed calls of requests: a request of ours, sent by a session of ours alongside the user's."""
+"""Routed calls of requests: our own request, sent by our own session next to the user's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def gateway_request(request: Any, out: Outgoing) -> Any:
 
 
 def through_gateway(session: Any, request: Any, out: Outgoing, options: dict[str, Any]) -> Any:
-    """Args: options: of the caller's ``send``; how long to wait and whether to read the answer at once are theirs."""
+    """Send a request to the gateway. ``options``: of the caller's ``send``, for timeouts and streaming."""
     tls = out.tls()
     ours = beside(session, ("requests", tls), lambda: _session(tls), is_async=False)
     return ours.send(
@@ -34,19 +34,19 @@ def through_gateway(session: Any, request: Any, out: Outgoing, options: dict[str
 
 
 def _session(tls: SSLContext | None) -> Any:
-    """No proxy between us and the daemon, as for spans."""
+    """Return a session; it uses no proxy, as for spans."""
     from requests import Session
     from requests.adapters import HTTPAdapter
 
     class TlsAdapter(HTTPAdapter):
         def init_poolmanager(self, *args: Any, **options: Any) -> None:
             assert tls is not None
-            # Whether the name matters is the context's to say; None looks at it as well.
+            # The context decides whether the name matters; None leaves that to it.
             named = None if tls.check_hostname else False
             super().init_poolmanager(*args, ssl_context=tls, assert_hostname=named, **options)
 
         def cert_verify(self, *_: Any) -> None:
-            """Nothing is added to what the context believes."""
+            """Add nothing to what the context trusts."""
 
     made = Session()
     made.trust_env = False
@@ -56,7 +56,7 @@ def _session(tls: SSLContext | None) -> Any:
 
 
 def nothing_was_sent(error: BaseException) -> bool:
-    """By urllib3's names: requests wraps what it raised."""
+    """Whether the connection failed, by urllib3's class names: requests wraps its exceptions."""
     wrapped = error.args[0] if error.args else None
     reason = getattr(wrapped, "reason", wrapped)
     certificate = reason.args[0] if isinstance(reason, Exception) and reason.args else None

@@ -1,4 +1,4 @@
-"""Reading JSON of which no field can be relied on, and what providers call in other words than OpenAI."""
+"""Reading JSON whose fields cannot be relied on, and mapping providers' terms to OpenAI's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _REASONS = {
 
 
 def reason_of(said: Any) -> str | None:
-    """Return a provider's finish reason in the words of chat completions, its own where these have none."""
+    """Return a provider's finish reason in OpenAI's terms, its own if there is none."""
     return _REASONS.get(said.lower(), said.lower()) if isinstance(said, str) and said else None
 
 
@@ -29,7 +29,7 @@ def dict_of(value: Any) -> Mapping[str, Any]:
 
 
 def renamed(given: Any, names: Mapping[str, str]) -> dict[str, Any]:
-    """Return the parameters of a request by the names that OpenAI has for them."""
+    """Return the parameters of a request by OpenAI's names."""
     return {ours: given[theirs] for theirs, ours in names.items() if theirs in dict_of(given)}
 
 
