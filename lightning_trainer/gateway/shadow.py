@@ -85,10 +85,10 @@ class Shadow:
                 await self._ask(version, request, caller, policy, served_name)
         except (EngineError, PublicationError, RefusalError, TimeoutError, orjson.JSONDecodeError) as error:
             self._route.failed += 1
-            _log.info("%s@v%d did not answer beside the live version: %s", policy, version, error)
+            _log.info("%s@v%d did not answer a shadow call: %s", policy, version, error)
         except Exception:  # a background task: only this log reports it
             self._route.failed += 1
-            _log.exception("a call of %s@v%d beside the live version ended in an error", policy, version)
+            _log.exception("a shadow call of %s@v%d failed with an unexpected error", policy, version)
 
     async def _ask(self, version: int, request: EngineRequest, caller: Caller, policy: str, served_name: str) -> None:
         lease = await self._old_versions.lease(version)

@@ -119,7 +119,7 @@ class Judging:
         except StoreError:
             raise
         except Exception as error:
-            _log.exception("judge %s ended in an error that nobody has thought of", self.name)
+            _log.exception("judge %s failed with an unexpected error", self.name)
             verdicts = _missing(unit, f"{type(error).__name__}: {error}")
         config = self.judge.config
         digest = digest or question_digest(config, str([one.attempt.attempt_id for one in unit]))

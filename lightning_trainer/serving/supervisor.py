@@ -107,9 +107,9 @@ class EngineSupervisor:
                 await self._changed.wait_for(lambda: self._awake.is_set() and self._status.state in settled)
         except TimeoutError:
             if not self._awake.is_set():
-                raise EngineError(f"the engine's GPU is the trainer's since over {timeout_s:g} s") from None
+                raise EngineError(f"the trainer has had the engine's GPU for over {timeout_s:g} s") from None
             because = f" ({self._status.last_error})" if self._status.last_error else ""
-            raise EngineError(f"the engine is {self._status.state} since over {timeout_s:g} s{because}") from None
+            raise EngineError(f"the engine has been {self._status.state} for over {timeout_s:g} s{because}") from None
         if self._status.state is EngineState.FAILED:
             raise EngineError(self._status.last_error or "the engine failed")
 
@@ -185,7 +185,7 @@ class EngineSupervisor:
             try:
                 await engine.sleep(level)
             except (EngineError, PublicationError) as error:
-                logger.warning("the engine does not fall asleep and is ended: %s", error)
+                logger.warning("the engine does not go to sleep and is ended: %s", error)
                 await engine.stop()
                 await self._until_not(engine)
 
@@ -197,7 +197,7 @@ class EngineSupervisor:
                 try:
                     await engine.wake()
                 except (EngineError, PublicationError) as error:
-                    logger.warning("the engine does not wake and is started again: %s", error)
+                    logger.warning("the engine does not wake and is restarted: %s", error)
                     await engine.stop()
                     await self._until_not(engine)
             self._awake.set()
@@ -298,7 +298,7 @@ class EngineSupervisor:
         except (EngineError, PublicationError) as error:
             return str(error)
         except Exception as error:  # whatever the error, another start may succeed
-            logger.exception("the engine's start or watch ended in an error that nobody has thought of")
+            logger.exception("starting or watching the engine failed with an unexpected error")
             return f"{type(error).__name__}: {error}"
         finally:
             (error,) = await asyncio.gather(engine.stop(), return_exceptions=True)

@@ -119,7 +119,7 @@ class GroupCommitWriter:
         try:
             self._after_commit(self._connection)
         except Exception as error:  # the commit is done; whatever this raises, the next one must not wait forever
-            logger.warning("what follows a commit failed, and is tried again after the next one: %s", error)
+            logger.warning("the work after a commit failed and is retried after the next one: %s", error)
 
     def _run(self, operation: _Operation) -> None:
         self._connection.execute("SAVEPOINT operation")

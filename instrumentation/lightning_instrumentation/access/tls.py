@@ -111,7 +111,7 @@ def explained(error: ssl.SSLError, endpoint: str, *, left: bool) -> TlsError:
     if not isinstance(error, ssl.SSLCertVerificationError):
         if error.reason in _NOT_TLS:
             return TlsError(f"what answers at {endpoint} does not speak TLS: write http:// in LIGHTNING_ENDPOINT")
-        return TlsError(f"no TLS connection to {endpoint} comes about ({error.reason or error})")
+        return TlsError(f"cannot establish a TLS connection to {endpoint} ({error.reason or error})")
     if error.verify_code in _HOST_MISMATCH:
         return TlsError(
             f"{what}: its certificate is for another name ({error.verify_message}); write a name that it has in "

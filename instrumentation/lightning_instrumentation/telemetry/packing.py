@@ -76,8 +76,8 @@ def _numbers(typecode: str, packed: bytes | str) -> tuple[Any, ...]:
         return tuple(_unpack(typecode, packed))
     read = orjson.loads(str(packed))
     if not isinstance(read, list):
-        raise ValueError(f"no array of numbers: {packed[:40]!r}")
+        raise ValueError(f"not an array of numbers: {packed[:40]!r}")
     try:
         return tuple(array(typecode, read))
     except (TypeError, OverflowError) as error:
-        raise ValueError(f"no array of such numbers: {error}") from error
+        raise ValueError(f"not an array of such numbers: {error}") from error

@@ -126,5 +126,5 @@ def gunzip(body: bytes, *, limit: int) -> bytes:
         if member is not None:
             raise MalformedTelemetryError("the gzip body is cut short")
     except (zlib.error, gzip.BadGzipFile) as error:
-        raise MalformedTelemetryError(f"the body is said to be gzip and is not: {error}") from error
+        raise MalformedTelemetryError(f"the body is declared as gzip but is not: {error}") from error
     return b"".join(parts)

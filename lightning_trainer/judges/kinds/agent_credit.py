@@ -87,9 +87,7 @@ class AgentCreditJudge:
         attempt_id = one.attempt.attempt_id
         if self.config.per == "agent":
             if any(turn.call.agent is None for turn in one.turns):
-                raise JudgeError(
-                    f"a call of attempt {attempt_id} has no agent's name, so nobody can be given its share"
-                )
+                raise JudgeError(f"a call of attempt {attempt_id} has no agent's name, so it cannot have a share")
             calls = [turn.call.agent for turn in one.turns]
             return {agent: f"{calls.count(agent)} calls" for agent in one.agents}
         ids = [turn.call.response_id for turn in one.turns]

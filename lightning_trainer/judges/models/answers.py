@@ -126,7 +126,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_number(constant: str) -> float:
-    raise MalformedAnswerError(f"it holds {constant}, which is no number")
+    raise MalformedAnswerError(f"it contains {constant}, which is not a number")
 
 
 def _sentence(error: ValidationError) -> str:

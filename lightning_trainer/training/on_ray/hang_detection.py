@@ -29,7 +29,7 @@ class Stillness:
         for process in self.of(processes):
             with contextlib.suppress(psutil.NoSuchProcess):
                 if process.status() == psutil.STATUS_STOPPED:
-                    _log.warning("%s (process %d) was stopped and is let go on", process.name(), process.pid)
+                    _log.warning("%s (process %d) was stopped and is resumed", process.name(), process.pid)
                     process.resume()
                 else:
                     _log.error("%s (process %d) hangs and is killed", process.name(), process.pid)

@@ -41,7 +41,7 @@ def back_up(url: str, folder: Path, checkpoints: Mapping[str, Path], *, journal:
         StoreError: the folder already exists, ``pg_dump`` is missing, or it failed.
     """
     if folder.exists():
-        raise StoreError(f"{folder} is there already: name a folder that is not, for example with the date in its name")
+        raise StoreError(f"{folder} already exists: name a new folder, for example with the date in its name")
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     began_ns = time.time_ns()
