@@ -56,6 +56,8 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
+    """What is running: attempt, agent, and span."""
+
     identity: Identity | None = None
     agent: Agent | None = None
     around: Agent | None = None
@@ -75,6 +77,7 @@ _default_agent: list[Agent] = []
 
 
 def current() -> Scope:
+    """Return the current scope."""
     return _current.get()
 
 
@@ -120,6 +123,7 @@ def set_default_agent(name: str | None) -> None:
 
 
 def framework_agent() -> Agent | None:
+    """Return the agent that a framework runs here; None if there is none."""
     for ask in _framework_agents:
         agent = ask()
         if agent is not None:
@@ -159,6 +163,7 @@ def for_another_thread() -> Scope | None:
 
 
 async def await_inside(scope: Scope, work: Awaitable[T]) -> T:
+    """Await ``work`` in ``scope``."""
     with use_scope(scope):
         return await work
 

@@ -24,6 +24,8 @@ RedactionRule: TypeAlias = str | Pattern[str] | Callable[[str], str]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
+    """All settings of the client."""
+
     endpoint: str
     """Base URL of the daemon; spans go to ``{endpoint}/v1/traces``."""
     token: str | None

@@ -52,6 +52,7 @@ def _show_agents(report: AgentsReport, console: Console) -> None:
 
 
 def name(row: AgentRow) -> str:
+    """Return an agent's name for display."""
     return row["agent"] or NO_NAME
 
 

@@ -55,6 +55,8 @@ _HELD = "SELECT coalesce((SELECT value FROM totals WHERE name = 'spans'), (SELEC
 
 
 class ScannableStore(Protocol):
+    """The store's operations that the census uses."""
+
     async def last_span(self) -> int: ...
 
     async def scan(self, query: Callable[[Connection], Result]) -> Result: ...

@@ -88,11 +88,13 @@ _INSERT = {
 
 
 def create(rows: sqlite3.Connection) -> None:
+    """Create the tables."""
     for table, kind in _TABLES:
         rows.execute(f"CREATE TABLE {table}({', '.join(kind._fields)})")  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def add(rows: sqlite3.Connection, found: Iterable[Kept]) -> None:
+    """Insert rows of a trace."""
     for row in found:
         rows.execute(_INSERT[type(row)], row)
 

@@ -11,6 +11,8 @@ from lightning_trainer.types import Fidelity
 
 
 class AgentRow(TypedDict):
+    """One agent in the report."""
+
     agent: str | None
     """None: calls without an agent's name."""
     policy: str | None
@@ -29,6 +31,8 @@ class AgentRow(TypedDict):
 
 
 class AgentsReport(TypedDict):
+    """The report, as its JSON."""
+
     policies: list[str] | None
     """From the configuration, which may have none; None if no configuration was given, so claims are unknown."""
     agents: list[AgentRow]

@@ -35,6 +35,8 @@ _IN_WORDS = {
 
 
 class ProgramLosses(TypedDict):
+    """What one program could not capture."""
+
     program: str
     """Its ``service.name``."""
     processes: int
@@ -79,4 +81,5 @@ def _counts(span: Span) -> Counter[str]:
 
 
 def in_words(reason: str) -> str:
+    """Return a reason with its explanation."""
     return next((f"{words} ({reason})" for known, words in _IN_WORDS.items() if reason.startswith(known)), reason)

@@ -26,6 +26,8 @@ class McpServerError(LightningError, RuntimeError):
 
 @dataclass(frozen=True)
 class McpTool:
+    """A tool of an MCP server."""
+
     tool: Tool
     reads_only: bool
     """It declares that it changes nothing (``readOnlyHint``); a claim by the server, not a proof."""
@@ -33,6 +35,8 @@ class McpTool:
 
 @dataclass(frozen=True)
 class McpResult:
+    """The result of a tool call."""
+
     text: str
     """The text for the model."""
     failed: bool

@@ -196,10 +196,12 @@ def to_json(value: Task | Action | Observation | Step) -> dict[str, Any]:
 
 
 def task_from_json(value: Mapping[str, Any]) -> Task:
+    """Read a task."""
     return Task(**value)
 
 
 def action_from_json(value: Mapping[str, Any]) -> Action:
+    """Read an action."""
     return Action(value["text"], tuple(ToolCall(**call) for call in value["tool_calls"]))
 
 

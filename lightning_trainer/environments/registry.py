@@ -127,6 +127,7 @@ def launch_of(spec: EnvironmentSpec, folder: Path = DEFAULT_FOLDER, python: str 
 
 
 def interpreter_of(name: str, folder: Path) -> Path:
+    """Return the path of an environment's interpreter."""
     return folder.absolute() / name / "bin" / "python"
 
 

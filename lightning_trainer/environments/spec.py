@@ -17,6 +17,8 @@ _FILE = re.compile(r"(?P<name>.+\.py):(?P<attribute>\w+)(?::(?P<variant>.*))?", 
 
 @dataclass(frozen=True)
 class EnvironmentSpec:
+    """A parsed environment name."""
+
     text: str
     """The original text; part of every task's id."""
     name: str

@@ -18,6 +18,8 @@ JOINED = "joined"
 
 @dataclass(frozen=True, slots=True)
 class ExplainedOutcome:
+    """A call's outcome with its reason."""
+
     outcome: Outcome
     reason: str
     """As in the ledger, or one of the two above, which only exist in hindsight."""

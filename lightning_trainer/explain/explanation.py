@@ -16,6 +16,8 @@ from lightning_trainer.types import LedgerRow, Outcome
 
 
 class Verdict(StrEnum):
+    """Whether an attempt is trained."""
+
     TRAINED = "is trained"
     IN_PART = "is trained in part"
     IN_TRAINING = "is being trained"
@@ -52,6 +54,8 @@ class ExplainedCall:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedAttempt:
+    """The explanation of one attempt."""
+
     case: Case
     verdict: Verdict
     findings: tuple[Finding, ...]

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Finding:
+    """One finding of a diagnosis."""
+
     name: str
     """Two or three words: "no reward"."""
     sentence: str

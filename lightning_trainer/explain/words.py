@@ -115,10 +115,12 @@ def version(call: ExplainedCall, policy: str) -> str:
 
 
 def version_name(policy: str | None, version: int | None) -> str:
+    """Return a version as POLICY@vN, or a dash."""
     return "-" if policy is None else f"{policy}@v{'?' if version is None else version}"
 
 
 def number(value: float | None) -> str:
+    """Return a number for display, or a dash."""
     return "-" if value is None else f"{value:g}"
 
 

@@ -22,6 +22,8 @@ class EngineState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EngineStatus:
+    """The status of a supervised engine."""
+
     state: EngineState
     pid: int | None
     versions: Mapping[str, int]

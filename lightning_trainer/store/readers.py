@@ -67,5 +67,6 @@ def unreadable(error: sqlite3.Error, what: str = "the store") -> StoreError:
 
 
 def is_damage(error: sqlite3.Error) -> bool:
+    """Whether an error means that the file is damaged."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)

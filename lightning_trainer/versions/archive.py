@@ -102,6 +102,7 @@ def stored_versions(root: Path) -> list[int]:
 
 
 def archive_root(state_dir: Path, policy: str) -> Path:
+    """Return the folder of a policy's stored versions."""
     return state_dir / "versions" / policy
 
 

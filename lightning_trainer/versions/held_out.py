@@ -26,6 +26,8 @@ _AT_ONCE = 100
 
 @dataclass(frozen=True, slots=True)
 class HeldOutScore:
+    """The held-out score of a version."""
+
     mean: float
     attempts: int
 

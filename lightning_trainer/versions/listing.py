@@ -16,6 +16,8 @@ from lightning_trainer.versions.lineage import Lineage
 
 
 class Whereabouts(StrEnum):
+    """Where a version is."""
+
     SERVING = "serving"
     """Answers the policy's calls while the daemon runs."""
     STORED = "stored"
@@ -45,6 +47,8 @@ class CanaryRow(TypedDict):
 
 
 class VersionRow(TypedDict):
+    """One version in the list."""
+
     version: int
     parent: int | None
     """The version it was trained from."""

@@ -23,6 +23,8 @@ _LONGEST_FILE = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class KnownDaemon:
+    """The access data of a daemon."""
+
     token: str | None = None
     """None: the daemon requires none."""
     certificate: str | None = None
@@ -34,6 +36,7 @@ class KnownDaemon:
 
 
 def access_dir() -> Path:
+    """Return the folder of the access files."""
     named = os.environ.get("LIGHTNING_ACCESS_DIR")
     if named:
         return Path(named).expanduser()

@@ -34,6 +34,7 @@ class TlsError(UnprovenDaemonError):
 
 
 def ca_file_of_environment() -> Path | None:
+    """Return the file that ``LIGHTNING_CA_FILE`` names; None if it is not set."""
     named = os.environ.get(CA_FILE)
     return Path(named).expanduser() if named else None
 

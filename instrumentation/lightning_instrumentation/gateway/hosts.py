@@ -16,6 +16,8 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class HostTrust(Enum):
+    """What a host may be sent."""
+
     DAEMON = "daemon"
     """The endpoint: gets trace context; its gateway records the tokens itself."""
     TRUSTED = "trusted"

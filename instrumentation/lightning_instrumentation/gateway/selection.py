@@ -29,6 +29,8 @@ class SelectionError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
+    """The daemon's policies and paths."""
+
     policies: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Name and agent patterns of each policy; the first match claims the agent."""
     paths: frozenset[str] = frozenset({"/chat/completions"})

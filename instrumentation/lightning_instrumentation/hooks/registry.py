@@ -65,6 +65,7 @@ def install_hooks() -> None:
 
 
 def is_active() -> bool:
+    """Whether hooks are installed."""
     return _active
 
 

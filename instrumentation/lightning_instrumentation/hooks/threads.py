@@ -16,10 +16,12 @@ from lightning_instrumentation.scope import Scope, for_another_thread, use_scope
 
 
 def wrap_executor(module: Any) -> None:
+    """Hook of ``concurrent.futures.thread``."""
     patching.wrap(module, "ThreadPoolExecutor.submit", _submit)
 
 
 def wrap_thread(module: Any) -> None:
+    """Hook of ``threading``."""
     patching.wrap(module, "Thread.start", _start)
 
 

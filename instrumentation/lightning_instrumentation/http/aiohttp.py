@@ -16,6 +16,7 @@ from lightning_instrumentation.wire.body import Body
 
 
 def wrap(module: Any) -> None:
+    """Hook of ``aiohttp``."""
     # First: if redirects cannot be watched, nothing is added to any request.
     patching.wrap(module, "ClientRequest.__init__", _request_made)
     patching.wrap(module, "ClientSession._request", _request)

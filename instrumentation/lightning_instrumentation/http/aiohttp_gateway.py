@@ -15,12 +15,14 @@ _PASSED = ("timeout", "raise_for_status", "read_until_eof", "read_bufsize", "aut
 
 
 def never_connected() -> tuple[type[Exception], ...]:
+    """Return the exceptions that mean that nothing was sent."""
     from aiohttp import ClientConnectorError, ConnectionTimeoutError
 
     return ClientConnectorError, ConnectionTimeoutError
 
 
 async def through_gateway(session: Any, out: Outgoing, options: dict[str, Any]) -> Any:
+    """Send a routed call and return the answer."""
     from aiohttp import ClientSession, DummyCookieJar, TCPConnector, ThreadedResolver
 
     assert out.destination is not None

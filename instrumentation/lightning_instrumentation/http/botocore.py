@@ -16,6 +16,7 @@ from lightning_instrumentation.wire.body import rewritten
 
 
 def wrap(module: Any) -> None:
+    """Hook of ``botocore.httpsession``."""
     patching.wrap(module, "URLLib3Session.send", _send)
 
 

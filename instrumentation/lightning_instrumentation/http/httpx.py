@@ -22,6 +22,7 @@ _DOCUMENT = "_lightning_document"
 
 
 def wrap(module: Any) -> None:
+    """Hook of ``httpx`` or ``httpx2``."""
     # First: if redirects cannot be watched, nothing is added to any request.
     patching.wrap(module, "Client._build_redirect_request", _redirected(module))
     patching.wrap(module, "AsyncClient._build_redirect_request", _redirected(module))

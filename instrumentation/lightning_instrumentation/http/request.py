@@ -32,6 +32,8 @@ _ATTEMPT = "x-stainless-retry-count"
 
 @dataclass(slots=True)  # not frozen: that takes three times as long to create, and every request creates one
 class Outgoing:
+    """One outgoing model call and the changes to its request."""
+
     call: ModelCall
     own: bool
     """False if an outer hook began the call and will end it."""

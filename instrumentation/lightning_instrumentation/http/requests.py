@@ -21,6 +21,7 @@ _PIECE_BYTES = 1 << 16
 
 
 def wrap(module: Any) -> None:
+    """Hook of ``requests``."""
     patching.wrap(module, "Session.send", _send)
 
 

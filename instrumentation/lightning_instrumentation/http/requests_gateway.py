@@ -14,6 +14,7 @@ _NEVER_CONNECTED = frozenset({"NewConnectionError", "NameResolutionError", "Conn
 
 
 def gateway_request(request: Any, out: Outgoing) -> Any:
+    """Return the prepared request for the gateway."""
     from requests import Request
 
     assert out.destination is not None

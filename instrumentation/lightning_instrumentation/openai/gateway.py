@@ -20,6 +20,7 @@ class DaemonAwayError(BaseException):
 
 
 def is_gateway_client(client: Any) -> bool:
+    """Whether a client is one of ours."""
     return getattr(client, _MARK, False) is True
 
 

@@ -33,6 +33,7 @@ def _promised(url: str) -> Api | None:
 
 
 def url_of(client: Any, options: Any) -> str:
+    """Return the full URL of a request."""
     url = str(options.url)
     return url if "://" in url else _as_base(client.base_url) + url.lstrip("/")
 
@@ -44,6 +45,7 @@ def body_of(options: Any) -> dict[str, Any]:
 
 
 def key_of(client: Any) -> str | None:
+    """Return the client's API key; None if it has none."""
     key = getattr(client, "api_key", None)
     return key if isinstance(key, str) and key else None
 

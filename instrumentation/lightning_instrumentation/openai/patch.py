@@ -20,6 +20,7 @@ from lightning_instrumentation.wire.call import ModelCall, carrying
 
 
 def wrap_client(module: Any) -> None:
+    """Hook of the openai client."""
     patching.wrap(module, "SyncAPIClient.request", _request)
     patching.wrap(module, "AsyncAPIClient.request", _async_request)
     started = runtime()

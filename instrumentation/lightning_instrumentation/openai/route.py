@@ -22,6 +22,8 @@ _SET_BY_THE_CLIENT = frozenset({"x-stainless-retry-count", "x-stainless-read-tim
 
 @dataclass(frozen=True, slots=True)
 class Route:
+    """The clients and options of a routed call."""
+
     destination: Destination
     client: Any
     """Our client: see ``openai.gateway``."""

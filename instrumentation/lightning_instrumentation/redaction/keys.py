@@ -34,6 +34,7 @@ def redact(text: str) -> str:
 
 
 def found_in(text: str) -> bool:
+    """Whether a text contains a secret, or too many candidates to tell."""
     found, end = _find(text)
     return bool(found) or end < len(text)
 

@@ -52,6 +52,7 @@ class Pattern:
 
 
 def without_group(source: str) -> bytes:
+    """Return a pattern's source for RE2, without its group."""
     return source.replace(_SECRET, "(?:").encode()
 
 

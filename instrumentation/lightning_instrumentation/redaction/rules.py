@@ -30,6 +30,8 @@ class RedactionError(InstrumentationError, RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
+    """One redaction rule."""
+
     name: str
     apply: Callable[[str], str]
     may_apply: Callable[[str], bool]

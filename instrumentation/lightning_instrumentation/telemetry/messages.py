@@ -23,6 +23,7 @@ def field(thing: Any, name: str) -> Any:
 
 
 def as_json(value: Any) -> str:
+    """Return a value as JSON text; never raises for odd values."""
     try:
         return orjson.dumps(value, _plain, _AS_JSON_DOES).decode()
     except TypeError:  # half of a surrogate pair, a key that is not text, or a number beyond 64 bits
@@ -70,6 +71,7 @@ def output_message(
     tool_calls: Sequence[Any],
     finish_reason: str | None,
 ) -> dict[str, Any]:
+    """Return an answer as a message of parts."""
     parts: list[dict[str, Any]] = []
     if reasoning:
         parts.append({"type": "reasoning", "content": reasoning})

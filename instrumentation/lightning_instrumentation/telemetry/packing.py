@@ -63,6 +63,7 @@ def unpack_token_ids(packed: bytes | str) -> tuple[int, ...]:
 
 
 def pack_logprobs(logprobs: Iterable[float]) -> bytes:
+    """Pack logprobs as float32 bytes."""
     return _pack("f", logprobs)
 
 

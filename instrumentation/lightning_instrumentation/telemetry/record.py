@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Event:
+    """An event on a span."""
+
     name: str
     time_ns: int
     attributes: Mapping[str, Any]
@@ -28,6 +30,8 @@ class Event:
 
 @dataclass(slots=True)
 class SpanRecord:
+    """A span as plain values."""
+
     name: str
     trace_id: int
     span_id: int

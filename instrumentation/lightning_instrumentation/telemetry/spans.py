@@ -20,11 +20,13 @@ _LONGEST_MESSAGE = 2000
 
 
 def begin(runtime: Runtime, name: str, attributes: Mapping[str, Any], **options: Any) -> Span | None:
+    """Start a span of the SDK; None if that fails."""
     do_waiting()
     return guarded("span-start", runtime.tracer.start, name, attributes, **options)
 
 
 def end(span: Span | None, error: BaseException | None = None) -> None:
+    """End a span from ``begin``, with an error if there was one."""
     do_waiting()
     if span is None:
         return

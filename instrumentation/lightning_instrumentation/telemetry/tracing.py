@@ -260,6 +260,7 @@ def _resource(service_name: str) -> dict[str, str | int]:
 
 
 def client_version() -> str:
+    """Return the version of the installed package."""
     try:
         return version("lightning-trainer")
     except PackageNotFoundError:

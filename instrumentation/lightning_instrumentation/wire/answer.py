@@ -28,6 +28,8 @@ Logprobs = list[float] | NumberText
 
 @dataclass(slots=True)
 class ToolCall:
+    """A tool call of the model."""
+
     id: str | None = None
     name: str = ""
     arguments: str = ""
@@ -38,6 +40,8 @@ class ToolCall:
 
 @dataclass(slots=True)
 class Choice:
+    """One choice of an answer."""
+
     role: str = "assistant"
     content: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)

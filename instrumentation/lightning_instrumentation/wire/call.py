@@ -44,6 +44,8 @@ _BUSY_DAEMON_S = 10.0
 
 
 class ModelCall:
+    """One model call and its span."""
+
     def __init__(
         self,
         runtime: Runtime,

@@ -20,6 +20,8 @@ _logprob_of = itemgetter("logprob")
 
 
 class ChatAnswer(Answer):
+    """A chat completion, whole or streamed."""
+
     def add(self, part: Json) -> None:
         self.identify(part)
         if self.prompt_ids is None:
@@ -65,6 +67,8 @@ def _add_message(choice: Choice, said: Json) -> None:
 
 
 class ChatCompletions(Api):
+    """The format of chat completions."""
+
     name = "chat_completions"
 
     def fits(self, body: Json) -> bool:

@@ -15,6 +15,8 @@ from lightning_instrumentation.wire.api import Api, Json, Wanted, blank
 
 
 class CompletionAnswer(Answer):
+    """A text completion, whole or streamed."""
+
     def __init__(self) -> None:
         super().__init__()
         self._several_prompts = False
@@ -54,6 +56,8 @@ class CompletionAnswer(Answer):
 
 
 class Completions(Api):
+    """The format of text completions."""
+
     name = "completions"
     operation = semconv.TEXT_COMPLETION
 

@@ -27,6 +27,8 @@ _IN_LOGPROBS = b"0123456789.eE+-, "
 
 
 class FastExtract(NamedTuple):
+    """An answer and the values cut out of it."""
+
     part: dict[str, Any]
     """With ids and logprobs, as text."""
     document: dict[str, Any]

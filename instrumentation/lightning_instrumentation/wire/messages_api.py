@@ -13,6 +13,8 @@ from lightning_instrumentation.wire.api import Api, Json
 
 
 class MessagesAnswer(Answer):
+    """A message of Anthropic's API, whole or streamed."""
+
     def add(self, part: Json) -> None:
         kind = part.get("type")
         if kind == "message_start":
@@ -70,6 +72,8 @@ def _add_delta(choice: Choice, index: int, delta: Json) -> None:
 
 
 class Messages(Api):
+    """The format of Anthropic's messages."""
+
     name = "messages"
     provider = "anthropic"
 

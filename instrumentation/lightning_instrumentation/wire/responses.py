@@ -106,6 +106,8 @@ def _only_tokens(messages: Any) -> list[int] | None:
 
 
 class Responses(Api):
+    """The format of the Responses API."""
+
     name = "responses"
 
     def fits(self, body: Json) -> bool:

@@ -36,6 +36,7 @@ def with_site(pythonpath: str | None) -> str:
 
 
 def write_rollout(environment: dict[str, str], rollout: ProgramRollout | None) -> None:
+    """Set or remove the variable that carries the rollout."""
     for name in (_RUN, BEGUN):
         environment.pop(name, None)
     if rollout is not None:

@@ -14,6 +14,7 @@ from lightning_instrumentation.zero_code.environ import BEGUN, ProgramRollout, r
 
 
 def start() -> None:
+    """Install the hooks and join the program's rollout; never raises."""
     install_hooks()
     guarded("program-rollout", _join_rollout)
 

@@ -33,6 +33,8 @@ class SandboxUnavailableError(EnvironmentFailedError):
 
 @dataclass(frozen=True)
 class SandboxLimits:
+    """The limits of a sandbox."""
+
     seconds: float = 5.0
     """For one piece of code."""
     memory_mib: int = 256
@@ -46,6 +48,8 @@ class SandboxLimits:
 
 @dataclass(frozen=True)
 class Ran:
+    """The result of a piece of code."""
+
     output: str
     error: str | None
     """The code's exception, or why it was stopped; None: it finished."""

@@ -28,6 +28,8 @@ class Link:
 
 @dataclass(frozen=True)
 class Chain:
+    """A chain of calls and the place of the answer."""
+
     links: tuple[Link, ...]
     path: Path
     """The answer's path in the last result."""
@@ -57,6 +59,8 @@ class Chain:
 
 @dataclass(frozen=True)
 class Scenario:
+    """A task made from a chain."""
+
     chain: Chain
     question: str
     answer: Scalar

@@ -31,6 +31,8 @@ Call = tuple[str, tuple[tuple[str, Scalar], ...]]
 
 
 class Server(Protocol):
+    """The part of ``McpServer`` that exploring uses."""
+
     @property
     def tools(self) -> Sequence[McpTool]: ...
 
@@ -67,6 +69,8 @@ class Called:
 
 @dataclass
 class Found:
+    """The result of exploring."""
+
     calls: list[Called] = field(default_factory=list)
     refused: int = 0
     """Calls that the server answered with an error."""
@@ -130,6 +134,7 @@ def leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Scalar]]:
 
 
 def at(value: Any, path: Path) -> Any:
+    """Return the value at a path."""
     for part in path:
         value = value[part]
     return value

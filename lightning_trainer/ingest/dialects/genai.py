@@ -28,6 +28,7 @@ _CUT_OFF = "error"
 
 
 def is_call(span: Span) -> bool:
+    """Whether a span has the operation of a model call."""
     return span.attributes.get(semconv.OPERATION) in CALL_OPERATIONS
 
 
@@ -114,6 +115,7 @@ class StreamPart(NamedTuple):
 
 
 def stream_part(span: Span) -> StreamPart | None:
+    """Return a span as a part of a stream that Logfire recorded; None if it is not one."""
     kind = span.attributes.get(_LOGFIRE_KIND)
     if kind is None or not is_call(span) or (kind == "span" and is_answered(span)):
         return None

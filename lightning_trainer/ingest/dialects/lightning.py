@@ -31,6 +31,7 @@ def is_ours(span: Span) -> bool:
 
 
 def is_gateway(span: Span) -> bool:
+    """Whether the gateway wrote the span."""
     return span.scope == semconv.GATEWAY_SCOPE
 
 

@@ -82,6 +82,7 @@ def numbered(span: Span, prefix: str) -> Iterator[dict[str, AttributeValue]]:
 
 
 def unflattened(attributes: Mapping[str, AttributeValue], prefix: str) -> Iterator[dict[str, AttributeValue]]:
+    """Yield the items of numbered attributes, as in ``numbered``, from a mapping."""
     head = f"{prefix}."
     items: dict[int, dict[str, AttributeValue]] = {}
     for name, value in attributes.items():

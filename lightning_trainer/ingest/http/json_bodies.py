@@ -48,6 +48,7 @@ async def read_json(request: Request, model: type[Body]) -> Body:
 
 
 def error_response(status: int, sentence: str, *, retry_after_s: int | None = None) -> JSONResponse:
+    """Return an error as JSON with one sentence."""
     headers = None if retry_after_s is None else {"retry-after": str(retry_after_s)}
     return JSONResponse({"error": {"message": sentence}}, status_code=status, headers=headers)
 

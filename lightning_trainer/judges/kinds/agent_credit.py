@@ -36,6 +36,8 @@ _QUOTED = 80
 
 
 class AgentCreditJudge:
+    """Shares an outcome among agents or calls."""
+
     whole_group = False
     cached = True
 

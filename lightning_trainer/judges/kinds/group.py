@@ -34,6 +34,8 @@ _TASK = (
 
 
 class GroupJudge:
+    """Scores all attempts of a group in one question."""
+
     whole_group = True
     cached = True
 

@@ -35,6 +35,8 @@ class PairAnswer(Answer):
 
 
 class PairwiseJudge:
+    """Compares attempts in pairs."""
+
     whole_group = True
     cached = True
 

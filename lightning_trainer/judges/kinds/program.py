@@ -36,6 +36,8 @@ _RUNNER = "lightning_trainer.judges.kinds.function_runner"
 
 
 class ProgramJudge:
+    """Scores with a program of the user's."""
+
     cached = False
     """The program may have changed."""
 

@@ -31,6 +31,8 @@ _TASK = (
 
 
 class RubricJudge:
+    """Scores attempts by named criteria."""
+
     whole_group = False
     cached = True
 

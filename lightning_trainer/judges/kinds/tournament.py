@@ -22,6 +22,7 @@ def rounds_of(places: int) -> int:
 
 
 def all_pairs(places: int) -> list[Pair]:
+    """Return all pairs of so many attempts."""
     return [(one, other) for one in range(places) for other in range(one + 1, places)]
 
 

@@ -49,6 +49,7 @@ def one_of(names: Sequence[str]) -> Any:
 
 
 def list_of(item: type[Answer]) -> Any:
+    """Return the type of a list of such answers."""
     return list[item]
 
 

@@ -10,6 +10,7 @@ def position(connection: Connection, name: str, *, about: str = "") -> int:
 
 
 def move(connection: Connection, name: str, position: int, *, about: str = "") -> None:
+    """Store a reader's position."""
     connection.execute(
         """INSERT INTO cursors VALUES (?, ?, ?)
            ON CONFLICT(name) DO UPDATE SET position = excluded.position, about = excluded.about""",

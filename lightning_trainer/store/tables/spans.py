@@ -146,6 +146,7 @@ def attempts_of_response(connection: Connection, response_id: str, most: int = 3
 
 
 def has_rollout(connection: Connection, rollout_id: str) -> bool:
+    """Whether a span names the rollout."""
     return connection.execute("SELECT 1 FROM spans WHERE rollout_id = ? LIMIT 1", (rollout_id,)).fetchone() is not None
 
 

@@ -14,6 +14,8 @@ DELETED = "deleted/"
 
 
 class StoreCounts(TypedDict):
+    """How much the store holds."""
+
     spans: int
     calls: int
     """Gateway records: one for each call that it answered."""
@@ -34,10 +36,12 @@ def add(connection: Connection, changes: Mapping[str, int]) -> None:
 
 
 def select(connection: Connection) -> dict[str, int]:
+    """Return all totals by name."""
     return dict(connection.execute("SELECT name, value FROM totals").fetchall())
 
 
 def count(connection: Connection) -> StoreCounts:
+    """Return how much the store holds."""
     held = select(connection)
     return StoreCounts(
         spans=held.get("spans", 0),

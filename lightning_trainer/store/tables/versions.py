@@ -68,6 +68,7 @@ def select(
 
 
 def select_one(connection: Connection, policy: str, version: int) -> PolicyVersion | None:
+    """Return one version; None if there is none of that number."""
     row = connection.execute(
         f"SELECT {_COLUMNS} FROM versions WHERE policy = ? AND version = ?", (policy, version)
     ).fetchone()
@@ -85,6 +86,7 @@ def select_served(connection: Connection, policy: str, newest: int) -> list[int]
 
 
 def select_live(connection: Connection, policy: str) -> PolicyVersion | None:
+    """Return the live version; None if there is none."""
     row = connection.execute(
         f"SELECT {_COLUMNS} FROM versions WHERE policy = ? AND state = 'live'", (policy,)
     ).fetchone()

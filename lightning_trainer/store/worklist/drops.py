@@ -18,6 +18,8 @@ from lightning_trainer.store.tables import totals
 
 
 class Kind(StrEnum):
+    """What can be dropped."""
+
     ROLLOUT = "rollout"
     GROUP = "group"
     STEP = "step"

@@ -46,6 +46,8 @@ _CONVERSE_NAMES = {"temperature": "temperature", "topP": "top_p", "maxTokens": "
 
 
 class Converse(Api):
+    """The format of Bedrock's Converse."""
+
     name = "bedrock_converse"
     provider = "aws.bedrock"
     within = "/model/"

@@ -21,10 +21,12 @@ def reason_of(said: Any) -> str | None:
 
 
 def dicts(value: Any) -> list[dict[str, Any]]:
+    """Return the dicts in a list; empty if it is not one."""
     return [one for one in value if isinstance(one, dict)] if isinstance(value, Iterable) else []
 
 
 def dict_of(value: Any) -> Mapping[str, Any]:
+    """Return a mapping; empty if the value is not one."""
     return value if isinstance(value, Mapping) else {}
 
 
@@ -34,5 +36,6 @@ def renamed(given: Any, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def add_call(choice: Choice, key: Any, call_id: Any, name: Any, arguments: Any) -> None:
+    """Add a tool call to a choice."""
     text = arguments if isinstance(arguments, str) else as_json(arguments or {})
     choice.tool_calls[key] = ToolCall(call_id, name or "", text)

@@ -46,6 +46,8 @@ _GEMINI_NAMES = {
 
 
 class Gemini(Api):
+    """The format of Gemini."""
+
     name = "gemini"
     operation = semconv.GENERATE_CONTENT
     provider = "gcp.gemini"

@@ -43,6 +43,8 @@ _OLLAMA_NAMES = {
 
 
 class OllamaChat(Api):
+    """The format of ``/api/chat``."""
+
     name = "ollama_chat"
     provider = "ollama"
     lines = True
@@ -63,6 +65,8 @@ class OllamaChat(Api):
 
 
 class OllamaGenerate(OllamaChat):
+    """The format of ``/api/generate``."""
+
     name = "ollama_generate"
     operation = semconv.TEXT_COMPLETION
 
