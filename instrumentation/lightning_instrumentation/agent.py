@@ -1,7 +1,7 @@
-"""``@lt.agent("name")`` and ``with lt.agent("name"):``: what happens below is done by that agent.
+"""``@lt.agent("name")`` and ``with lt.agent("name"):``: everything below is attributed to that agent.
 
 The innermost agent wins. A decorated generator is inside its agent only while its own body runs; a ``with`` block in
-the body of a generator lasts while it is suspended, too, so decorate generators.
+the body of a generator stays active while the generator is suspended, so decorate generators.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _USAGE = 'write @lt.agent("name") above a function, or `with lt.agent("name"):` 
 
 
 class _Invocation:
-    """An agent at work: an ``invoke_agent`` span and the scope in which the body runs."""
+    """One invocation of an agent: an ``invoke_agent`` span and the scope in which the body runs."""
 
     __slots__ = ("_scope", "_span")
 
@@ -55,13 +55,13 @@ class _Invocation:
         return use_scope(self._scope)
 
     def yielded(self, value: Any) -> None:
-        """What an agent hands out is its own."""
+        """What an agent yields is not recorded."""
 
     returned = yielded
 
     def end(self, error: BaseException | None = None) -> None:
         if isinstance(error, GeneratorExit):
-            # A generator that was closed early, maybe because nobody holds it, has done what it was asked to do.
+            # A generator that was closed early, perhaps by garbage collection, has not failed.
             spans.end_soon(self._span)
         else:
             spans.end(self._span, error)
@@ -69,7 +69,7 @@ class _Invocation:
 
 
 class NamedAgent(Block):
-    """What ``lt.agent("name")`` returns: a decorator of functions and a block, ``with`` or ``async with``."""
+    """The result of ``lt.agent("name")``: a decorator for functions, and a context manager (sync and async)."""
 
     __slots__ = ("_body", "_invocation", "_used", "name")
 
@@ -116,10 +116,10 @@ def agent(name: F) -> F: ...
 
 
 def agent(name: Any = None) -> Any:
-    """Name the agent that a function or a block of code is; a function without a name is called by its own.
+    """Name the agent that a function or a block of code belongs to; by default a function's own name.
 
     Raises:
-        TypeError: the name is not a text or is empty, what is decorated is not a function, or a block has no name.
+        TypeError: the name is not text or is empty, the decorated object is not a function, or a block has no name.
     """
     if name is None or isinstance(name, str):
         if name is not None and not name.strip():

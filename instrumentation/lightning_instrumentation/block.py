@@ -1,4 +1,4 @@
-"""Blocks of code in another scope: what they have in common, ``lt.state`` and ``lt.uncaptured``."""
+"""Blocks of code with their own scope: the common base, ``lt.state``, and ``lt.uncaptured``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final, Self
 from lightning_instrumentation.failures import failures
 from lightning_instrumentation.scope import Scope, current, use_scope
 
-# Blocks of code that something is said of: ``with`` and ``async with`` alike.
+# The base: context managers for ``with`` and ``async with``.
 
 
 class Block:
@@ -36,7 +36,7 @@ class Block:
 
 
 class ScopeBlock(Block):
-    """A block that runs in a scope of its own, once at a time."""
+    """A block that runs in its own scope; it is not reentrant."""
 
     __slots__ = ("_body",)
 
@@ -44,11 +44,11 @@ class ScopeBlock(Block):
         self._body: use_scope | None = None
 
     def _scope(self) -> Scope:
-        """Return what it runs in."""
+        """Return the scope in which it runs."""
         raise NotImplementedError
 
     def _entered_already(self) -> str:
-        """Return what to say where it is entered inside of itself."""
+        """Return the message for when it is entered inside itself."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -66,15 +66,14 @@ class ScopeBlock(Block):
             self._body = None
 
 
-# ``with lt.state("kitchen"):``: the model calls inside are made in this state of the environment.
-#
-# For credit schemes that compare calls by the state that they were made in (GiGPO's anchor state): calls of one agent
-# in attempts of one group are in the same state where its name is the same. Without a name the prompt decides, which
-# a history, a clock or a reworded instruction makes another one each time.
+# ``with lt.state("kitchen"):``: the model calls inside are made in this state of the environment. For credit schemes
+# that compare calls by state (GiGPO's anchor state): calls of one agent in attempts of one group are in the same state
+# if its name is equal. Without a name the prompt decides, which differs each time if it contains a history, a clock, or
+# reworded instructions.
 
 LONGEST_NAME: Final = 64
-"""Characters. Of a longer one (a whole observation, say) its digest is recorded: as good to compare, and nothing that
-was said leaves the process."""
+"""In characters. A longer name (a whole observation, say) is recorded as its digest: as good for comparison, and its
+text never leaves the process."""
 
 
 class State(ScopeBlock):
@@ -105,12 +104,12 @@ class State(ScopeBlock):
 
 
 def state(name: object) -> State:
-    """Name the state that the model calls of a block are made in: ``with`` or ``async with``.
+    """Name the state in which the model calls of a block are made: ``with`` or ``async with``.
 
     Args:
-        name: text or a number, equal for what is the same state; of more than 64 characters the digest is recorded.
-            The innermost name counts, also for calls of agents that the block calls. It ends with the block, and does
-            not reach into a rollout that begins inside.
+        name: text or a number, equal for equal states; more than 64 characters are recorded as a digest. The innermost
+            name counts, also for calls of agents that the block calls. It ends with the block, and does not apply
+            inside a rollout that begins in it.
 
     Raises:
         TypeError: the name is None or empty.
@@ -124,9 +123,8 @@ def _recorded(name: str) -> str:
     return blake2b(name.encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 
-# ``with lt.uncaptured():``: what happens inside is as if this client were not there.
-#
-# OpenTelemetry's suppress key is not that: other instrumentations set it around the very calls that they record.
+# ``with lt.uncaptured():``: inside, this client does nothing. OpenTelemetry's suppress key is different: other
+# instrumentations set it around the very calls that they record.
 
 
 class Uncaptured(ScopeBlock):
@@ -142,10 +140,10 @@ class Uncaptured(ScopeBlock):
 
 
 def uncaptured() -> Uncaptured:
-    """Leave a block of code alone: ``with`` or ``async with``.
+    """Opt a block of code out of capture: ``with`` or ``async with``.
 
-    Model calls inside go where they always went, no matter who claims their agent, with nothing added; they, tools and
-    agents leave no span. It reaches into threads and tasks that are started inside. Rollouts and rewards are still
-    recorded: these you report yourself. Calls whose base URL is the gateway's own are answered, and recorded, there.
+    Model calls inside go where they always went, whichever policy claims their agent, with nothing added; they, tools,
+    and agents leave no span. This includes threads and tasks started inside. Rollouts and rewards are still recorded,
+    because you report them yourself. Calls whose base URL is the gateway's own are answered, and recorded, there.
     """
     return Uncaptured()

@@ -1,4 +1,4 @@
-"""A function with something around its body: ``lt.agent`` and ``lt.tool`` say what.
+"""The common decorator of ``lt.agent`` and ``lt.tool``: a function with work around its body.
 
 The function behaves as before: same kind (sync, coroutine, generator, async generator), same values, same exceptions. A
 generator is inside only while its own body runs, never while it is suspended.
@@ -15,10 +15,10 @@ from lightning_instrumentation.scope import use_scope
 
 
 class Work(Protocol):
-    """One call of a function. None of its methods raises."""
+    """The work around one call of a function. None of its methods raises."""
 
     def body(self) -> use_scope:
-        """Return what the body runs inside of, each time that it runs on."""
+        """Return the context manager for the body, each time it resumes."""
         ...
 
     def yielded(self, value: Any) -> None: ...
@@ -29,18 +29,18 @@ class Work(Protocol):
 
 
 Begin = Callable[[tuple[Any, ...], Mapping[str, Any]], Work]
-"""Makes the work of a call with these arguments."""
+"""Creates the work for a call with these arguments."""
 
 
 def decorated(function: Any, begin: Callable[[Any], Begin], *, what: str, usage: str) -> Any:
-    """Return ``function`` with the work that ``begin(function)`` makes around every call.
+    """Return ``function`` with the work from ``begin(function)`` around every call.
 
     Args:
-        what: is said in the error, as ``@lt.agent``.
+        what: for error messages, such as ``@lt.agent``.
         usage: how to write it.
 
     Raises:
-        TypeError: what is decorated is not a function or method.
+        TypeError: the decorated object is not a function or method.
     """
     if isinstance(function, (staticmethod, classmethod)):
         return type(function)(decorated(function.__func__, begin, what=what, usage=usage))
@@ -67,7 +67,7 @@ def _sync(function: Callable[..., Any], begin: Begin) -> Callable[..., Any]:
             work.end(error)
             raise
         if inspect.iscoroutine(result):
-            # A plain function that hands out a coroutine has not run yet.
+            # A plain function that returns a coroutine has not run yet.
             return _awaited(result, work)
         work.returned(result)
         work.end()

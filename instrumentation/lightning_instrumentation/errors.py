@@ -1,4 +1,4 @@
-"""Errors that the client raises on purpose. Only ``init`` and decoration raise; nothing does once the agent runs."""
+"""Errors that the client raises on purpose. Only ``init`` and decorators raise; nothing does once the agent runs."""
 
 
 class InstrumentationError(Exception):
@@ -6,15 +6,15 @@ class InstrumentationError(Exception):
 
 
 class ConfigurationError(InstrumentationError, ValueError):
-    """``lt.init`` or the environment says something that cannot be used."""
+    """An argument of ``lt.init`` or an environment variable is invalid."""
 
 
 class UnprovenDaemonError(ConnectionError):
-    """What answers there is not known to be the daemon; nothing was sent to it.
+    """The process that answers is not known to be the daemon; nothing was sent to it.
 
     Args:
-        sentence: for people.
-        passing: the daemon may be there later: a proxy answers for one that is away.
+        sentence: for display.
+        passing: the daemon may come back: a proxy answers for one that is down.
     """
 
     def __init__(self, sentence: str, *, passing: bool = False) -> None:
@@ -23,4 +23,4 @@ class UnprovenDaemonError(ConnectionError):
 
 
 class OtherDaemonError(UnprovenDaemonError):
-    """It is a daemon, and not the one that this process records for."""
+    """It is a daemon, but not the one that this process records for."""

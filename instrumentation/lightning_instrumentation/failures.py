@@ -1,6 +1,6 @@
-"""What could not be captured: counted by reason, said aloud once per reason, never raised.
+"""Capture failures: counted by reason, logged once per reason, never raised.
 
-Telemetry must not break the agent, and must not go missing in silence either.
+Telemetry must not break the agent, and must not go missing silently either.
 """
 
 import logging
@@ -16,12 +16,12 @@ log = logging.getLogger("lightning_instrumentation")
 
 
 class Failures:
-    """Counts by reason. ``note`` logs the first one of a reason at ERROR level and only counts those after it."""
+    """Counts by reason. ``note`` logs the first of each reason at ERROR level and only counts the others."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
         self._said: set[str] = set()
-        # Re-entrant: a stream that is forgotten ends in a finalizer, which may run in the middle of anything.
+        # Re-entrant: a garbage-collected stream ends in a finalizer, which may run at any point.
         self._lock = threading.RLock()
 
     def note(
@@ -44,7 +44,8 @@ class Failures:
             return dict(self._counts)
 
     def in_child(self) -> None:
-        """After a fork: nothing has failed here, and the lock may be held by a thread that the child does not have."""
+        """Reset after a fork: nothing has failed in the child, and a thread that does not exist there may hold the
+        lock."""
         self._lock = threading.RLock()
         self._counts.clear()
 
@@ -53,7 +54,7 @@ failures = Failures()
 
 
 def guarded(reason: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
-    """Call ``function``; what it raises is noted under ``reason`` and the answer is None."""
+    """Call ``function``; an exception is noted under ``reason`` and None is returned."""
     try:
         return function(*args, **kwargs)
     except Exception as error:

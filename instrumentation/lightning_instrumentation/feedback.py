@@ -1,7 +1,7 @@
-"""``lt.feedback(thumb="up", source="user-17", response_id=...)``: what a person or a system says of an answer.
+"""``lt.feedback(thumb="up", source="user-17", response_id=...)``: a person's or a system's feedback on an answer.
 
-It travels as spans do, by the spool, so it is not lost while the daemon is away; never an exception. Unlike a reward it
-waits in the daemon, is weighed by how far its source has been right, and can be taken out again. Source: OpenTelemetry
+It is delivered like spans, through the spool, so it is not lost while the daemon is down; it never raises. Unlike a
+reward, it waits in the daemon, is weighted by its source's reliability, and can be removed again. Source: OpenTelemetry
 GenAI semantic conventions, event ``gen_ai.evaluation.result``.
 """
 
@@ -37,19 +37,20 @@ def feedback(
     comment: str | None = None,
     kind: str = "person",
 ) -> None:
-    """Record what someone says of an answer: of the one that is named, or of the current rollout.
+    """Record feedback on an answer: the one that is named, or the current rollout's.
 
     Args:
-        source: who says so, by an id of yours (at most 256 characters). It is stored as it is: not an email address.
-        thumb: ``up``, ``down``, or ``none`` to take back what the source said of this before.
-        score: where on ``scale`` it is.
-        edit: the answer as it should have been: a demonstration, and the better one of a pair.
-        name: which feedback this is, and the name of the reward that it becomes.
+        source: who gives it, as an id of yours (at most 256 characters). It is stored as it is, so do not use an email
+            address.
+        thumb: ``up``, ``down``, or ``none`` to take back the source's earlier feedback on this.
+        score: position on ``scale``.
+        edit: the answer as it should have been: a demonstration, and the better answer of a pair.
+        name: the name of the feedback, and of the reward that it becomes.
         response_id: of one model call, by the id of its response.
         trace_id: 32 hex digits.
-        rollout_id: of a rollout that is not the current one.
-        attempt_id: of one attempt of it.
-        comment: why, in words.
+        rollout_id: of a rollout other than the current one.
+        attempt_id: of one of its attempts.
+        comment: the reason, in words.
         kind: ``person`` or ``system``.
     """
     subject = {
@@ -95,7 +96,7 @@ def _record(
     started = runtime()
     if started is None:
         return
-    # It belongs to what it names and to nothing that happens to run now.
+    # It belongs to what it names, not to whatever is currently running.
     rollout = named.get(semconv.ROLLOUT_ID)
     target = Scope() if rollout is None else Scope(Identity(rollout, named.get(semconv.ATTEMPT_ID)))
     now = time.time_ns()
@@ -109,7 +110,7 @@ def _record(
 def _wrong(
     source: Any, thumb: Any, score: Any, scale: Any, edit: Any, name: str, named: dict[str, str], kind: str
 ) -> str | None:
-    """Say what is wrong with it and what to do; None where it can be used."""
+    """Return what is wrong with it and what to do; None if it is valid."""
     if not source or len(str(source)) > _LONGEST_NAME or not name or len(name) > _LONGEST_NAME:
         return f"source and name are texts of 1 to {_LONGEST_NAME} characters"
     if kind not in ("person", "system"):

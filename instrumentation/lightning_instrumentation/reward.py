@@ -1,4 +1,4 @@
-"""``lt.reward(0.7)``: one observation of how good an attempt was; sent at once and never an exception.
+"""``lt.reward(0.7)``: one evaluation of an attempt, sent at once; never raises.
 
 A value that is not a number, or beyond ``LARGEST_REWARD``, is recorded as missing, which is not zero. Source:
 OpenTelemetry GenAI semantic conventions, event ``gen_ai.evaluation.result``.
@@ -17,7 +17,7 @@ from lightning_instrumentation.scope import Identity, Scope, current, use_scope
 from lightning_instrumentation.telemetry import spans
 
 LARGEST_REWARD = 1e9
-"""Sums and squares of rewards up to this are numbers in every precision that credit and training use."""
+"""Sums and squares of rewards up to this are finite in every precision that credit and training use."""
 
 
 def reward(
@@ -30,16 +30,16 @@ def reward(
     response_id: str | None = None,
     explanation: str | None = None,
 ) -> None:
-    """Record a reward of the current attempt, or of what is named.
+    """Record a reward for the current attempt, or for what is named.
 
     Args:
-        value: a finite number (bool, numpy and torch scalars too); anything else is logged and recorded as missing.
-        name: which reward this is, where there are several.
-        rollout_id: of a rollout that is not the current one, for instance after its end.
-        attempt_id: of one attempt of it.
-        agent: of this agent alone, in the attempt.
-        response_id: of one model call, by the id of its response; needs no rollout.
-        explanation: why, in words.
+        value: a finite number (bool, numpy, and torch scalars too); anything else is logged and recorded as missing.
+        name: the name of the reward, if there are several.
+        rollout_id: of a rollout other than the current one, for instance after its end.
+        attempt_id: of one of its attempts.
+        agent: reward only this agent of the attempt.
+        response_id: reward one model call, by the id of its response; needs no rollout.
+        explanation: the reason, in words.
     """
     about = {semconv.EVALUATION_AGENT: agent, semconv.RESPONSE_ID: response_id}
     named = {key: str(text) for key, text in about.items() if text is not None}

@@ -1,7 +1,7 @@
 """``with lt.rollout(task_id):`` one attempt at a task; every call below belongs to it and to no other.
 
-A rollout is a trace of its own. Identity travels with the code, not with the process: rollouts in threads and tasks of
-one process stay apart, and what runs before or after the block is none of it.
+A rollout is a trace of its own. Identity follows the code, not the process: rollouts in threads and tasks of one
+process stay separate, and code before or after the block is not part of it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _RETRIED = "retried"
 
 
 class Rollout(Block):
-    """A context manager, sync and async, that can be entered once.
+    """An attempt as a context manager, sync and async, that can be entered once.
 
     Raises:
         TypeError: ``task_id`` is None.
-        ValueError: the mode is none of ``train``, ``evaluate`` and ``baseline``.
+        ValueError: the mode is none of ``train``, ``evaluate``, and ``baseline``.
     """
 
     def __init__(
@@ -50,22 +50,22 @@ class Rollout(Block):
             raise ValueError(f'the mode of a rollout is "train", "evaluate" or "baseline", got {mode!r}')
         self.task_id = str(task_id)
         self.group_id = self.task_id if group_id is None else str(group_id)
-        """Attempts with one group id are compared with each other."""
+        """Attempts with the same group id are compared with each other."""
         self.rollout_id = str(rollout_id or uuid.uuid4().hex)
         self.attempt_id = str(attempt_id or uuid.uuid4().hex)
         self.mode = str(mode)
         self.trace_id: str | None = None
-        """Of the attempt's trace, 32 hex digits; None before it was entered and where nothing is recorded."""
+        """The attempt's trace id, 32 hex digits; None before it is entered and if nothing is recorded."""
         self._input = input
         self._span: Span | None = None
         self._body: use_scope | None = None
 
     def reward(self, value: Any, name: str = "reward", *, explanation: str | None = None) -> None:
-        """Record a reward of this attempt from anywhere, also after its end."""
+        """Record a reward for this attempt from anywhere, also after its end."""
         reward(value, name, rollout_id=self.rollout_id, attempt_id=self.attempt_id, explanation=explanation)
 
     def retried(self) -> None:
-        """Say, before the block is left, that another attempt is made in place of this one: it is never trained."""
+        """Declare, before the block ends, that another attempt replaces this one: it is never trained."""
         if self._span is not None:
             self._span.set_attribute(semconv.ROLLOUT_MODE, _RETRIED)
 
@@ -74,7 +74,7 @@ class Rollout(Block):
             raise RuntimeError(f"rollout {self.rollout_id} was entered before; make a new one for every attempt")
         identity = Identity(self.rollout_id, self.attempt_id, self.task_id, self.group_id, self.mode)
         before = current()
-        # Identity first: the root span takes it from the scope, as every other span does.
+        # Identity first: the root span takes it from the scope, like every other span.
         self._body = use_scope(Scope(identity, before.agent, before.around, uncaptured=before.uncaptured))
         with self._body:
             guarded("rollout", self._begin)
@@ -114,11 +114,11 @@ def rollout(
 
     Args:
         task_id: names the task; text or a number.
-        group_id: attempts with one group id are compared with each other; the task's id unless given.
-        rollout_id: names the requested execution; new unless given.
-        attempt_id: names this try at it; new unless given.
-        mode: ``train``; ``evaluate`` for one that is recorded and never trained; ``baseline`` for such a one whose
-            reward the others of its group are compared with (ReMax).
-        input: what the task asks, recorded as JSON on the root span.
+        group_id: attempts with the same group id are compared with each other; the task's id by default.
+        rollout_id: names the requested execution; new by default.
+        attempt_id: names this try at it; new by default.
+        mode: ``train``; ``evaluate`` for an attempt that is recorded and never trained; ``baseline`` for one of these
+            whose reward is the baseline of its group (ReMax).
+        input: the task itself, recorded as JSON on the root span.
     """
     return Rollout(task_id, group_id=group_id, rollout_id=rollout_id, attempt_id=attempt_id, mode=mode, input=input)

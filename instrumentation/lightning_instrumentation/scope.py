@@ -1,9 +1,8 @@
-"""What is running here: which attempt, which agent, under which span.
+"""The current scope: which attempt, which agent, under which span.
 
-Kept in a context variable of our own and not in OpenTelemetry's context: spans that the user's own instrumentation
-makes must not become children of ours, the user's propagator must not send our ids to hosts that nobody named, and
-another library's misplaced ``detach`` must not lose them. Identity that arrived from elsewhere as OpenTelemetry
-baggage is read where this process knows of none.
+Kept in our own context variable and not in OpenTelemetry's context: spans of the user's own instrumentation must not
+become children of ours, the user's propagator must not send our ids to untrusted hosts, and another library's misplaced
+``detach`` must not lose them. Identity that arrived as OpenTelemetry baggage is used if this process has none.
 """
 
 from __future__ import annotations
@@ -46,26 +45,28 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """Who speaks. ``place`` tells two agents of one name apart that a framework runs inside each other."""
+    """The active agent. ``place`` distinguishes agents of the same name that a framework nests."""
 
     name: str
     source: str
     place: str = ""
     explicit: bool = True
-    """False for a name that nobody chose, as the node ``model`` of every LangChain agent."""
+    """False for a name that was not explicitly chosen, such as the node ``model`` of every LangChain agent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
+    """What is running: attempt, agent, and span."""
+
     identity: Identity | None = None
     agent: Agent | None = None
     around: Agent | None = None
-    """The framework's agent at the moment when ``agent`` was entered: one that differs from it now is inside."""
+    """The framework's agent when ``agent`` was entered: if it differs now, the framework's is the inner one."""
     span: Span | None = None
     state: str | None = None
-    """Of the environment, as ``lt.state`` names it; of model calls alone."""
+    """The environment's state, as ``lt.state`` names it; recorded only on model calls."""
     uncaptured: bool = False
-    """Whether the user has asked to be left alone here."""
+    """Whether the user has opted out of capture here."""
 
 
 _EMPTY = Scope()
@@ -76,6 +77,7 @@ _default_agent: list[Agent] = []
 
 
 def current() -> Scope:
+    """Return the current scope."""
     return _current.get()
 
 
@@ -105,22 +107,23 @@ class use_scope:
 
 
 def add_framework(ask: Callable[[], Agent | None]) -> None:
-    """Register a question that an adapter can answer: which agent does your framework run here?"""
+    """Register an adapter's function that returns the framework's active agent."""
     if ask not in _framework_agents:
         _framework_agents.append(ask)
 
 
 def set_ambient(ask: Callable[[], Agent | None]) -> None:
-    """Set the question that is asked where no adapter has an answer."""
+    """Set the function that is asked if no adapter has an answer."""
     _ambient[:] = [ask]
 
 
 def set_default_agent(name: str | None) -> None:
-    """Name for what nothing else names."""
+    """Set the agent name for calls that nothing else names."""
     _default_agent[:] = [Agent(name, "init")] if name else []
 
 
 def framework_agent() -> Agent | None:
+    """Return the agent that a framework runs here; None if there is none."""
     for ask in _framework_agents:
         agent = ask()
         if agent is not None:
@@ -129,7 +132,7 @@ def framework_agent() -> Agent | None:
 
 
 def current_agent() -> Agent | None:
-    """Return who speaks here: the innermost name that someone chose."""
+    """Return the active agent: the innermost explicitly chosen name."""
     scope = _current.get()
     inside = framework_agent()
     if inside is not None and inside.explicit and inside != scope.around:
@@ -138,34 +141,35 @@ def current_agent() -> Agent | None:
 
 
 def with_agent(agent: Agent, span: Span | None = None) -> Scope:
-    """Return the current scope with ``agent`` as the one who speaks in it, below ``span`` where one is given."""
+    """Return the current scope with ``agent`` as its active agent, below ``span`` if given."""
     before = _current.get()
     return replace(before, agent=agent, around=framework_agent(), span=span or before.span)
 
 
 def capture_scope() -> Scope:
-    """Return the current scope with the framework's agent made part of it: for code that runs in another context."""
+    """Return the current scope including the framework's agent, for code that runs in another context."""
     scope = _current.get()
     agent = current_agent()
     if agent is not scope.agent and agent is not None and agent.source != "init":
-        # The other context does not hold what the framework answers from.
+        # The other context lacks the variables that the framework's answer depends on.
         return replace(scope, agent=agent, around=agent)
     return scope
 
 
 def for_another_thread() -> Scope | None:
-    """Return what another thread has to enter, or None where there is nothing to carry."""
+    """Return the scope that another thread has to enter; None if there is nothing to carry over."""
     scope = capture_scope()
     return None if scope is _EMPTY else scope
 
 
 async def await_inside(scope: Scope, work: Awaitable[T]) -> T:
+    """Await ``work`` in ``scope``."""
     with use_scope(scope):
         return await work
 
 
 async def each_inside(scope: Scope, stream: AsyncIterator[T]) -> AsyncGenerator[T]:
-    """Yield what ``stream`` yields; its body runs in ``scope``, the code that consumes it does not."""
+    """Yield what ``stream`` yields; its body runs in ``scope``, the consuming code does not."""
     try:
         while True:
             try:

@@ -1,4 +1,4 @@
-"""What the client was told: arguments of ``lt.init`` first, then the environment, then defaults."""
+"""The client's settings: arguments of ``lt.init`` first, then the environment, then defaults."""
 
 import os
 import sys
@@ -24,15 +24,17 @@ RedactionRule: TypeAlias = str | Pattern[str] | Callable[[str], str]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
+    """All settings of the client."""
+
     endpoint: str
     """Base URL of the daemon; spans go to ``{endpoint}/v1/traces``."""
     token: str | None
-    """Given by someone; None where it is to be found."""
+    """Set explicitly; None if it is to be found."""
     ca_file: Path | None
-    """Certificates of the authorities that an https endpoint's is signed by."""
+    """Certificates of the authorities that sign an https endpoint's certificate."""
     trusted_hosts: tuple[str, ...]
     spool_dir: Path
-    """Spans that nobody has accepted yet wait here."""
+    """Spans that the daemon has not accepted yet wait here."""
     spool_limit_bytes: int
     service_name: str
     agent: str | None
@@ -42,24 +44,24 @@ class Settings:
     capture_content: bool
     """False: no messages, tool arguments or results are recorded, only their shape."""
     spool_full: str = "drop"
-    """What a full spool does with a new span: ``drop`` it, or ``block`` its thread until there is room."""
+    """What happens to a new span if the spool is full: ``drop`` it, or ``block`` its thread until there is room."""
     spool_block_s: float = DEFAULT_SPOOL_BLOCK_S
-    """Longest wait for room, seconds; then the span is dropped after all."""
+    """Longest wait for room, in seconds; then the span is dropped after all."""
     redact: tuple[RedactionRule, ...] = ()
-    """Rules besides that for keys, which holds always; ``("none",)`` for none at all."""
+    """Rules in addition to that for keys, which always applies; ``("none",)`` for none at all."""
     route: bool = True
     """Whether calls of agents that a policy claims go to the daemon's gateway."""
     route_fallback: bool = True
-    """Whether such a call goes to the user's own URL while the daemon is away, or fails."""
+    """Whether such a call goes to the user's own URL while the daemon is down, or fails."""
 
 
 def checked_endpoint(endpoint: str | None) -> str:
-    """Return the daemon's base URL, the default where none is given.
+    """Return the daemon's base URL, or the default.
 
     Raises:
         ConfigurationError: it is not an http(s) URL.
     """
-    # Spans go to /v1/traces and model calls to /v1 below it: who wrote one of these meant the daemon.
+    # Spans go to /v1/traces and model calls to /v1 below it: a user who wrote one of these meant the daemon.
     endpoint = (endpoint or DEFAULT_ENDPOINT).rstrip("/").removesuffix("/v1/traces").removesuffix("/v1")
     try:
         parts = urlsplit(endpoint)
@@ -75,7 +77,7 @@ def checked_endpoint(endpoint: str | None) -> str:
 
 
 def default_spool_dir() -> Path:
-    """``LIGHTNING_SPOOL_DIR``, else a folder in the XDG state directory."""
+    """Return ``LIGHTNING_SPOOL_DIR``, else a folder in the XDG state directory."""
     named = os.environ.get("LIGHTNING_SPOOL_DIR")
     if named:
         return Path(named).expanduser()
@@ -100,7 +102,7 @@ def read_settings(
     redact: RedactionRule | Iterable[RedactionRule] | None = None,
     route: bool | None = None,
 ) -> Settings:
-    """Raises ConfigurationError: a value that cannot be used, with the value and what to write instead."""
+    """Return the settings. Raises ConfigurationError: an invalid value, with the value and what to write instead."""
     endpoint = checked_endpoint(endpoint or os.environ.get("LIGHTNING_ENDPOINT"))
     limit = _number("LIGHTNING_SPOOL_LIMIT_BYTES", spool_limit_bytes, DEFAULT_SPOOL_LIMIT_BYTES)
     if limit <= 0:
@@ -159,7 +161,8 @@ def _hosts(given: Iterable[str]) -> tuple[str, ...]:
 
 
 def _rules(given: RedactionRule | Iterable[RedactionRule] | None) -> tuple[RedactionRule, ...]:
-    """Names may come from the environment; a pattern may hold a comma, so there each is a variable's only one."""
+    """Return the rules. Names may come from the environment; a pattern may contain a comma, so there it must be the
+    only rule."""
     if given is None:
         text = os.environ.get("LIGHTNING_REDACT", "").strip()
         return (text,) if text.startswith("regex:") else tuple(name.strip() for name in text.split(",") if name.strip())
@@ -183,5 +186,5 @@ def _max_body_bytes(given: int | None) -> int:
 
 
 def _program_name() -> str:
-    """Name of the script alone: the rest of a command line can hold secrets."""
+    """Return only the script's name: the rest of a command line may contain secrets."""
     return Path(sys.argv[0]).name if sys.argv and sys.argv[0] not in ("", "-c", "-m") else "python"

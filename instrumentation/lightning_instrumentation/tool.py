@@ -1,7 +1,7 @@
-"""A tool at work: an ``execute_tool`` span from before it runs until it has answered, around all that it does.
+"""Tool execution: an ``execute_tool`` span from its start until its result, around everything that it does.
 
-``@lt.tool`` is for functions; an adapter makes a ``ToolCall`` where its framework runs a tool, and knows how the
-result reads.
+``@lt.tool`` is for functions; an adapter creates a ``ToolCall`` where its framework runs a tool, and knows the result's
+format.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 MOST_YIELDED: Final = 1000
-"""Of what a tool yields, so many are recorded: it may never end."""
+"""Number of yielded items that are recorded: a tool may never end."""
 _DEEPEST = 16
 _USAGE = 'write @lt.tool or @lt.tool("name") above a function, below a decorator of your framework'
 
 
 class ToolCall:
-    """``with`` it around a tool that returns once; a tool that yields runs in ``scope`` and calls ``end`` itself."""
+    """A context manager for a tool that returns once; a tool that yields runs in ``scope`` and calls ``end`` itself."""
 
     __slots__ = ("_body", "_capture_content", "_span", "scope")
 
@@ -42,8 +42,8 @@ class ToolCall:
 
         Args:
             name: of the tool.
-            call_id: the model's own id of this call; None where the framework does not pass it on.
-            arguments: asked only where content is recorded; what the model passed, as text or as a value.
+            call_id: the model's own id of this call; None if the framework does not pass it on.
+            arguments: called only if content is recorded; returns the model's arguments, as text or as a value.
         """
         self.scope = current()
         self._span: Span | None = None
@@ -66,7 +66,7 @@ class ToolCall:
             self.scope = replace(self.scope, span=self._span)
 
     def returned(self, result: Callable[[], Any], *, failed: bool = False) -> None:
-        """Record what the model will be told; ``failed`` where the tool reported an error instead of raising it."""
+        """Record the result that the model will get; ``failed`` if the tool reported an error instead of raising it."""
         if self._span is not None:
             guarded("tool", self._describe, self._span, result, failed)
 
@@ -79,7 +79,7 @@ class ToolCall:
 
     def end(self, error: BaseException | None = None) -> None:
         if isinstance(error, GeneratorExit):
-            # A tool that yields and was closed early, maybe because nobody holds it, has done what it was asked to do.
+            # A tool that yields and was closed early, perhaps by garbage collection, has not failed.
             spans.end_soon(self._span)
         else:
             spans.end(self._span, error)
@@ -147,16 +147,16 @@ def tool(name: F) -> F: ...
 
 
 def tool(name: Any = None) -> Any:
-    """Record every call of a function as the work of a tool: arguments, result, error, and what happens inside.
+    """Record every call of a function as a tool execution: arguments, result, error, and what happens inside.
 
-    Arguments are recorded by name, without ``self`` and ``cls``; of what a generator yields, the first 1,000 items.
-    Nothing that the function takes or returns is changed or read: an iterator is named and not consumed.
+    Arguments are recorded by name, without ``self`` and ``cls``; of a generator, the first 1,000 items. Nothing that
+    the function takes or returns is changed or consumed: an iterator is named and not read.
 
     Args:
-        name: of the tool; the function's own unless given.
+        name: of the tool; by default the function's own.
 
     Raises:
-        TypeError: the name is not a text or is empty, or what is decorated is not a function.
+        TypeError: the name is not text or is empty, or the decorated object is not a function.
     """
     if name is None or isinstance(name, str):
         if name is not None and not name.strip():
@@ -172,7 +172,7 @@ def _decorate(function: Any, name: str | None) -> Any:
         own = name or body.__name__
         try:
             signature = inspect.signature(body)
-        except (TypeError, ValueError):  # a builtin may have none
+        except (TypeError, ValueError):  # a builtin may have no signature
             signature = None
         return lambda args, kwargs: _FunctionCall(own, lambda: _arguments(signature, args, kwargs))
 
@@ -182,7 +182,7 @@ def _decorate(function: Any, name: str | None) -> Any:
 def _arguments(signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     try:
         given = dict(signature.bind(*args, **kwargs).arguments) if signature is not None else None
-    except TypeError:  # the function will say so itself
+    except TypeError:  # the function will raise it itself
         given = None
     if given is None or signature is None:
         return _plain({**({"args": args} if args else {}), **kwargs})
@@ -196,7 +196,7 @@ def _arguments(signature: inspect.Signature | None, args: tuple[Any, ...], kwarg
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    """Return what JSON can say of a value, a copy: it is written later, and the function goes on with its own."""
+    """Return a JSON-able copy of a value: it is encoded later, while the function may change its own."""
     if value is None or isinstance(value, (str, int, float)):
         return value
     if isinstance(value, Iterator) or depth == _DEEPEST:

@@ -1,1 +1,1 @@
-"""Which agents were seen: their calls, their tools, who claims them, and what of them was not captured."""
+"""The agents that were seen: their calls, their tools, which policy claims them, and what was not captured."""

@@ -1,7 +1,7 @@
 """Counts the calls of every agent in a store, in bounded memory.
 
-Traces are read one at a time and joined as for training; what is kept of each call is one short row, and the records
-of one call that came in different traces meet in ``meeting``.
+Traces are read one at a time and joined as for training; of each call, one short row is kept, and the records of one
+call that are in different traces are joined in ``meeting``.
 """
 
 import hashlib
@@ -29,16 +29,16 @@ from lightning_trainer.token_ids import Ids, packed
 from lightning_trainer.types import Fidelity, Span
 
 _LONG = 2000
-"""A text attribute beyond so many characters is what someone said, not who or what a span is."""
+"""A longer text attribute is content, not an identity."""
 _NEEDED = frozenset({semconv.OUTPUT_MESSAGES, "output.value", "metadata"})
-"""Long texts that response ids, tools and names are read from."""
+"""Long texts that response ids, tools, and names are read from."""
 _MOST_TOOLS = 1000
 _NO_TOKENS = Tokens((), (), ())
 
 
 @dataclass(slots=True)
 class AgentCensus:
-    """What was seen of one agent."""
+    """Counts for one agent."""
 
     agent: str | None
     calls: int = 0
@@ -46,7 +46,7 @@ class AgentCensus:
     prompt_tokens: int = 0
     sampled_tokens: int = 0
     uncounted_calls: int = 0
-    """Calls of which neither ids nor the server's counts are known; their tokens are in no sum."""
+    """Calls with neither ids nor the server's counts; no sum includes their tokens."""
     fidelity: dict[Fidelity, int] = field(default_factory=lambda: dict.fromkeys(Fidelity, 0))
     sources: set[str] = field(default_factory=set)
     """How the name was recognized."""
@@ -54,31 +54,31 @@ class AgentCensus:
     served_by: set[str] = field(default_factory=set)
     """Policies that answered its calls."""
     elsewhere: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Exact calls that did not go through the gateway: by the server that answered, and the model as it calls it."""
+    """Exact calls that did not go through the gateway: by the server that answered, and its name for the model."""
     interrupted: int = 0
     """Streams that ended before their last chunk."""
     cancelled: int = 0
-    """Calls through the gateway that their caller gave up before anything of the answer was known."""
+    """Calls through the gateway that their caller gave up before anything was answered."""
     unrecorded: int = 0
-    """Calls without ids that our client sent to the gateway, of which there is no record of the gateway's."""
+    """Calls without ids that our client sent to the gateway, but that have no gateway record."""
     without_ids: int = 0
-    """Calls to a host that the user named as one that gives token ids, and that gave none."""
+    """Calls to a trusted host that returned no token ids."""
     fell_back: int = 0
-    """Calls without ids that went where they always went because the daemon was away."""
+    """Calls without ids that fell back to their own host because the daemon was away."""
     failed_by_scope: Counter[str] = field(default_factory=Counter)
 
     @property
     def failed(self) -> int:
-        """Requests that no model answered.
+        """Return the number of requests that no model answered.
 
-        Where nothing says which records of several instrumentations are of the same one, the instrumentation that saw
-        most counts: exact where all watch the same programs, else too few.
+        If it is unknown which records of several instrumentations describe the same request, the largest count of one
+        instrumentation is used: exact if all of them watch the same programs, else too low.
         """
         return max(self.failed_by_scope.values(), default=0)
 
 
 def slim(span: Span) -> Span:
-    """Take off what the census does not look at: events, long texts, and of token ids everything but their number."""
+    """Remove what the census does not read: events, long texts, and all token ids except their number."""
     kept = {
         name: value
         for name, value in span.attributes.items()
@@ -89,9 +89,9 @@ def slim(span: Span) -> Span:
         kept |= {
             semconv.INPUT_TOKENS: len(tokens.prompt_ids),
             semconv.OUTPUT_TOKENS: sum(len(choice.response_ids) for choice in tokens.choices),
-            # A few ids of many: the call stays one whose ids are known, and can be told from others.
+            # A few ids instead of many: the call still counts as one with ids, and can be distinguished from others.
             semconv.PROMPT_TOKEN_IDS: _abridged(tokens.prompt_ids),
-            **{name: () for name in FOREIGN_NAMES if name in kept},  # so that it stays in its dialect
+            **{name: () for name in FOREIGN_NAMES if name in kept},  # keeps the span in its dialect
             **{
                 semconv.response_token_ids(c.index): (
                     pack_token_ids(c.response_ids[:1])
@@ -105,15 +105,15 @@ def slim(span: Span) -> Span:
 
 
 def _abridged(ids: Ids) -> bytes:
-    """The first id, with which an answer that was cut short begins too, and a hash of all in place of the others."""
+    """Return the first id, which a truncated answer also begins with, and a hash of all ids in place of the others."""
     first = pack_token_ids(ids[:1])
     return first and first + hashlib.blake2b(packed(ids), digest_size=16).digest()
 
 
 def count_agents(traces: Iterable[list[Span]]) -> list[AgentCensus]:
-    """Return what was seen of every agent, by name; calls without a name come last."""
+    """Return the counts of every agent, by name; calls without a name come last."""
     counted: dict[str | None, AgentCensus] = {}
-    with closing(sqlite3.connect("", isolation_level=None)) as rows:  # SQLite's temporary file, gone when it is closed
+    with closing(sqlite3.connect("", isolation_level=None)) as rows:  # a temporary file of SQLite, removed when closed
         meeting.create(rows)
         rows.execute("BEGIN")
         for spans in traces:
@@ -127,7 +127,7 @@ def count_agents(traces: Iterable[list[Span]]) -> list[AgentCensus]:
 
 
 def _rows(spans: list[Span], counted: dict[str | None, AgentCensus]) -> Iterator[meeting.Kept]:
-    """Yield what is kept of the calls of a trace; tools that were run are counted at once."""
+    """Yield the rows of a trace's calls; executed tools are counted at once."""
     known = unique(spans)
     identities = resolve_identities(known)
     foreign: list[SpanKey] = []
@@ -214,7 +214,7 @@ def _first(values: Iterable[int | None]) -> int | None:
 
 
 _BY_THE_GATEWAY = "gateway"
-"""Nobody but the gateway tells of the call: its base URL or its baggage named the agent."""
+"""Only the gateway recorded the call: its base URL or its baggage named the agent."""
 
 
 def _add(calls: list[meeting.Row], counted: dict[str | None, AgentCensus]) -> None:

@@ -1,4 +1,4 @@
-"""The report for a terminal: a table where it fits without breaking a name, else one block an agent."""
+"""The report for a terminal: a table if it fits without breaking a name, else one block per agent."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -12,7 +12,7 @@ from lightning_trainer.agents.uncaptured import in_words, unread_in_words
 from lightning_trainer.types import Fidelity
 
 _WIDEST = 10_000
-"""Columns that a table is measured in, to know how many it needs."""
+"""Width at which a table is measured to find out how many columns it needs."""
 NO_NAME = "(no name)"
 
 
@@ -52,6 +52,7 @@ def _show_agents(report: AgentsReport, console: Console) -> None:
 
 
 def name(row: AgentRow) -> str:
+    """Return an agent's name for display."""
     return row["agent"] or NO_NAME
 
 
@@ -115,7 +116,7 @@ def _tools(row: AgentRow) -> Iterator[str]:
 
 
 def _longest(report: AgentsReport, words_of: Callable[[AgentRow], Iterable[str]], heading: str) -> int:
-    """Columns that a table's column needs to be wrapped between names (and commas), and never inside of one."""
+    """Return the width that a table's column needs to wrap only between names (and commas)."""
     return max(len(heading), *(len(word) + 1 for row in report["agents"] for word in words_of(row)), 1)
 
 
@@ -124,7 +125,7 @@ def _known_by(row: AgentRow) -> list[str]:
 
 
 def _short(count: int) -> str:
-    """A count in at most five characters: it is a table for people, and the exact number is in the JSON."""
+    """Format a count in at most five characters: the table is for people, and the JSON has the exact number."""
     for size, unit in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
         if count >= 10 * size:
             return f"{count / size:.1f}{unit}" if count < 100 * size else f"{count // size}{unit}"

@@ -1,4 +1,4 @@
-"""The census of a store that a daemon is writing: counted when it is asked for and something came."""
+"""The census of a store that a daemon is writing: counted on demand if something new has arrived."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -16,24 +16,24 @@ from lightning_trainer.store.scan import named, traces
 from lightning_trainer.types import Span
 
 NEWEST = 5_000
-"""Spans that a daemon's census looks at: agents that have called lately are among them."""
+"""Number of newest spans in a daemon's census, which includes recently active agents."""
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was seen of each agent, and what each program could not capture."""
+    """The census of each agent, and what each program could not capture."""
 
     agents: Sequence[AgentCensus] = ()
     losses: Sequence[ProgramLosses] = ()
     unread: Mapping[str, int] = field(default_factory=dict)
-    """Spans of model calls in a form that is not read, by the instrumentation that wrote them."""
+    """Model-call spans in formats that are not read, by the instrumentation that wrote them."""
     spans_read: int = 0
     spans_held: int = 0
 
 
 def see(connection: Connection, *, newest: int | None = None) -> Seen:
-    """Count what is in a store: of its newest spans, or of all."""
+    """Count the contents of a store: its newest spans, or all."""
     held = connection.execute("SELECT count(*) FROM spans" if newest is None else _HELD).fetchone()[0]
     unread: Counter[str] = Counter()
 
@@ -55,19 +55,21 @@ _HELD = "SELECT coalesce((SELECT value FROM totals WHERE name = 'spans'), (SELEC
 
 
 class ScannableStore(Protocol):
+    """The store's operations that the census uses."""
+
     async def last_span(self) -> int: ...
 
     async def scan(self, query: Callable[[Connection], Result]) -> Result: ...
 
 
 class LiveCensus:
-    """Of the newest spans, on one snapshot."""
+    """The census of the newest spans, on one snapshot."""
 
     def __init__(self, store: ScannableStore) -> None:
         self._counted = Lately(lambda: store.scan(lambda connection: see(connection, newest=NEWEST)), store.last_span)
 
     async def get(self) -> Seen:
-        """Return the newest count; one of a moment ago where a new one takes long.
+        """Return the newest count, or a recent one if a new one takes long.
 
         Raises:
             StoreError: the store cannot be read.

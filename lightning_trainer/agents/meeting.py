@@ -1,8 +1,8 @@
-"""Where the records of one call meet that came in different traces: short rows in a temporary SQLite file.
+"""Joins the records of one call across traces: short rows in a temporary SQLite file.
 
-Records of one response id are told from other calls with the same id as they are for training
-(``ingest/agreement.py``). Records without an id meet where our client says which span of another tracer its call was
-made in, as in ``ingest/joining.py``: the last call that was made inside of a record is what the record tells of.
+Records with the same response id are told apart as for training (``ingest/agreement.py``). Records without an id are
+joined if our client says inside which span of another tracer its call was made, as in ``ingest/joining.py``: a record
+describes the last call made inside it.
 """
 
 import pickle
@@ -17,14 +17,14 @@ from lightning_trainer.ingest.dialects.genai import StreamPart, paired
 
 
 class Row(NamedTuple):
-    """What is kept of a call, as the records of one trace tell of it."""
+    """What is kept of a call, from the records of one trace."""
 
     call: str
     """Equal for records that may be of one call."""
     rank: str
     """Sorts the most faithful one first."""
     span: str
-    """Names the span of its most faithful record."""
+    """The span of its most faithful record."""
     agent: str | None
     source: str | None
     prompt_tokens: int | None
@@ -33,17 +33,17 @@ class Row(NamedTuple):
     interrupted: bool
     cancelled: bool
     route: str | None
-    """``gateway`` where our client sent the call there, ``home`` where the daemon was away, ``trusted`` where it went
-    to a host that the user named and got no token ids."""
+    """``gateway`` if our client sent the call there, ``home`` if the daemon was away, ``trusted`` if it went to a
+    trusted host and returned no token ids."""
     policy: str | None
     server: str | None
-    """Of exact calls that the gateway did not answer: who did, and ``model`` by its name there."""
+    """For exact calls that the gateway did not answer: the server, with ``model`` as its name for the model."""
     model: str | None
     tools: str | None
-    """One a line."""
+    """One per line."""
     start_ns: int
     outer: str | None
-    """Names the span of another tracer that the call was made in."""
+    """The span of another tracer inside which the call was made."""
     statements: bytes
     """Pickled."""
 
@@ -58,14 +58,14 @@ class Failed(NamedTuple):
 
 
 class Inside(NamedTuple):
-    """A span of another tracer, and the record of a call that it is or lies inside of."""
+    """A span of another tracer, and the record of the call that it is or is inside of."""
 
     span: str
     record: str
 
 
 class Part(NamedTuple):
-    """One of the two spans of a stream that Logfire recorded; see ``StreamPart``."""
+    """One of the two spans of a stream recorded by Logfire; see ``StreamPart``."""
 
     place: str
     at_ns: int
@@ -88,22 +88,24 @@ _INSERT = {
 
 
 def create(rows: sqlite3.Connection) -> None:
+    """Create the tables."""
     for table, kind in _TABLES:
         rows.execute(f"CREATE TABLE {table}({', '.join(kind._fields)})")  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def add(rows: sqlite3.Connection, found: Iterable[Kept]) -> None:
+    """Insert rows of a trace."""
     for row in found:
         rows.execute(_INSERT[type(row)], row)
 
 
 def by_name(span: str) -> str:
-    """Return what stands in ``Row.call`` for a record without a response id: it is met by nothing of that name."""
+    """Return the value of ``Row.call`` for a record without a response id: unique, so it matches nothing."""
     return f"at{span}"
 
 
 def join_across_traces(rows: sqlite3.Connection) -> None:
-    """Let records without an id meet the calls that were made inside of them, and count a failed request once."""
+    """Join records without an id with the calls made inside them, and count a failed request once."""
     if rows.execute("SELECT 1 FROM inside LIMIT 1").fetchone() is None:
         return
     parts = rows.execute("SELECT * FROM parts ORDER BY place, at_ns, is_log, span")
@@ -116,7 +118,7 @@ def join_across_traces(rows: sqlite3.Connection) -> None:
 _JOIN = (
     "CREATE INDEX inside_span ON inside(span)",
     "CREATE INDEX calls_span ON calls(span)",
-    # The last call that was made inside of each record; SQLite takes the other columns from the row of the maximum.
+    # The last call made inside each record; SQLite takes the other columns from the row with the maximum.
     "CREATE TABLE pairs AS SELECT record AS outer, calls.span AS inner, calls.call AS call, max(start_ns) "
     "FROM calls JOIN inside ON inside.span = calls.outer WHERE record != calls.span GROUP BY record",
     "CREATE INDEX pairs_outer ON pairs(outer)",
@@ -131,7 +133,7 @@ _JOIN = (
 
 
 def failed(rows: sqlite3.Connection) -> Iterator[tuple[str | None, str, int]]:
-    """Yield agent, instrumentation and how many of its requests no model answered."""
+    """Yield agent, instrumentation, and the number of its requests that no model answered."""
     yield from rows.execute("SELECT agent, scope, count(*) FROM failed GROUP BY agent, scope")
 
 

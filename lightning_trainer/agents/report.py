@@ -1,4 +1,5 @@
-"""The census in words: who claims an agent, and what was not captured of it and why. One form for JSON and terminal."""
+"""The census as a report: which policy claims an agent, and what was not captured and why. One form for JSON and
+terminal."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
@@ -10,12 +11,14 @@ from lightning_trainer.types import Fidelity
 
 
 class AgentRow(TypedDict):
+    """One agent in the report."""
+
     agent: str | None
-    """None: the calls that carry no agent's name."""
+    """None: calls without an agent's name."""
     policy: str | None
-    """The policy that claims it; None where none does, or where no configuration says."""
+    """The policy that claims it; None if there is none, or no configuration was given."""
     served_by: list[str]
-    """Policies that answered its calls, as the gateway recorded."""
+    """Policies that answered its calls, according to the gateway's records."""
     calls: int
     prompt_tokens: int
     sampled_tokens: int
@@ -28,13 +31,15 @@ class AgentRow(TypedDict):
 
 
 class AgentsReport(TypedDict):
+    """The report, as its JSON."""
+
     policies: list[str] | None
-    """Of the configuration, which may have none; None where none was given, so that nothing is known of claims."""
+    """From the configuration, which may have none; None if no configuration was given, so claims are unknown."""
     agents: list[AgentRow]
     unread: dict[str, int]
-    """Spans of model calls in a form that is not read, by the instrumentation that wrote them."""
+    """Model-call spans in formats that are not read, by the instrumentation that wrote them."""
     programs: list[ProgramLosses]
-    """What the agents' processes say that they could not capture."""
+    """What the agents' processes report that they could not capture."""
 
 
 def agents_report(
@@ -48,7 +53,7 @@ def agents_report(
     Args:
         census: by agent.
         losses: by program.
-        policies: of the configuration, None where there is none.
+        policies: of the configuration, None if there is none.
         unread: as in ``Seen``.
     """
     return AgentsReport(

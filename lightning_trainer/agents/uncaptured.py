@@ -1,4 +1,4 @@
-"""What the agents' own processes say that they could not capture, by program and reason."""
+"""What the agents' own processes report that they could not capture, by program and reason."""
 
 import json
 from collections import Counter
@@ -31,19 +31,21 @@ _IN_WORDS = {
     "spans-refused": "deliveries of which the daemon did not store all spans",
     "spool-not-writable": "spans that waited in memory, because the disk could not be written",
 }
-"""By the beginning of the client's reason; a reason that is not here speaks for itself."""
+"""Explanations by prefix of the client's reason; other reasons are shown as they are."""
 
 
 class ProgramLosses(TypedDict):
+    """What one program could not capture."""
+
     program: str
     """Its ``service.name``."""
     processes: int
-    """Those that lost something."""
+    """Number of processes that lost something."""
     reasons: dict[str, int]
 
 
 def unread_in_words(instrumentation: str, count: int) -> str:
-    """Say what became of spans of model calls whose form no dialect reads, and what to do."""
+    """Return a sentence about model-call spans whose format no dialect reads, with what to do."""
     return (
         f"{count:,} span{'s' * (count != 1)} of model calls by {instrumentation} in a form of its own, which is not "
         "read: let our client record those calls (lightning-trainer run), or have them written as OpenTelemetry has it"
@@ -51,7 +53,7 @@ def unread_in_words(instrumentation: str, count: int) -> str:
 
 
 def count_losses(spans: Iterable[Span]) -> list[ProgramLosses]:
-    """Add up what processes said. Each says totals, several times and in any order, so the largest of each counts."""
+    """Sum up the processes' reports. Each reports totals, repeatedly and in any order, so the maximum counts."""
     of_process: dict[tuple[str, str], Counter[str]] = {}
     for span in spans:
         said = _counts(span)
@@ -68,7 +70,7 @@ def count_losses(spans: Iterable[Span]) -> list[ProgramLosses]:
 
 
 def _counts(span: Span) -> Counter[str]:
-    """Nothing where it cannot be read: anyone who can send spans can send this one, too."""
+    """Return a report's counts; empty if unreadable, because anyone who can send spans can send such a span."""
     text = span.attributes.get(semconv.LOSSES)
     try:
         said = json.loads(text) if isinstance(text, str) else None
@@ -79,4 +81,5 @@ def _counts(span: Span) -> Counter[str]:
 
 
 def in_words(reason: str) -> str:
+    """Return a reason with its explanation."""
     return next((f"{words} ({reason})" for known, words in _IN_WORDS.items() if reason.startswith(known)), reason)

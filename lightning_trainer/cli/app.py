@@ -27,7 +27,9 @@ def _version(show: bool) -> None:
 
 @app.callback()
 def root(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     """Watch agents through OpenTelemetry, train the ones you choose, serve the new weights while they run."""
 
@@ -44,41 +46,45 @@ def run(context: typer.Context) -> None:
 @app.command()
 def rollouts(
     command: Annotated[
-        list[str] | None, typer.Argument(help="The program, after `--`: its standard input is the task.")
+        list[str] | None, typer.Argument(help="The program, after `--`; it reads its task from standard input.")
     ] = None,
-    tasks: Annotated[Path | None, typer.Option(help="The tasks: one JSON object a line.")] = None,
+    tasks: Annotated[Path | None, typer.Option(help="File of tasks, one JSON object per line.")] = None,
     environment: Annotated[
-        str | None, typer.Option(help="Where they are played, by an agent of ours where there is no program.")
+        str | None, typer.Option(help="The environment; without a program, our own agent plays it.")
     ] = None,
-    count: Annotated[int, typer.Option(help="Held-out tasks of --environment --evaluate.", min=1)] = 64,
-    max_turns: Annotated[int, typer.Option(help="Of our agent, in one attempt.", min=1)] = 32,
-    max_tokens: Annotated[int, typer.Option(help="Of one answer of our agent.", min=1)] = 64,
-    temperature: Annotated[float, typer.Option(help="Of our agent, in training.", min=0.0)] = 1.0,
-    instructions: Annotated[str | None, typer.Option(help="System message of our agent.")] = None,
+    count: Annotated[int, typer.Option(help="Number of held-out tasks for --environment --evaluate.", min=1)] = 64,
+    max_turns: Annotated[int, typer.Option(help="Maximum turns of our agent per attempt.", min=1)] = 32,
+    max_tokens: Annotated[int, typer.Option(help="Maximum tokens per answer of our agent.", min=1)] = 64,
+    temperature: Annotated[float, typer.Option(help="Our agent's temperature in training.", min=0.0)] = 1.0,
+    instructions: Annotated[str | None, typer.Option(help="Our agent's system message.")] = None,
     history: Annotated[
-        int | None, typer.Option(help="Earlier turns that our agent's model is shown; all when absent.", min=0)
+        int | None, typer.Option(help="Earlier turns shown to our agent's model; default: all.", min=0)
     ] = None,
     policy: Annotated[
         str | None,
-        typer.Option(help="To train or evaluate; the only one of --config when absent; --evaluate needs none."),
+        typer.Option(
+            help="The policy to train or evaluate; default: the only one in --config; optional with --evaluate."
+        ),
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="Says where the daemon is, its token and its policies.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="The configuration, for the daemon's address, token and policies.")
+    ] = None,
     steps: Annotated[int | None, typer.Option(help="Train until this many steps are done.", min=1)] = None,
     evaluate: Annotated[
-        str | None, typer.Option(help="Instead: try each task once under this name; not trained.")
+        str | None, typer.Option(help="Instead of training, try each task once under this name.")
     ] = None,
     endpoint: Annotated[str | None, typer.Option(envvar="LIGHTNING_ENDPOINT", help="The daemon's URL.")] = None,
-    agent: Annotated[str | None, typer.Option(help="Name for calls that nothing in the program names.")] = None,
-    concurrency: Annotated[int, typer.Option(help="Programs at once.", min=1)] = 8,
-    timeout: Annotated[float, typer.Option(help="Seconds after which a program is killed.", min=0.1)] = 120.0,
-    retries: Annotated[int, typer.Option(help="How often an attempt that failed is made again.", min=0)] = 0,
-    seed: Annotated[int, typer.Option(help="Of the order of the tasks.")] = 0,
-    run: Annotated[str | None, typer.Option(help="Name of this run, which its groups carry; made when absent.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Agent name for calls that the program does not name.")] = None,
+    concurrency: Annotated[int, typer.Option(help="Attempts at once.", min=1)] = 8,
+    timeout: Annotated[float, typer.Option(help="Seconds after which an attempt is stopped.", min=0.1)] = 120.0,
+    retries: Annotated[int, typer.Option(help="How often a failed attempt is retried.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed for the order of the tasks.")] = 0,
+    run: Annotated[
+        str | None, typer.Option(help="Name of this run, the prefix of its group ids; default: generated.")
+    ] = None,
     curriculum: Annotated[
         str | None,
-        typer.Option(
-            metavar="FIELD", help="Train on tasks whose outcome is uncertain, as told by others with the same FIELD."
-        ),
+        typer.Option(metavar="FIELD", help="Prefer tasks with an uncertain outcome, estimated per value of FIELD."),
     ] = None,
 ) -> None:
     """Run a program, or an environment, over tasks in groups and train on it: rollouts [OPTIONS] -- python agent.py."""
@@ -114,8 +120,8 @@ def rollouts(
 def quickstart(
     seed: Annotated[int, typer.Option(help="Seed of the tasks.", min=0)] = 0,
     steps: Annotated[int, typer.Option(help="Training steps.", min=1)] = 26,
-    heldout: Annotated[int, typer.Option(help="Held-out tasks, before and after.", min=2)] = 96,
-    out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/quickstart-seed-N when absent.")] = None,
+    heldout: Annotated[int, typer.Option(help="Number of held-out tasks, asked before and after.", min=2)] = 96,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/quickstart-seed-N.")] = None,
 ) -> None:
     """Watch a real agent learn: an embedded 135M model, a calculator, and everything real in between."""
     with one_sentence():

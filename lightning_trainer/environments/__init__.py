@@ -1,7 +1,7 @@
-"""Environments: worlds that answer what a model does, and score it.
+"""Environments: worlds that respond to a model's actions and score them.
 
-Everything here can be imported where only the standard library is: third-party environments run in interpreters of
-their own, and see the protocol from there.
+Everything here can be imported with only the standard library: third-party environments run in their own interpreters,
+and import the protocol from there.
 """
 
 from lightning_trainer.environments.protocol import (

@@ -1,6 +1,7 @@
-"""An agent of ours for any environment: the conversation goes to an OpenAI endpoint, the answer to the environment.
+"""Our own agent for any environment: the conversation goes to an OpenAI endpoint, the answer to the environment.
 
-It is an ordinary program of the ``openai`` client: its calls go through the gateway, and are captured as anybody's are.
+It is an ordinary program with the ``openai`` client: its calls go through the gateway and are captured like any other
+agent's.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class ChatAgent:
         return [*system, *self._examples]
 
     def _shown(self, turns: list[list[dict[str, Any]]], session: Session) -> list[list[dict[str, Any]]]:
-        if self._history is None or session.tools:  # the result of a call belongs to the call
+        if self._history is None or session.tools:  # a call and its result must stay together
             return turns
         return turns[len(turns) - self._history :] if self._history < len(turns) else turns
 
@@ -136,7 +137,7 @@ def _arguments(text: str) -> dict[str, Any]:
 
 
 def _told(reply: dict[str, Any], observation: Observation) -> list[dict[str, Any]]:
-    """Every call gets its result, as the API wants it; what is left to say is the user's."""
+    """Return the next messages: a result for every call, as the API requires; the rest as a user message."""
     results = {result.id: result.text for result in observation.tool_results}
     messages: list[dict[str, Any]] = [
         {"role": "tool", "tool_call_id": call["id"], "content": results.get(call["id"], observation.text)}

@@ -1,14 +1,14 @@
-"""How an environment fails an attempt: each way has a name, and none of them ends the run."""
+"""How an environment can fail an attempt: one exception per way, and none of them ends the run."""
 
 from lightning_trainer.errors import ConfigError, LightningError
 
 
 class EnvironmentFailedError(LightningError, RuntimeError):
-    """An environment could not go on; the attempt has failed and the next one starts with another process."""
+    """An environment cannot continue; the attempt has failed, and the next one starts in another process."""
 
 
 class EnvironmentDiedError(EnvironmentFailedError):
-    """Its process ended; the message has the exit status or signal, and what it said last."""
+    """Its process ended; the message has the exit status or signal, and its last output."""
 
 
 class EnvironmentTimeoutError(EnvironmentFailedError, TimeoutError):
@@ -16,11 +16,11 @@ class EnvironmentTimeoutError(EnvironmentFailedError, TimeoutError):
 
 
 class EnvironmentNonsenseError(EnvironmentFailedError, ValueError):
-    """What it answered is not what the protocol says, or is longer than allowed."""
+    """Its answer does not follow the protocol, or is longer than allowed."""
 
 
 class EnvironmentOutOfMemoryError(EnvironmentFailedError, MemoryError):
-    """It, or what it started, held more memory than allowed and was killed."""
+    """It, including the processes that it started, used more memory than allowed and was killed."""
 
 
 class EnvironmentRaisedError(EnvironmentFailedError):
@@ -28,4 +28,4 @@ class EnvironmentRaisedError(EnvironmentFailedError):
 
 
 class UnknownEnvironmentError(ConfigError):
-    """There is no environment of this name, or its packages are not installed; the message says what to type."""
+    """There is no environment of this name, or its packages are not installed; the message says what to run."""

@@ -1,4 +1,4 @@
-"""An interpreter of its own for a third-party environment: its packages exclude ours, and each other."""
+"""A separate interpreter for a third-party environment, because its packages conflict with ours and with each other."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ _LONGEST_S = 1800.0
 def install(
     name: str, folder: Path = DEFAULT_FOLDER, *, python: str = sys.executable, extra: tuple[str, ...] = ()
 ) -> Path:
-    """Make the interpreter that ``name`` runs in, or install what is new into it; return where it is.
+    """Create the interpreter that ``name`` runs in, or install additional packages into it; return its path.
 
-    It has another name until everything is in it: an interrupted installation leaves nothing that looks whole.
+    It has a temporary name until it is complete: an interrupted installation leaves nothing that looks finished.
 
     Args:
         python: the interpreter that it is made from.
-        extra: more packages into the same interpreter, as pip takes them.
+        extra: more packages for the same interpreter, in pip's syntax.
 
     Raises:
-        UnknownEnvironmentError: there is none of that name.
-        LightningError: pip could not; the message is its last line.
+        UnknownEnvironmentError: there is no environment of that name.
+        LightningError: pip failed; the message is its last line.
     """
     known = KNOWN.get(name)
     if known is None:
         raise UnknownEnvironmentError(f"there is no environment {name!r}; there are {', '.join(sorted(KNOWN))}")
     if known.interpreter is None:
-        return Path(sys.executable)  # it needs nothing that we lack
+        return Path(sys.executable)  # it needs no package that we lack
     home = folder.absolute() / known.interpreter
     requirements = [*known.requirements, *extra]
     if home.is_dir():

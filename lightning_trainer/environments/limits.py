@@ -1,4 +1,4 @@
-"""What an environment may use before it counts as broken."""
+"""The resources that an environment may use before it counts as broken."""
 
 from dataclasses import dataclass
 
@@ -12,6 +12,6 @@ class Limits:
     reset_timeout_s: float = 30.0
     step_timeout_s: float = 5.0
     memory_mib: int = 2048
-    """Of its process and all that it starts, together."""
+    """Of its process and everything it starts, together."""
     message_kib: int = 1024
     """Of one observation or action."""

@@ -1,7 +1,7 @@
-"""A client of one MCP server, for code that is not async: ``with McpServer(["python", "server.py"]) as server:``.
+"""A synchronous client of one MCP server: ``with McpServer(["python", "server.py"]) as server:``.
 
-The server is a command that speaks over standard input and output, or the URL of one that speaks streamable HTTP.
-Source: Model Context Protocol, https://modelcontextprotocol.io/specification.
+The server is a command that uses standard input and output, or the URL of one that uses streamable HTTP. Source: Model
+Context Protocol, https://modelcontextprotocol.io/specification.
 """
 
 from __future__ import annotations
@@ -21,23 +21,27 @@ from lightning_trainer.errors import LightningError, MissingExtraError
 
 
 class McpServerError(LightningError, RuntimeError):
-    """The server does not start, does not answer in time, or went away."""
+    """The server does not start, does not answer in time, or disconnected."""
 
 
 @dataclass(frozen=True)
 class McpTool:
+    """A tool of an MCP server."""
+
     tool: Tool
     reads_only: bool
-    """It says that it changes nothing (``readOnlyHint``); a server's word, not a proof."""
+    """It declares that it changes nothing (``readOnlyHint``); a claim by the server, not a proof."""
 
 
 @dataclass(frozen=True)
 class McpResult:
+    """The result of a tool call."""
+
     text: str
-    """What a model is told."""
+    """The text for the model."""
     failed: bool
     value: Any = field(default=None, hash=False)
-    """The same as data: the structured content, or what the text is as JSON; None: it is neither."""
+    """The same as data: the structured content, or the text parsed as JSON; None if it is neither."""
 
 
 class McpServer:
@@ -66,7 +70,7 @@ class McpServer:
             raise McpServerError(f"the MCP server {self._shown} did not start within {timeout_s:g} s") from None
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> McpResult:
-        """Call a tool. What the server refuses is a result that says so.
+        """Call a tool. A refusal by the server is a result that says so.
 
         Raises:
             McpServerError: it did not answer in time, or is gone.
@@ -85,7 +89,7 @@ class McpServer:
     def close(self) -> None:
         """End the server."""
         if self._ended is not None and self._thread.is_alive():
-            # One that is still starting does not look at the event.
+            # A server that is still starting does not check the event.
             serving, end = self._serving, self._ended.set
             self._loop.call_soon_threadsafe(end if self._session is not None or serving is None else serving.cancel)
         self._thread.join(10.0)
@@ -144,7 +148,7 @@ class McpServer:
         return stdio_client(StdioServerParameters(command=program, args=arguments, cwd=os.getcwd()), errlog=quiet)
 
     async def _listed(self, session: Any) -> list[McpTool]:
-        # Both names of every field are in use, by version 1 and 2 of the package; on the wire there is one.
+        # Versions 1 and 2 of the package name every field differently; on the wire there is one name.
         said = (await session.list_tools()).model_dump(by_alias=True)
         tools = []
         for tool in said["tools"]:
@@ -160,13 +164,13 @@ class McpServer:
     async def _called(self, name: str, arguments: dict[str, Any]) -> McpResult:
         try:
             said = (await self._session.call_tool(name, arguments)).model_dump(by_alias=True)
-        except Exception as error:  # an unknown tool, arguments that its schema does not allow
+        except Exception as error:  # an unknown tool, or arguments that its schema does not allow
             return McpResult(f"error: {error}", True)
         texts = [str(part.get("text", f"[{part.get('type')}]")) for part in said.get("content") or ()]
         text = "\n".join(texts)
         value = said.get("structuredContent")
         if isinstance(value, dict) and set(value) == {"result"}:
-            value = value["result"]  # how Python's servers wrap what is not an object
+            value = value["result"]  # Python's servers wrap results that are not objects this way
         if value is None:
             try:
                 value = json.loads(text)

@@ -1,12 +1,12 @@
-"""What an environment is: ``reset(task) -> observation`` and ``step(action) -> observation, reward, done``.
+"""The protocol: ``reset(task) -> observation`` and ``step(action) -> observation, reward, done``.
 
-An action is what a model said, text and tool calls; an observation is what the model is told next. All of it is JSON,
-so that an environment may live in another interpreter, or be written in another language.
+An action is a model's output, text and tool calls; an observation is the model's next input. Everything is JSON, so
+that an environment may run in another interpreter, or be written in another language.
 
-A task's id holds the environment with its options, the version of its rules, the split and the seed: two attempts with
-one task id start in the same state, which is what makes a group of them comparable.
+A task's id contains the environment with its options, the version of its rules, the split, and the seed: two attempts
+with one task id start in the same state, which makes the attempts of a group comparable.
 
-This module needs the standard library alone: it is also imported in the interpreters of third-party environments.
+This module needs only the standard library: it is also imported in the interpreters of third-party environments.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TRAIN = "train"
 HELD_OUT = "held-out"
 SPLITS = (TRAIN, HELD_OUT)
 _HELD_OUT_SHARE = 4
-"""One in so many contents is held out."""
+"""One in this many contents is held out."""
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ class Tool:
 
 @dataclass(frozen=True)
 class ToolCall:
-    """One call that the model made. Arguments that were not a JSON object are under the key ``_unreadable``."""
+    """A call that the model made. Arguments that were not a JSON object are under the key ``_unreadable``."""
 
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class ToolResult:
-    """What one call came to; ``id`` is the call's."""
+    """The result of one call; ``id`` is the call's."""
 
     id: str
     text: str
@@ -58,7 +58,7 @@ class ToolResult:
 
 @dataclass(frozen=True)
 class Action:
-    """What the model said in one turn."""
+    """The model's output in one turn."""
 
     text: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
@@ -66,25 +66,25 @@ class Action:
 
 @dataclass(frozen=True)
 class Observation:
-    """What the model is told."""
+    """The model's next input."""
 
     text: str = ""
     tool_results: tuple[ToolResult, ...] = ()
     tools: tuple[Tool, ...] | None = None
-    """What it may call from now on; None: what it could before."""
+    """The tools available from now on; None: no change."""
     instructions: str | None = None
-    """The system message of the conversation; only the first observation's counts."""
+    """The system message; only the first observation's counts."""
     state: str | None = None
-    """Equal for what is the same state of the world: credit schemes may compare calls by it (docs/credit.md)."""
+    """Equal for equal states of the world: credit schemes may compare calls by it (docs/credit.md)."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """What one action led to."""
+    """The result of one action."""
 
     observation: Observation
     reward: float | None
-    """Of this step alone; None: nothing scored it, which is not zero."""
+    """For this step only; None: nothing scored it, which is not zero."""
     done: bool
 
 
@@ -93,36 +93,36 @@ Stepped: TypeAlias = Step | tuple[Observation | str, float | None, bool]
 
 @dataclass(frozen=True)
 class Task:
-    """Where an attempt starts. ``id`` is equal exactly where everything else is."""
+    """The start of an attempt. ``id`` is equal exactly if all other fields are."""
 
     environment: str
     """Name, variant and options, as in ``frozenlake:4x4?slippery=true``."""
     version: str
-    """Of the environment's rules: another version is another task."""
+    """Version of the environment's rules: another version makes another task."""
     split: str = TRAIN
     """``train`` or ``held-out``; an environment must not give both the same content."""
     seed: int = 0
     name: str | None = None
-    """Of a task from a file, in the place of split and seed."""
+    """The name of a task from a file, in place of split and seed."""
     fields: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """Of a task from a file: the whole object."""
+    """The whole object, for a task from a file."""
 
     @property
     def id(self) -> str:
         return f"{self.environment}@{self.version}#{self.name or f'{self.split}-{self.seed}'}"
 
     def random(self, *more: object) -> random.Random:
-        """Return a source of chance that every attempt at this task sees the same; ``more`` tells several apart."""
+        """Return a random source that is the same in every attempt at this task; ``more`` selects among several."""
         return random.Random("/".join(map(str, (self.environment, self.split, self.seed, *more))))
 
     def of_split(self, candidates: Any, content: Any = repr, *, patience: int = 10_000) -> Any:
         """Return the first candidate whose content belongs to this task's split.
 
-        A digest of the content decides, so that nothing which training saw is held out, whatever the seeds are.
+        A digest of the content decides, so no content used in training is held out, whatever the seeds are.
 
         Args:
-            candidates: what is made one after the other, in an order that follows from the seed.
-            content: the text of a candidate that tells it from others.
+            candidates: generated one after the other, in an order that the seed determines.
+            content: returns text that distinguishes a candidate from others.
 
         Raises:
             ValueError: none of ``patience`` candidates does.
@@ -134,17 +134,17 @@ class Task:
 
 
 def is_held_out(content: str) -> bool:
-    """Whether a content is held out: by its digest, the same everywhere and for ever."""
+    """Whether a content is held out: decided by its digest, so the same everywhere and forever."""
     return hashlib.sha256(content.encode(errors="surrogatepass")).digest()[0] % _HELD_OUT_SHARE == 0
 
 
 @runtime_checkable
 class Environment(Protocol):
-    """Any class with these two methods; it is made once and reset for every attempt.
+    """Any class with these two methods; it is created once and reset for every attempt.
 
-    It may also have ``version`` (text; without one it is the digest of its file), ``size(split)`` (how many tasks there
-    are; without it there is one for every seed) and ``close()``. The arguments of its constructor are the variant, if
-    it takes one, and the options.
+    It may also have ``version`` (text; by default the digest of its file), ``size(split)`` (the number of tasks; by
+    default one for every seed), and ``close()``. The arguments of its constructor are the variant, if it takes one, and
+    the options.
     """
 
     def reset(self, task: Task) -> Observation | str: ...
@@ -153,7 +153,7 @@ class Environment(Protocol):
 
 
 def as_observation(value: object) -> Observation:
-    """Raises EnvironmentNonsenseError: it is neither text nor an observation."""
+    """Return an observation. Raises EnvironmentNonsenseError: the value is neither text nor an observation."""
     if isinstance(value, str):
         return Observation(value)
     if isinstance(value, Observation):
@@ -164,7 +164,7 @@ def as_observation(value: object) -> Observation:
 
 
 def as_step(value: object) -> Step:
-    """Raises EnvironmentNonsenseError: it is not an observation, a reward and whether it is done."""
+    """Return a step. Raises EnvironmentNonsenseError: the value is not an observation, a reward, and a done flag."""
     if isinstance(value, Step):
         value = (value.observation, value.reward, value.done)
     if not isinstance(value, tuple | list) or len(value) != 3:
@@ -172,13 +172,13 @@ def as_step(value: object) -> Step:
             f"step() returned {_shown(value)}; it must be three: observation, reward and whether the attempt is done"
         )
     observation, reward, done = value
-    if type(done).__name__ not in ("bool", "bool_"):  # numpy's too
+    if type(done).__name__ not in ("bool", "bool_"):  # numpy's as well
         raise EnvironmentNonsenseError(f"step() says that done is {_shown(done)}; it must be True or False")
     return Step(as_observation(observation), as_reward(reward), bool(done))
 
 
 def as_reward(value: object) -> float | None:
-    """Raises EnvironmentNonsenseError: it is not a finite number."""
+    """Return a reward. Raises EnvironmentNonsenseError: the value is not a finite number."""
     if value is None:
         return None
     try:
@@ -191,20 +191,22 @@ def as_reward(value: object) -> float | None:
 
 
 def to_json(value: Task | Action | Observation | Step) -> dict[str, Any]:
-    """Return it as JSON can carry it."""
+    """Convert to JSON-able values."""
     return asdict(value)
 
 
 def task_from_json(value: Mapping[str, Any]) -> Task:
+    """Read a task."""
     return Task(**value)
 
 
 def action_from_json(value: Mapping[str, Any]) -> Action:
+    """Read an action."""
     return Action(value["text"], tuple(ToolCall(**call) for call in value["tool_calls"]))
 
 
 def observation_from_json(value: object) -> Observation:
-    """Raises EnvironmentNonsenseError: it is not an observation."""
+    """Read an observation. Raises EnvironmentNonsenseError: it is not one."""
     if isinstance(value, str):
         return Observation(value)
     try:
@@ -226,7 +228,7 @@ def observation_from_json(value: object) -> Observation:
 
 
 def step_from_json(value: Mapping[str, Any]) -> Step:
-    """Raises EnvironmentNonsenseError: it is not a step."""
+    """Read a step. Raises EnvironmentNonsenseError: it is not one."""
     missing = {"observation", "reward", "done"} - set(value)
     if missing:
         raise EnvironmentNonsenseError(f"the environment's answer {_shown(value)} lacks {', '.join(sorted(missing))}")
@@ -250,7 +252,7 @@ def _optional_text(value: object) -> str | None:
 
 
 def _shown(value: object) -> str:
-    """Return the beginning of it; whatever ``repr`` does is the environment's code."""
+    """Return the beginning of its ``repr``, which is the environment's code and may fail."""
     try:
         text = repr(value)
     except Exception as error:
@@ -259,7 +261,7 @@ def _shown(value: object) -> str:
 
 
 def tools_for_openai(tools: Sequence[Tool]) -> list[dict[str, Any]]:
-    """Return them as the member ``tools`` of an OpenAI request."""
+    """Return the tools in the format of OpenAI's ``tools`` field."""
     return [
         {
             "type": "function",

@@ -1,4 +1,4 @@
-"""The environments that are known by a name, and what each needs in the interpreter that it runs in."""
+"""The named environments, and the packages that each needs in its interpreter."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEFAULT_FOLDER = Path(".venv-environments")
 
 @dataclass(frozen=True)
 class Known:
-    """An adapter of ours."""
+    """One of our adapters."""
 
     adapter: str
     """Module below ``adapters`` and class."""
@@ -26,7 +26,7 @@ class Known:
     """The folder of its interpreter; None: it runs in ours."""
     requirements: tuple[str, ...] = ()
     reset_timeout_s: float = 0.0
-    """Where a reset takes longer than the configured limit, by its nature."""
+    """Overrides the configured limit for an environment whose reset takes longer by design."""
 
 
 _GYMNASIUM = ("gymnasium[toy-text]>=1.0,<2",)
@@ -84,14 +84,14 @@ KNOWN: Mapping[str, Known] = {
 
 
 def launch_of(spec: EnvironmentSpec, folder: Path = DEFAULT_FOLDER, python: str | None = None) -> Launch:
-    """Return how a process of the environment is started.
+    """Return how to start a process of the environment.
 
     Args:
-        folder: of the interpreters that ``lightning-trainer environments install`` made.
-        python: an interpreter of the user's, which has what the environment needs.
+        folder: contains the interpreters that ``lightning-trainer environments install`` created.
+        python: an interpreter of the user's that has the packages.
 
     Raises:
-        UnknownEnvironmentError: there is none of that name, or its packages are not installed.
+        UnknownEnvironmentError: there is no environment of that name, or its packages are not installed.
     """
     if spec.attribute is not None:
         return _of_file(spec, python)
@@ -127,11 +127,12 @@ def launch_of(spec: EnvironmentSpec, folder: Path = DEFAULT_FOLDER, python: str 
 
 
 def interpreter_of(name: str, folder: Path) -> Path:
+    """Return the path of an environment's interpreter."""
     return folder.absolute() / name / "bin" / "python"
 
 
 def digest_of(path: Path) -> str:
-    """Return what stands for a version where none is said: other code is another version."""
+    """Return the default version, a digest of the file: different code is a different version."""
     return hashlib.sha256(path.read_bytes()).hexdigest()[:8]
 
 

@@ -1,4 +1,4 @@
-"""One attempt at a task as an agent sees it: what it is told, what it may call, and what its actions earned."""
+"""One attempt at a task from an agent's point of view: observations, tools, and rewards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lightning_trainer.environments.protocol import (
 
 
 class Playable(Protocol):
-    """An environment whose answers are checked already: in this process or behind a pipe."""
+    """An environment whose answers are already validated: in this process or behind a pipe."""
 
     def reset(self, task: Task) -> Observation: ...
 
@@ -29,7 +29,7 @@ class Playable(Protocol):
 
 
 class InProcess:
-    """An environment object of this process. It has no limits: one that hangs, hangs its attempt."""
+    """An environment object in this process. There are no limits: if it hangs, its attempt hangs."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
@@ -42,7 +42,7 @@ class InProcess:
 
 
 class Session:
-    """What an agent is handed: ``observation``, ``tools``, ``done``, and ``step``, ``say`` or ``call`` to act."""
+    """The agent's interface: ``observation``, ``tools``, ``done``, and ``step``, ``say``, or ``call`` to act."""
 
     def __init__(self, environment: Playable, task: Task, *, timeout_s: float = float("inf")) -> None:
         self._environment = environment
@@ -54,26 +54,26 @@ class Session:
         self.turns = 0
         self.done = False
         self.rewards: list[float | None] = []
-        """One for each step, in order."""
+        """One per step, in order."""
         self.failure: EnvironmentFailedError | None = None
-        """What ended the attempt, whatever the agent made of it."""
+        """What ended the attempt, even if the agent handled the exception."""
 
     @property
     def reward(self) -> float | None:
-        """The sum of what the steps earned; None where nothing scored any of them."""
+        """Return the sum of the steps' rewards; None if nothing scored any of them."""
         scored = [reward for reward in self.rewards if reward is not None]
         return sum(scored) if scored else None
 
     @property
     def left_s(self) -> float:
-        """Until the attempt's time is over."""
+        """Return the remaining time of the attempt, in seconds."""
         return self._give_up - time.monotonic()
 
     def step(self, action: Action) -> Observation:
-        """Act, and return what the environment says.
+        """Act, and return the environment's answer.
 
         Raises:
-            EnvironmentFailedError: it could not, or the attempt's time is over.
+            EnvironmentFailedError: it failed, or the attempt's time is over.
             RuntimeError: the attempt is done.
         """
         if self.done:
@@ -98,7 +98,7 @@ class Session:
         return stepped.observation
 
     def say(self, text: str) -> str:
-        """Act with text, and return the text that comes back."""
+        """Act with text, and return the next observation's text."""
         return self.step(Action(text)).text
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""``frozenlake:4x4?slippery=true``: which environment, which of its variants, with which options."""
+"""The syntax ``frozenlake:4x4?slippery=true``: an environment, its variant, and its options."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ _FILE = re.compile(r"(?P<name>.+\.py):(?P<attribute>\w+)(?::(?P<variant>.*))?", 
 
 @dataclass(frozen=True)
 class EnvironmentSpec:
+    """A parsed environment name."""
+
     text: str
-    """As it was written; part of every task's id."""
+    """The original text; part of every task's id."""
     name: str
-    """``frozenlake``, or the file or module of an environment that is not one of ours."""
+    """``frozenlake``, or the file or module of a user's environment."""
     attribute: str | None = None
     """The class in that file."""
     variant: str | None = None
@@ -28,7 +30,7 @@ class EnvironmentSpec:
 
     @classmethod
     def parse(cls, text: str) -> EnvironmentSpec:
-        """Read one.
+        """Parse a specification.
 
         Raises:
             UnknownEnvironmentError: it has no name, or an option without a value.
@@ -50,7 +52,7 @@ class EnvironmentSpec:
 
 
 def _value(text: str) -> Any:
-    """Numbers, true, false and null are what they are in JSON; anything else is text."""
+    """Parse numbers, true, false, and null as in JSON; anything else is text."""
     try:
         return json.loads(text)
     except ValueError:

@@ -1,1 +1,1 @@
-"""Why a rollout was trained or not: what was recorded of it, what the core made of that, and the cause in one line."""
+"""Why a rollout was trained or not: its records, what training made of them, and the cause in one line."""

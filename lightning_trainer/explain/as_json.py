@@ -1,4 +1,4 @@
-"""An explanation as plain data, for machines: the names are those of the terminal's table and of the ledger."""
+"""An explanation as JSON; names are those of the terminal's table and of the ledger."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from lightning_trainer.types import Outcome
 
 
 def as_json(explanation: Explanation) -> dict[str, Any]:
-    """Return what ``json.dumps`` takes; what is not known is None."""
+    """Return a JSON-able value; unknown values are None."""
     return {
         "rollout_id": explanation.rollout_id,
         "headline": explanation.headline,

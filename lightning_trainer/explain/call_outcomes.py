@@ -1,7 +1,7 @@
-"""What became of each call: as it was recorded, and where nothing was recorded, as the core decides it now.
+"""The outcome of each call: as recorded or, if nothing was recorded, as training would decide now.
 
-A step's batch and ledger are on disk. Which call met which outcome is worked out again from the stored spans by the
-same pure function; where that contradicts the batch (a reward came late, the configuration changed) the batch is right.
+A step's batch and ledger are on disk. Which call has which outcome is recomputed from the stored spans by the same pure
+function; if that contradicts the batch (a reward came late, the configuration changed), the batch is right.
 """
 
 from collections.abc import Iterable, Set
@@ -18,21 +18,23 @@ JOINED = "joined"
 
 @dataclass(frozen=True, slots=True)
 class ExplainedOutcome:
+    """A call's outcome with its reason."""
+
     outcome: Outcome
     reason: str
-    """As in the ledger, or one of the two above, which only hindsight knows."""
+    """As in the ledger, or one of the two above, which only exist in hindsight."""
     explanation: str
 
 
 def outcomes_of(
     calls: Iterable[Call], build: Build, step: StepRecord | None, batch: TrainingBatch | None
 ) -> dict[str, ExplainedOutcome]:
-    """Return by call id what became of each, or, where no step has consumed its attempt, what would become of it now.
+    """Return the outcome of each call by id or, if no step has consumed its attempt, its outcome as of now.
 
     Args:
-        build: made of what is stored now.
+        build: made from what is stored now.
         step: the one that consumed the calls' attempt.
-        batch: that step's, as recorded; without a step, what ``build`` made, or None while the attempt waits for one.
+        batch: that step's, as recorded; without a step, the one in ``build``, or None while the attempt waits for one.
     """
     samples = batch.samples if batch is not None else ()
     trained = {segment.transition_id for sample in samples for segment in sample.segments}

@@ -1,8 +1,8 @@
-"""The calls of an attempt as one tree of tokens: which call's exact tokens each extends, and where others part.
+"""The calls of an attempt as one token tree: which call's exact tokens each extends, and where others fork.
 
-A call whose prompt continues another call's tokens to the last one is its child. Any other starts a sequence of its
-own; what its prompt has in common with an earlier call is still the same tokens, and it parts at the first that
-differs. Sampled tokens are in one place of the tree, that of their call.
+A call whose prompt continues another call's tokens to the last one is its child. Any other starts its own sequence; the
+prefix that its prompt shares with an earlier call is still the same tokens, and it forks at the first one that differs.
+Sampled tokens are in one place in the tree, that of their call.
 """
 
 from bisect import bisect_left, insort
@@ -18,25 +18,25 @@ _ID_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class CallNode:
-    """One call in the tree. Calls are named by their number: their place in time, from 1."""
+    """One call in the tree. Calls are identified by their number in order of time, from 1."""
 
     number: int
     call: Call
     parent: int | None
     """The call whose tokens the prompt extends."""
     beside: int | None
-    """Without a parent: the earlier call that the prompt has most tokens in common with."""
+    """If there is no parent: the earlier call with the longest common prefix."""
     shared: int
-    """So many tokens of the prompt are the parent's, or those of the call next to it."""
+    """Number of prompt tokens shared with the parent, or with the call in ``beside``."""
 
     @property
     def new_prompt_ids(self) -> tuple[int, ...]:
-        """What the call was shown and no call before it in the tree has."""
+        """Return the prompt tokens that no ancestor in the tree contains."""
         return self.call.prompt_ids[self.shared :]
 
 
 def call_tree(calls: Sequence[Call]) -> tuple[CallNode, ...]:
-    """Return the calls as nodes, in their order.
+    """Return the calls as nodes, in order.
 
     Args:
         calls: by start time; those without token ids are nodes without relations.
@@ -69,7 +69,7 @@ def call_tree(calls: Sequence[Call]) -> tuple[CallNode, ...]:
 
 
 def in_order(nodes: Sequence[CallNode]) -> list[tuple[CallNode, int]]:
-    """Return every node after its parent, branch by branch, with the number of forks above it."""
+    """Yield every node after its parent, branch by branch, with the number of forks above it."""
     children: dict[int | None, list[CallNode]] = {}
     for node in nodes:
         children.setdefault(node.parent, []).append(node)
@@ -84,13 +84,13 @@ def in_order(nodes: Sequence[CallNode]) -> list[tuple[CallNode, int]]:
 
 
 def shared_length(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return how many tokens two sequences have in common at their beginning."""
+    """Return the length of the common prefix of two sequences."""
     return _common(packed(one), packed(other)) // _ID_BYTES
 
 
 def _nearest_paths(calls: Sequence[Call], known: Sequence[int]) -> dict[int, tuple[int, int]]:
-    """Return for each call the earlier one whose tokens its prompt has most in common with, and how many."""
-    paths: list[tuple[bytes, int]] = []  # sorted: what has most in common with a prompt is next to it
+    """Return for each call the earlier one with the longest common prefix, and its length."""
+    paths: list[tuple[bytes, int]] = []  # sorted: the longest common prefix is that of a neighbor
     nearest: dict[int, tuple[int, int]] = {}
     for index in known:
         prompt = packed(calls[index].prompt_ids)
@@ -98,7 +98,7 @@ def _nearest_paths(calls: Sequence[Call], known: Sequence[int]) -> dict[int, tup
         near = paths[max(0, place - 1) : place + 1]
         length = max((_common(prompt, path) // _ID_BYTES for path, _ in near), default=0)
         if length:
-            # Of those that have as much in common, the first: what others extend comes before them.
+            # Of those with equally long prefixes, the first: a call comes before those that extend it.
             other = paths[bisect_left(paths, (prompt[: _ID_BYTES * length], -1))][1]
             nearest[index] = (other, length)
         insort(paths, (prompt + packed(calls[index].response_ids), index))
@@ -106,7 +106,7 @@ def _nearest_paths(calls: Sequence[Call], known: Sequence[int]) -> dict[int, tup
 
 
 def _common(one: bytes, other: bytes) -> int:
-    """Length of the common prefix, in bytes, by bisection: comparing slices is fast where a loop is not."""
+    """Return the length of the common prefix in bytes, by bisection: comparing slices is faster than a loop."""
     low, high = 0, min(len(one), len(other))
     if one[:high] == other[:high]:
         return high

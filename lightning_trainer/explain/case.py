@@ -1,4 +1,4 @@
-"""Everything that is known of one attempt and of what became of it: what diagnoses look at."""
+"""Everything known about one attempt and its outcome: the input of diagnoses."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,18 +17,18 @@ from lightning_trainer.types import Attempt, Call, RolloutMode, Span, TrainingBa
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What training made of a set of attempts: one step's, or those of a group that still waits for one."""
+    """The build of a set of attempts: those of one step, or of a group that waits for one."""
 
     build: Build
-    """Made again from what is stored now, with the configuration of now."""
+    """Rebuilt from what is stored now, with the current configuration."""
     attempts: tuple[Attempt, ...]
-    """By the group ids that the policy asks for."""
+    """By the group ids of the policy's grouping."""
     step: StepRecord | None = None
-    """The step that consumed them; None while none has."""
+    """The step that consumed them; None if there is none yet."""
     batch: TrainingBatch | None = None
-    """As it was recorded; None where the step had nothing to train on."""
+    """As recorded; None if the step had nothing to train on."""
     reasons_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By attempt id: what the calls of its agents met."""
+    """By attempt id: the outcomes of its agents' calls."""
 
 
 @dataclass(frozen=True)
@@ -37,51 +37,51 @@ class Case:
 
     rollout_id: str
     attempt: Attempt | None
-    """None where spans name the rollout and no attempt."""
+    """None if spans name the rollout and no attempt."""
     policy: PolicyConfig
     spans: tuple[Span, ...]
-    """Everything that belongs to the attempt."""
+    """All spans of the attempt."""
     reading: Reading
-    """Of these spans."""
+    """Read from these spans."""
     judged: Judged
     now_ns: int
     lacking: int = 0
-    """Spans that had started, as their process said, and have not come."""
+    """Number of spans that had started, according to their process, and have not arrived."""
     lost: tuple[Span, ...] = ()
     """Spans whose parent is not in the store."""
     groups_ready: int = 0
-    """Groups that the next step could take now; only of an attempt that waits for one."""
+    """Groups that the next step could take now; only for an attempt that waits for one."""
     from_files: bool = False
-    """No step will take the attempt: it is judged with everything that was read, as ``build`` does."""
+    """No step will take the attempt: it is judged together with everything that was read, as in ``build``."""
     no_policy: bool = False
-    """The configuration has none, and ``policy`` is ``config.any_agent``."""
+    """The configuration has no policy, and ``policy`` is ``config.any_agent``."""
     dropped: str | None = None
-    """Why someone took it out of what is trained; None where nobody did."""
+    """Why it was taken out of training; None if it was not."""
     expired_ns: int | None = None
-    """When retention deleted its spans; None where it did not."""
+    """When retention deleted its spans; None if it did not."""
     feedback: int = 0
-    """Pieces of feedback on it that are stored, whether or not they count."""
+    """Stored feedback on it, whether or not it counts."""
     earlier: bool = False
     """It was recorded before the policy was first started, and the policy does not train such attempts."""
 
     @property
     def calls(self) -> tuple[Call, ...]:
-        """Of all agents, by start time."""
+        """Return the calls of all agents, by start time."""
         return self.reading.calls
 
     @cached_property
     def own(self) -> tuple[Call, ...]:
-        """The calls of the policy's agents."""
+        """Return the calls of the policy's agents."""
         return tuple(call for call in self.calls if self.policy.claims(call.agent))
 
     @cached_property
     def call_outcomes(self) -> Mapping[str, ExplainedOutcome]:
-        """By call id."""
+        """Return the outcomes by call id."""
         return outcomes_of(self.calls, self.judged.build, self.judged.step, self.judged.batch)
 
     @cached_property
     def numbers(self) -> Mapping[str, int]:
-        """What a call is called in words: its place in time, from 1; by call id."""
+        """Return the numbers that identify calls in sentences: their order in time, from 1; by call id."""
         return {call.call_id: number for number, call in enumerate(self.calls, start=1)}
 
     @cached_property
@@ -90,24 +90,24 @@ class Case:
 
     @cached_property
     def joined(self) -> Mapping[SpanKey, JoinedCall]:
-        """All records of each call, by the span that its tokens were taken from."""
+        """Return all records of each call, by the span that its tokens were taken from."""
         calls = joined_calls(self.by_key, resolve_identities(self.by_key))
         return {key_of(call.best.span): call for call in calls}
 
     @cached_property
     def members(self) -> tuple[Attempt, ...]:
-        """The attempts of its group and mode, itself included."""
+        """Return the attempts of its group and mode, itself included."""
         own = next((a for a in self.judged.attempts if a.attempt_id == self.attempt_id), None)
         return () if own is None else self._of_group(own.group_id, own.mode)
 
     @property
     def baselines(self) -> tuple[Attempt, ...]:
-        """The baseline attempts of its group."""
+        """Return the baseline attempts of its group."""
         return self._of_group(self.members[0].group_id, RolloutMode.BASELINE) if self.members else ()
 
     @property
     def group(self) -> GroupSummary | None:
-        """None for an attempt that is not compared with any, such as an evaluation."""
+        """Return its group; None for an attempt that is not compared with any, such as an evaluation."""
         ids = {member.group_id for member in self.members}
         return next((group for group in self.judged.build.groups if group.group_id in ids), None)
 
@@ -122,12 +122,12 @@ class Case:
         return str(self.numbers[call.call_id])
 
     def met(self, *reasons: str) -> tuple[Call, ...]:
-        """Return the calls of the policy's agents that met one of these outcomes."""
+        """Return the calls of the policy's agents with one of these outcomes."""
         return tuple(call for call in self.own if self.call_outcomes[call.call_id].reason in reasons)
 
     @property
     def waits(self) -> bool:
-        """Whether the attempt is to be trained, has ended, and no step has consumed it yet."""
+        """Whether the attempt is to be trained and has ended, but no step has consumed it yet."""
         attempt = self.attempt
         ended = attempt is not None and attempt.ended_ns is not None and attempt.mode is RolloutMode.TRAIN
         return ended and self.judged.step is None and not (self.from_files or self.no_policy or self.earlier)

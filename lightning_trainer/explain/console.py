@@ -1,4 +1,4 @@
-"""An explanation for a terminal: the cause, the token tree of the calls, the ledger, what else was found."""
+"""An explanation for a terminal: the cause, the token tree of the calls, the ledger, and other findings."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -59,12 +59,12 @@ def show(explanation: Explanation, console: Console) -> None:
 
 
 def show_problems(problems: Sequence[str], console: Console) -> None:
-    """Print what of the files was left out; nothing where nothing was."""
+    """Print what was left out of the files, if anything."""
     _list(console, "left out", tuple(dict.fromkeys(problems)))
 
 
 def show_list(rows: Sequence[RolloutRow], console: Console) -> None:
-    """Print the newest rollouts, for a user who has no id at hand."""
+    """Print the newest rollouts, for a user without an id."""
     table = _table()
     table.add_column("rollout", no_wrap=True)
     table.add_column("task", overflow="fold")
@@ -120,7 +120,7 @@ def _calls(attempt: ExplainedAttempt) -> Table:
 
 
 def _tokens(ids: Sequence[int], call: Call) -> str:
-    """How many; of a call of which the text alone is known that is not zero, it is not known."""
+    """Format a token count; for a call with only text it is unknown, not zero."""
     return f"{len(ids):,}" if call.prompt_ids or call.response_ids else "-"
 
 
@@ -149,7 +149,7 @@ def _list(console: Console, heading: str, sentences: Sequence[str]) -> None:
 
 
 def _say(console: Console, text: str, style: str = "") -> None:
-    # A line of ours is one line: what cuts it in two is the terminal, and `| head -1` has all of it.
+    # Our lines are never wrapped: the terminal does that, and `| head -1` gets a whole one.
     console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 

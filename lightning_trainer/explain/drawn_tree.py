@@ -1,6 +1,6 @@
 """The token tree and the ledger of an attempt as HTML: components of the explanation's page and of the dashboard's.
 
-Each call shows what it adds to the tokens that it extends: what it was shown in grey, what it sampled in color.
+Each call shows the tokens that it adds to those that it extends: prompt in gray, sampled in color.
 """
 
 from collections.abc import Sequence
@@ -19,20 +19,20 @@ from lightning_trainer.types import Outcome
 
 NO_TOKENIZER = "The model's tokenizer is not on this machine, so tokens are shown as their ids."
 _SHOWN_AT_ONCE = 60
-"""Prompt tokens; earlier ones are folded away."""
+"""Number of prompt tokens shown; earlier ones are collapsed."""
 _MOST = 2**31
 
 
 class Shade(StrEnum):
-    """What the color of a sampled token says."""
+    """The meaning of a sampled token's color."""
 
     ADVANTAGE = "advantage"
     SURPRISE = "surprise"
-    """-log p of the token under what sampled it: over many tokens its mean estimates the entropy."""
+    """-log p of the token under the distribution that sampled it: the mean over many tokens estimates the entropy."""
 
 
 def largest_advantage(explanation: Explanation) -> float:
-    """Return the greatest size of an advantage in the rollout: the scale of its colors."""
+    """Return the largest absolute advantage in the rollout: the scale of its colors."""
     sizes = (abs(value) for a in explanation.attempts for call in a.calls for value in call.advantages or ())
     return max(sizes, default=0.0)
 
@@ -48,9 +48,9 @@ def tree_html(
     """Return every call of the attempt after the one that it extends.
 
     Args:
-        text_of: what a token id spells; None where there is no tokenizer: then ids are shown.
+        text_of: decodes a token id; None if there is no tokenizer: then ids are shown.
         largest: the scale of the advantages, see ``largest_advantage``.
-        most: so many tokens of a prompt, the last ones, and of an answer, the first ones; the others are counted.
+        most: number of tokens shown, the last ones of a prompt and the first ones of an answer; the others are counted.
     """
     by_number = {call.node.number: call for call in attempt.calls}
     return "".join(
@@ -141,7 +141,7 @@ def _text(token_id: int, text_of: TextOf | None) -> str:
 
 
 def ledger_html(attempt: ExplainedAttempt) -> str:
-    """Return the table, whether it balances, and what each outcome means."""
+    """Return the table, whether it balances, and the meaning of each outcome."""
     rows = [
         [
             escape(cell)

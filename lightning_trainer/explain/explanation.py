@@ -1,4 +1,4 @@
-"""What there is to say about a rollout, for a terminal and a page alike: the cause first, then what it rests on."""
+"""An explanation of a rollout, for a terminal and a page: the cause first, then the evidence."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,13 +16,15 @@ from lightning_trainer.types import LedgerRow, Outcome
 
 
 class Verdict(StrEnum):
+    """Whether an attempt is trained."""
+
     TRAINED = "is trained"
     IN_PART = "is trained in part"
     IN_TRAINING = "is being trained"
     NOT_YET = "is not trained yet"
     NOT = "is not trained"
     TAKEN = "was taken by a step"
-    """And what it trained of it cannot be said any more."""
+    """The details of what was trained are no longer available."""
     WOULD = "would be trained"
     WOULD_IN_PART = "would be trained in part"
     WOULD_NOT = "would not be trained"
@@ -30,38 +32,41 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ExplainedCall:
-    """One call in the token tree, and what became of it."""
+    """One call in the token tree, and its outcome."""
 
     node: CallNode
     call_outcome: ExplainedOutcome
     reward: float | None
-    """Of the call itself."""
+    """The call's own reward."""
     credit: float | None
-    """What the credit scheme gave it, where it was trained."""
+    """From the credit scheme, if it was trained."""
     advantages: tuple[float, ...] | None
-    """Of its sampled tokens, where it was trained."""
+    """Of its sampled tokens, if it was trained."""
     mask: tuple[int, ...] | None = None
-    """Which of its sampled tokens are trained, where it is and as far as a sample holds them: 0 is without a choice."""
+    """Which of its sampled tokens are trained, as far as a sample contains them: 0 had no alternative. Only for trained
+    calls."""
 
     @property
     def trained_tokens(self) -> int:
-        """Of a call that is trained."""
+        """Return the number of trained tokens, for a trained call."""
         return len(self.node.call.response_ids) if self.mask is None else sum(self.mask)
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainedAttempt:
+    """The explanation of one attempt."""
+
     case: Case
     verdict: Verdict
     findings: tuple[Finding, ...]
     calls: tuple[ExplainedCall, ...]
     """By start time."""
     ledger: tuple[LedgerRow, ...]
-    """Of this attempt's sampled tokens."""
+    """For this attempt's sampled tokens."""
     problems: tuple[str, ...]
-    """What the core had to say that names this attempt, its group or its spans."""
+    """Problems reported by the build that name this attempt, its group, or its spans."""
     reward: float | None
-    """Of the attempt."""
+    """The attempt's own reward."""
 
     @property
     def sampled_tokens(self) -> int:
@@ -69,12 +74,12 @@ class ExplainedAttempt:
 
     @property
     def balances(self) -> bool:
-        """Whether every sampled token is in the ledger, once (promise 1)."""
+        """Return whether every sampled token is in the ledger, exactly once (promise 1)."""
         return sum(row.tokens for row in self.ledger) == self.sampled_tokens
 
     @property
     def headline(self) -> str:
-        """The cause in one line."""
+        """Return the cause in one line."""
         cause = f"{self.findings[0].name}: {self.findings[0].sentence}" if self.findings else None
         start = f"rollout {self.case.rollout_id} {self.verdict}"
         if self.verdict in (Verdict.NOT, Verdict.NOT_YET, Verdict.WOULD_NOT):
@@ -106,12 +111,12 @@ class Explanation:
 
     @property
     def told(self) -> ExplainedAttempt:
-        """The attempt that was trained, else the last one: a rollout's outcome is that of its last try."""
+        """Return the attempt that was trained, else the last one: a rollout's outcome is that of its last attempt."""
         return next((attempt for attempt in self.attempts if attempt.verdict in _TAKEN), self.attempts[-1])
 
     @property
     def headline(self) -> str:
-        """The cause in one line."""
+        """Return the cause in one line."""
         if len(self.attempts) == 1:
             return self.told.headline
         return f"{self.told.headline} (attempt {self.attempts.index(self.told) + 1} of {len(self.attempts)})"
@@ -124,7 +129,7 @@ def explain(cases: Sequence[Case]) -> Explanation:
     """Explain a rollout.
 
     Args:
-        cases: of its attempts, by start; one at least.
+        cases: of its attempts, by start; at least one.
     """
     return Explanation(cases[0].rollout_id, tuple(_explained(case) for case in cases))
 
@@ -160,7 +165,7 @@ def _verdict(case: Case) -> Verdict:
         return Verdict.TAKEN
     call_outcomes = [case.call_outcomes[call.call_id] for call in case.own]
     trained = any(call_outcome.outcome is Outcome.TRAINED for call_outcome in call_outcomes)
-    # A call without a choice has nothing to teach: no part of the rollout is missing for want of it.
+    # A call whose tokens had no alternative has nothing to teach, so nothing is missing without it.
     whole = trained and all(
         call_outcome.outcome in (Outcome.TRAINED, Outcome.DEDUPLICATED) or call_outcome.reason == Reason.NO_CHOICE
         for call_outcome in call_outcomes
@@ -179,7 +184,7 @@ def _verdict(case: Case) -> Verdict:
 def _trained_with(
     case: Case,
 ) -> tuple[Mapping[str, float], Mapping[str, tuple[float, ...]], Mapping[str, tuple[int, ...]]]:
-    """Return credits, advantages and masks by call id, as the batch and the step's report have them."""
+    """Return credits, advantages, and masks by call id, from the batch and the step's report."""
     credits: dict[str, float] = {}
     advantages: dict[str, tuple[float, ...]] = {}
     masks: dict[str, tuple[int, ...]] = {}

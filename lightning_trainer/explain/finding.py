@@ -1,4 +1,4 @@
-"""One thing that explains what became of an attempt."""
+"""One finding that explains an attempt's outcome."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,14 +6,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Finding:
+    """One finding of a diagnosis."""
+
     name: str
     """Two or three words: "no reward"."""
     sentence: str
-    """What, its value, and what to do about it."""
+    """The finding with its value, and what to do about it."""
     blocks: bool = True
-    """Whether it keeps tokens from being trained; else it is worth knowing all the same."""
+    """Whether it keeps tokens from being trained; otherwise it is only information."""
     whole: bool = True
-    """Whether it is about the attempt, or all of its calls; else only some of them met it."""
+    """Whether it applies to the attempt, or all of its calls; otherwise only to some calls."""
 
 
 def counted(count: int, thing: str) -> str:
@@ -29,7 +31,7 @@ def listed(names: Iterable[object], most: int = 4) -> str:
 
 
 def seconds(duration_ns: float) -> str:
-    """Return a duration with a unit that fits."""
+    """Return a duration with a suitable unit."""
     duration_s = duration_ns / 1e9
     if duration_s < 1:
         return f"{1000 * duration_s:.0f} ms"

@@ -1,7 +1,7 @@
-"""From a store's snapshot to the cases of a rollout: reads only, so a daemon may run at the same time or not.
+"""From a store's snapshot to the cases of a rollout: read-only, so a daemon may run at the same time or not.
 
 What a step consumed is judged together, as it was then; what still waits is judged with its group as it is now; what
-comes from files is judged all together. Each such set is judged once, however many of its rollouts are asked for.
+comes from files is judged all together. Each such set is judged once, however many of its rollouts are explained.
 """
 
 import time
@@ -33,21 +33,21 @@ from lightning_trainer.store.worklist import drops, waiting
 from lightning_trainer.types import Attempt, AttemptState, Call, RolloutMode, Span
 
 _BESIDE = 64
-"""Attempts of a group that are looked at where no policy says how many it has."""
+"""Maximum number of a group's attempts to read if no policy says how many it has."""
 _JUDGED_AT_ONCE = 4
-"""Sets of attempts that are kept: rollouts that are asked for one after the other are mostly of one step."""
+"""Number of sets in the cache: rollouts explained one after the other are mostly of one step."""
 
 
 class Gathering:
-    """Makes cases out of one snapshot.
+    """Makes cases from one snapshot.
 
     Args:
         connection: of a store, read-only, inside a transaction (``store.scan.read_only``).
         policy: the one that trains the agents.
-        others: names of those next to it; what their steps consumed may still be the policy's as well.
+        others: names of the other policies; attempts that their steps consumed may also belong to this policy.
         from_files: the snapshot is of files (``store.memory.in_memory``), so no step has taken or will take anything.
         no_policy: the configuration has none; ``policy`` is ``config.any_agent``.
-        judges: the configuration's; those that the policy corrects are corrected by what is known of them now.
+        judges: the configuration's; rewards of judges that the policy corrects are corrected with current rates.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Gathering:
         self._judged: dict[tuple, Judged] = {}
 
     def cases(self, rollout_id: str) -> tuple[Case, ...]:
-        """Return a case for each attempt of a rollout, by start; one without an attempt where spans name none.
+        """Return a case for each attempt of a rollout, by start; one without an attempt if spans name none.
 
         Raises:
             ConfigError: a step of another policy consumed an attempt.
@@ -120,7 +120,7 @@ class Gathering:
         )
 
     def _is_earlier(self, attempt: Attempt | None) -> bool:
-        """Whether the policy leaves the attempt out because it was recorded before it."""
+        """Whether the policy leaves the attempt out because it was recorded before the policy existed."""
         if attempt is None or attempt.mode is not RolloutMode.TRAIN:
             return False
         if self._from_files or self._no_policy or self._policy.train_recorded:
@@ -150,7 +150,7 @@ class Gathering:
         return self._keep((policy, step), self._judged_together(attempts, record))
 
     def _of_group(self, attempt: Attempt) -> Judged:
-        # Without a policy nothing waits for a step, and everything that was ever recorded would be looked through.
+        # Without a policy nothing waits for a step, and the whole history would be searched.
         waiting = self._ended_beside(attempt) if self._no_policy else self._waiting()
         calls: Sequence[Call] = ()
         if self._policy.group_by == "prompt":
@@ -167,7 +167,7 @@ class Gathering:
         return self._keep((group_id,), self._judged_together(members, None))
 
     def _ended_beside(self, attempt: Attempt) -> list[Attempt]:
-        """Return the ended attempts of an attempt's group that no step has consumed, the newest of them."""
+        """Return the newest ended attempts of an attempt's group that no step has consumed."""
         beside = attempt_table.select(self._connection, group_id=attempt.group_id, limit=_BESIDE)
         return [
             one
@@ -198,7 +198,7 @@ class Gathering:
         ]
 
     def _policy_at(self, record: StepRecord | None) -> PolicyConfig:
-        """Return the policy as it was trained in that step; without one, as it will be in the next."""
+        """Return the policy as it was trained in that step; without a step, as it will be in the next."""
         return self._policy.at_step(self._next_step if record is None else record.step)
 
     @cached_property
@@ -263,7 +263,8 @@ class Gathering:
 def _of_attempt(attempt: Attempt, spans: Sequence[Span], calls: Sequence[Call]) -> tuple[Call, ...]:
     """Return its calls, and those of its traces that name no attempt.
 
-    Spans of others with its calls' response ids are read too: they may tell of the same calls, or an id came again.
+    Spans of other attempts with its calls' response ids are read too: they may describe the same calls, or an id was
+    reused.
     """
     named = (span.trace_id for span in spans if span.attributes.get(semconv.ATTEMPT_ID) == attempt.attempt_id)
     traces = set(named)

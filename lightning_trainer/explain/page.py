@@ -14,7 +14,7 @@ def render(explanation: Explanation, text_of: TextOf | None) -> str:
     """Return the whole page.
 
     Args:
-        text_of: what a token id spells; None where there is no tokenizer: then ids are shown.
+        text_of: decodes a token id; None if there is no tokenizer: then ids are shown.
     """
     largest = largest_advantage(explanation)
     sections = [_header(explanation)]

@@ -1,4 +1,4 @@
-"""What a terminal and a page say in the same words: an attempt's facts, and a call's outcome, place and numbers."""
+"""Phrases shared by the terminal and the page: an attempt's facts, and a call's outcome, position, and numbers."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
@@ -11,16 +11,16 @@ from lightning_trainer.explain.finding import counted, seconds
 from lightning_trainer.models.resolve import found_model, model_cache
 from lightning_trainer.types import Outcome
 
-# What a token id spells, by the tokenizer of the policy's model, where that is on this machine.
+# Decoding token ids, with the tokenizer of the policy's model if it is on this machine.
 
 TextOf: TypeAlias = Callable[[int], str]
 
 
 def texts_of(model: str | None) -> TextOf | None:
-    """Return how to spell ids; None where the model or its tokenizer is not here, for nothing is downloaded for it.
+    """Return a decoder of ids; None if the model or its tokenizer is not here, because nothing is downloaded for it.
 
     Args:
-        model: as in the configuration; None where it has no policy.
+        model: as in the configuration; None if it has no policy.
     """
     folder = None if model is None else found_model(model, model_cache())
     if folder is None or not (folder / "tokenizer.json").is_file():
@@ -34,11 +34,11 @@ def texts_of(model: str | None) -> TextOf | None:
 
 
 _MOST_EVALUATIONS = 50
-"""The newest that are shown."""
+"""Number of newest evaluations shown."""
 
 
 def facts(attempt: ExplainedAttempt) -> str:
-    """Return what is known of an attempt besides its calls, in one line."""
+    """Return one line of facts about an attempt, without its calls."""
     case, one = attempt.case, attempt.case.attempt
     if one is None:
         return f"spans name the rollout and no attempt · {counted(len(case.spans), 'span')}"
@@ -58,8 +58,7 @@ def facts(attempt: ExplainedAttempt) -> str:
 
 
 def evaluations(attempt: ExplainedAttempt) -> Iterator[str]:
-    """Yield who gave the attempt a reward, or failed to, and why; those of which no more is known than the number are
-    in the facts."""
+    """Yield who gave the attempt a reward, or failed to, and why; evaluations with only a number are in the facts."""
     told = [one for one in attempt.case.reading.evaluations if one.source or one.explanation]
     for one in told[-_MOST_EVALUATIONS:]:
         about = "" if one.agent is None else f" for agent {one.agent}"
@@ -77,7 +76,7 @@ def _taken(case: Case) -> str:
 
 
 def meanings(attempt: ExplainedAttempt) -> Iterator[str]:
-    """Yield what each outcome in the tree means, once, with the calls that met it."""
+    """Yield the meaning of each outcome in the tree, once, with its calls."""
     met: dict[tuple[str, str], list[int]] = {}
     for call in attempt.calls:
         met.setdefault((call_outcome(call), call.call_outcome.explanation), []).append(call.node.number)
@@ -88,7 +87,7 @@ def meanings(attempt: ExplainedAttempt) -> Iterator[str]:
 
 
 def balance(attempt: ExplainedAttempt) -> str:
-    """Say that every sampled token is in the ledger, each once."""
+    """Return a sentence that every sampled token is in the ledger, each once."""
     accounted = sum(row.tokens for row in attempt.ledger)
     verdict = "it balances" if attempt.balances else "it does not balance"
     return f"{counted(attempt.sampled_tokens, 'sampled token')} recorded, {accounted:,} accounted for: {verdict}"
@@ -104,27 +103,29 @@ def call_outcome(call: ExplainedCall) -> str:
 
 
 def after(node: CallNode) -> str:
-    """Return the call that a call follows in the token tree: 3, 3@14 where it parts from it at token 14, or a dash."""
+    """Return the call that a call follows in the token tree: 3, 3@14 if it forks from it at token 14, or a dash."""
     if node.parent is not None:
         return str(node.parent)
     return "-" if node.beside is None else f"{node.beside}@{node.shared}"
 
 
 def version(call: ExplainedCall, policy: str) -> str:
-    """Return the policy version that sampled a call: v3, or other@v3 where it is not of ``policy``."""
+    """Return the policy version that sampled a call: v3, or other@v3 if it is not of ``policy``."""
     return version_name(call.node.call.policy, call.node.call.policy_version).removeprefix(f"{policy}@")
 
 
 def version_name(policy: str | None, version: int | None) -> str:
+    """Return a version as POLICY@vN, or a dash."""
     return "-" if policy is None else f"{policy}@v{'?' if version is None else version}"
 
 
 def number(value: float | None) -> str:
+    """Return a number for display, or a dash."""
     return "-" if value is None else f"{value:g}"
 
 
 def mean_advantage(call: ExplainedCall) -> str:
-    """Return the advantage of a call's tokens; of several that differ their mean."""
+    """Return the advantage of a call's tokens, or their mean if they differ."""
     values = call.advantages or ()
     if call.mask is not None:
         values = [value for value, trained in zip(values, call.mask, strict=False) if trained]
@@ -134,5 +135,5 @@ def mean_advantage(call: ExplainedCall) -> str:
 
 
 def width_of_names(names: Iterable[str]) -> int:
-    """Return the columns of a terminal in which the longest of some names stands whole; 40 at most."""
+    """Return the terminal columns that the longest of some names needs; 40 at most."""
     return min(40, max(map(len, names), default=0))

@@ -1,8 +1,9 @@
-"""Who may come in: who has the token (compared in constant time); with ``token = "none"``, anyone who reaches the port.
+"""Authentication: the bearer of the token is admitted (constant-time comparison); with ``token = "none"``, anyone who
+reaches the port.
 
-The configuration refuses that beyond loopback. OpenAI and Anthropic clients send the token as their ``api_key``, one as
-a bearer token and one as ``x-api-key``; Langfuse's clients send it as the password of their secret key; our own client
-sends it along with whatever key a program has.
+The configuration refuses ``"none"`` beyond loopback. OpenAI and Anthropic clients send the token as their ``api_key``,
+as a bearer token and as ``x-api-key`` respectively; Langfuse's clients send it as the password (their secret key); our
+own client sends it along with whatever key a program has.
 """
 
 import base64
@@ -18,7 +19,7 @@ def require_token(token: str | None) -> Callable[[Request], Awaitable[None]]:
     """Return a dependency that lets a request in or answers 401; for ``Depends`` on any router."""
     expected = None if token is None else token.encode()
 
-    # Async, since FastAPI sends a plain function to a thread on every request.
+    # Async, because FastAPI runs a plain function in a thread for every request.
     async def check(request: Request) -> None:
         if expected is None:
             return
@@ -41,7 +42,7 @@ def require_token(token: str | None) -> Callable[[Request], Awaitable[None]]:
 
 
 def _password(credentials: str) -> str:
-    """Return the password of HTTP basic authentication; empty where it cannot be read (RFC 7617)."""
+    """Return the password of HTTP basic authentication (RFC 7617); empty if it cannot be read."""
     try:
         return base64.b64decode(credentials.strip(), validate=True).decode().partition(":")[2]
     except (binascii.Error, UnicodeDecodeError):

@@ -1,8 +1,10 @@
-"""Who is calling: W3C ``traceparent`` and our own keys of W3C ``baggage``, read with OpenTelemetry's propagators.
+"""The caller's identity: W3C ``traceparent`` and our own keys of W3C ``baggage``, read with OpenTelemetry's
+propagators.
 
-They bound what they read (8 KiB of baggage, 180 members) and ignore what is malformed. Nothing else of the headers is
-looked at: no credential ever gets into a span. A caller who sends neither may be known by its URL
-(``/rollouts/{id}/v1``): then all calls of a rollout are one trace, below the span that its end will bring.
+The propagators limit what they read (8 KiB of baggage, 180 members) and ignore malformed input. No other header is
+read, so no credential ever gets into a span. A caller that sends neither may be identified by its URL
+(``/rollouts/{id}/v1``): all calls of a rollout then form one trace, below the root span that the rollout's end will
+bring.
 """
 
 import os
@@ -27,17 +29,17 @@ class Caller:
     """The place of a call in the caller's trace."""
 
     trace_id: str
-    """The caller's, or a new one."""
+    """The caller's trace id, or a new one."""
     parent_span_id: str | None
     attributes: Mapping[str, str]
-    """Identity, by attribute name; only what the caller sent."""
+    """Identity attributes by name; only those that the caller sent."""
 
 
 def read_caller(headers: Mapping[str, str], place: RolloutUrl | None = None) -> Caller:
     """Read the caller's identity from request headers (names in lower case).
 
     Args:
-        place: the rollout whose base URL the call came by; baggage is said call by call and goes before it.
+        place: the rollout whose base URL the call used; baggage is sent per call and takes precedence over it.
     """
     carrier = {name: headers[name] for name in ("traceparent", "baggage") if name in headers}
     context = _baggage.extract(carrier, _trace_context.extract(carrier, Context()))

@@ -1,7 +1,8 @@
-"""Which live rollouts a candidate version answers: a share of them, by a hash, and never one in its middle.
+"""Which live rollouts a candidate version answers: a share of them, chosen by a hash, and never one already in
+progress.
 
-A rollout that the live version has answered before the candidate came stays with the live version. Evaluations, and
-calls that name no rollout, are the live version's.
+A rollout that the live version answered before the candidate came stays with the live version. So do evaluations, and
+calls that name no rollout.
 """
 
 import hashlib
@@ -15,25 +16,25 @@ from lightning_trainer.gateway.engine.upstream import Upstream
 
 
 class VersionLease(Protocol):
-    """An engine that serves one old version, for one call."""
+    """The right to call an engine that serves one old version, for one call."""
 
     @property
     def upstream(self) -> Upstream: ...
 
     def release(self) -> None:
-        """The call has ended; once."""
+        """End the lease when the call has ended; call it once."""
         ...
 
 
 class OldVersions(Protocol):
-    """Where the gateway finds versions that are not the one being served: old ones, and a candidate."""
+    """Where the gateway finds versions that are not live: old ones, and a candidate."""
 
     def versions(self) -> Sequence[int]:
-        """Return those that can be asked for, ascending."""
+        """Return the versions that can be requested, ascending."""
         ...
 
     async def lease(self, version: int) -> VersionLease | None:
-        """Return where the version is served, or will be soon; None when its weights are not kept.
+        """Return a lease on the engine that serves the version, or will soon; None if its weights are not kept.
 
         Raises:
             EngineError: it cannot be served now.
@@ -42,44 +43,44 @@ class OldVersions(Protocol):
 
 
 _REMEMBERED = 100_000
-"""Rollouts that the live version answered; of older ones nobody is in the middle."""
+"""Number of rollouts remembered as answered by the live version; older ones have ended by then."""
 _KEYS = {"rollout": semconv.ROLLOUT_ID, "task": semconv.TASK_ID, "group": semconv.GROUP_ID}
 
 
 class CanaryRoute:
-    """One policy's; without a candidate every call is the live version's."""
+    """One policy's routing between live version and candidate; without a candidate, all calls go to the live one."""
 
     def __init__(
         self, policy: str, *, share: float, by: Literal["rollout", "task", "group"], shadow: bool = False
     ) -> None:
-        """``shadow``: a candidate answers beside the live version and not in its place."""
+        """``shadow``: the candidate answers in addition to the live version, not in its place."""
         self._policy = policy
         self._share = share
         self._key = _KEYS[by]
         self._answered: OrderedDict[str, None] = OrderedDict()
         self._shadow = shadow
         self.version: int | None = None
-        """The candidate; None: there is none."""
+        """The candidate; None if there is none."""
         self.dropped = 0
-        """Calls that the candidate was not asked beside the live version, since too many were under way."""
+        """Shadow calls skipped because too many were in flight."""
         self.failed = 0
-        """Calls that it was asked, and did not answer."""
+        """Shadow calls that the candidate did not answer."""
 
     def begin(self, version: int) -> None:
-        """Let a candidate that is served answer its share from now on."""
+        """Start routing a share of calls to a candidate that is served."""
         self.version = version
         self.dropped = self.failed = 0
 
     def end(self) -> None:
-        """Let the live version answer everything from now on."""
+        """Route all calls to the live version from now on."""
         self.version = None
 
     def version_for(self, caller: Mapping[str, str]) -> int | None:
-        """Return the candidate where the call is its to answer; ``caller``: who calls, by attribute name."""
+        """Return the candidate if it should answer the call, else None; ``caller``: the caller's attributes by name."""
         return None if self._shadow else self._candidate_for(caller)
 
     def shadow_for(self, caller: Mapping[str, str]) -> int | None:
-        """Return the candidate where it answers beside the live version; ``caller``: as above."""
+        """Return the candidate if it should also answer the call, in shadow mode, else None; ``caller``: as above."""
         return self._candidate_for(caller) if self._shadow else None
 
     def _candidate_for(self, caller: Mapping[str, str]) -> int | None:
@@ -95,6 +96,6 @@ class CanaryRoute:
         return None
 
     def _is_chosen(self, key: str) -> bool:
-        # With the version in it, so that not the same rollouts are asked to try everything new.
+        # The version is part of the hash, so the same rollouts do not get every new version first.
         hashed = hashlib.blake2b(f"{self._policy}@v{self.version}/{key}".encode(errors="replace"), digest_size=8)
         return int.from_bytes(hashed.digest()) < self._share * 2**64

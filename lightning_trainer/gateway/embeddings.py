@@ -1,7 +1,7 @@
-"""``POST /embeddings``: passed on to where the user says, else refused in one sentence.
+"""``POST /embeddings``: proxied to the server that the user configured, else refused in one sentence.
 
-No policy embeds, so nothing of it is recorded or trained. Nothing of the caller's headers is sent on: the key is the
-daemon's, from an environment variable that the configuration names.
+No policy produces embeddings, so they are neither recorded nor trained. None of the caller's headers are forwarded: the
+key is the daemon's, from an environment variable that the configuration names.
 """
 
 import os
@@ -22,12 +22,12 @@ _PASSED_HEADERS = ("content-type", "retry-after")
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingsServer:
-    """Where embeddings are made."""
+    """The server that computes embeddings."""
 
     base_url: str
-    """As OpenAI's clients have it: with ``/v1``."""
+    """With ``/v1``, as OpenAI's clients expect it."""
     key_variable: str | None = None
-    """The environment variable that holds its API key; None: it wants none."""
+    """The environment variable that holds its API key; None if it needs none."""
 
 
 def embeddings_router(server: EmbeddingsServer | None, *, max_body_bytes: int) -> APIRouter:
@@ -40,7 +40,7 @@ def embeddings_router(server: EmbeddingsServer | None, *, max_body_bytes: int) -
 
 
 class _PassingOn:
-    """Passes requests on to the server of embeddings, where there is one."""
+    """Proxies requests to the embeddings server, if one is configured."""
 
     def __init__(self, server: EmbeddingsServer | None, max_body_bytes: int) -> None:
         self._server = server
@@ -49,7 +49,7 @@ class _PassingOn:
 
     @asynccontextmanager
     async def lifespan(self, _: object) -> AsyncIterator[None]:
-        """Close the connections with the app."""
+        """Close the connections when the app ends."""
         try:
             yield
         finally:
@@ -80,7 +80,7 @@ class _PassingOn:
             return await self._answer_of(server, body, headers)
         except BodyTooLargeError as error:
             return shaped(request, 413, str(error))
-        except BodyTooSlowError as error:  # a TimeoutError as well
+        except BodyTooSlowError as error:  # is a TimeoutError as well
             return shaped(request, 408, str(error))
         except (aiohttp.ClientError, TimeoutError) as error:
             reason = str(error) or type(error).__name__
@@ -88,13 +88,13 @@ class _PassingOn:
 
     async def _answer_of(self, server: EmbeddingsServer, body: bytes, headers: Mapping[str, str]) -> Response:
         url = f"{server.base_url.rstrip('/')}/embeddings"
-        # Not to be redirected: the key goes to the host that was named and nowhere else.
+        # Redirects are not followed: the key goes only to the configured host.
         async with self._connections().post(url, data=body, headers=headers, allow_redirects=False) as answer:
             passed = {name: answer.headers[name] for name in _PASSED_HEADERS if name in answer.headers}
             return Response(await answer.read(), answer.status, passed)
 
     def _connections(self) -> aiohttp.ClientSession:
-        # Made on the first request: it belongs to the event loop that it is made on.
+        # Created on the first request, because it belongs to the running event loop.
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
             self._session = aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), trust_env=True)

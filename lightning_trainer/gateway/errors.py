@@ -1,4 +1,4 @@
-"""Errors as an OpenAI client expects them: ``{"error": {"message", "type", "param", "code"}}``."""
+"""Errors in the shape that OpenAI's clients expect: ``{"error": {"message", "type", "param", "code"}}``."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ def openai_error(message: str, *, kind: str, code: str | None = None, param: str
 
 
 class RefusalError(Exception):
-    """A request that ends here; the message is what the caller reads."""
+    """A request that is refused; the caller reads the message."""
 
     def __init__(
         self,
@@ -29,10 +29,10 @@ class RefusalError(Exception):
 
 
 def unavailable(message: str, *, retry_after_s: int = 5) -> RefusalError:
-    """503: nothing is wrong with the request, it may come again."""
+    """Return a 503: the request is fine and may be retried."""
     return RefusalError(503, message, kind="service_unavailable", code="unavailable", retry_after_s=retry_after_s)
 
 
 def made_again() -> RefusalError:
-    """409: nobody should be waiting for this answer any longer."""
+    """Return a 409: the caller made this call again, so it no longer waits for this answer."""
     return RefusalError(409, "this call was made again; only the later try is answered", code="made_again")

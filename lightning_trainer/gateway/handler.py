@@ -1,8 +1,8 @@
-"""One request after another: in from the caller, to the engine, and out as a response.
+"""The request handler: from the caller to the engine, and back as a response.
 
-Refused here: a body that is not JSON (400, 415), comes too slowly (408), is too large (413), or names another model
-(404); a call beyond the bound on concurrency (429); and any call while the engine stays away longer than the queue's
-patience (503). Everything else is the engine's to judge, and its errors are passed on.
+Refused here: a body that is not JSON (400, 415), arrives too slowly (408), is too large (413), or names another model
+(404); a call beyond the concurrency limit (429); and any call if the engine is not ready within the queue timeout
+(503). The engine validates everything else, and its errors are passed on.
 """
 
 import asyncio
@@ -116,13 +116,13 @@ class GatewayHandler:
             except RefusalError:
                 raise
             except Exception:
-                # A bug of ours after the record was made: the caller has no answer, so it is not a sample.
+                # A bug of ours after the record was written: the caller got no answer, so the call is not a sample.
                 if call_record.written:
                     await exchange.end_without_caller("the gateway failed on the answer")
                 raise
             return response
         finally:
-            if not isinstance(response, RelayResponse):  # which gives its slot back when it ends
+            if not isinstance(response, RelayResponse):  # a RelayResponse releases its slot when it ends
                 slot.release()
 
     async def _body(self, request: Request) -> bytes:
@@ -131,7 +131,7 @@ class GatewayHandler:
                 return await read_body(request.stream(), limit=self.max_body_bytes)
         except BodyTooLargeError as error:
             raise RefusalError(413, str(error), code="body_too_large") from error
-        except BodyTooSlowError as error:  # a TimeoutError as well
+        except BodyTooSlowError as error:  # is a TimeoutError as well
             raise RefusalError(408, str(error), retry_after_s=1) from error
         except TimeoutError as error:
             raise RefusalError(
@@ -184,7 +184,7 @@ class GatewayHandler:
 
 
 async def _tokenized(asked: EngineRequest, policy: ServedPolicy) -> int | EngineResponse:
-    """Return how many tokens the prompt has, or the engine's answer where that is an error."""
+    """Return the number of prompt tokens, or the engine's answer if it is an error."""
     try:
         answer = await policy.upstream.complete("/tokenize", asked.tokenize(policy.served_name or policy.name))
     except (EngineError, PublicationError) as error:
@@ -195,7 +195,7 @@ async def _tokenized(asked: EngineRequest, policy: ServedPolicy) -> int | Engine
 
 
 async def _serving(asked: EngineRequest, policy: ServedPolicy, slot: Slot, caller: Mapping[str, str]) -> Upstream:
-    """Return the engine of the version that is asked for; the slot holds it until the call ends."""
+    """Return the engine of the requested version; the slot holds its lease until the call ends."""
     if asked.version is None:
         return await _candidate(policy, slot, caller) or policy.upstream
     live = await policy.upstream.live_version(policy.name)
@@ -209,7 +209,7 @@ async def _serving(asked: EngineRequest, policy: ServedPolicy, slot: Slot, calle
 
 
 async def _candidate(policy: ServedPolicy, slot: Slot, caller: Mapping[str, str]) -> Upstream | None:
-    """Return the engine of the candidate where the call is its to answer; None: it is the live version's."""
+    """Return the candidate's engine if the candidate should answer the call; None if the live version should."""
     version = None if policy.canary is None else policy.canary.version_for(caller)
     if version is None or policy.old_versions is None:
         return None
@@ -269,7 +269,7 @@ def _sampler(headers: Mapping[str, str], policy: str) -> Sampler:
 
 
 def _check_version(exchange: Exchange) -> None:
-    """A caller who insists on a version gets it or nothing: it may have changed while the request waited."""
+    """Check that the requested version answers: it may have changed while the request waited."""
     wanted, got = exchange.request.version, exchange.sampler.version
     if wanted is not None and got is not None and wanted != got:
         policy = exchange.sampler.policy

@@ -1,7 +1,7 @@
-"""Errors that the web framework makes (404, 405, 401, 422, a bug of ours), as the caller's own library prints them.
+"""Errors from the web framework (404, 405, 401, 422, a bug of ours), in the format that the caller's library prints.
 
-OpenAI's clients read ``{"error": {"message", ...}}``, Anthropic's ``{"type": "error", "error": {...}}``, OTLP exporters
-a Status in the encoding of their request. Anyone who has a base URL that is nearly right is told the right one.
+OpenAI's clients read ``{"error": {"message", ...}}``, Anthropic's ``{"type": "error", "error": {...}}``, and OTLP
+exporters a Status in the encoding of their request. A base URL that is nearly right is answered with the right one.
 """
 
 import logging
@@ -29,7 +29,7 @@ _CODES = {401: "invalid_api_key", 404: "no_such_route", 405: "method_not_allowed
 
 
 def answer_in_the_callers_shape(app: FastAPI) -> None:
-    """Have an app's own errors written by :func:`shaped`."""
+    """Make an app's own errors go through :func:`shaped`."""
 
     async def refused(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -47,12 +47,12 @@ def answer_in_the_callers_shape(app: FastAPI) -> None:
         return shaped(request, 422, "; ".join(said))
 
     async def failed(request: Request, error: Exception) -> Response:
-        # The traceback is the server's to log; what a bug says may hold what others sent.
+        # The server logs the traceback; an exception's message may contain other users' data.
         sentence = f"the daemon failed on this request ({type(error).__name__}): a bug of its own, its log says more"
         return shaped(request, 500, sentence)
 
     async def gone(request: Request, error: Exception) -> Response:
-        return Response(status_code=400)  # who hung up in the middle of a body reads no answer, and it is not a bug
+        return Response(status_code=400)  # the client hung up in the middle of a body; not a bug
 
     app.add_exception_handler(ClientDisconnect, gone)
     app.add_exception_handler(HTTPException, refused)
@@ -61,7 +61,7 @@ def answer_in_the_callers_shape(app: FastAPI) -> None:
 
 
 def shaped(request: Request, status: int, sentence: str, headers: Mapping[str, str] | None = None) -> Response:
-    """Return an error as whoever sent the request reads it."""
+    """Return an error in the format that the sender of the request reads."""
     path = request.scope["path"]
     if path in otlp_answers.PATHS:
         return otlp_answers.refusal(otlp_answers.media_type_of(request.headers), status, sentence, headers)
@@ -76,7 +76,7 @@ def _kind(status: int) -> str:
 
 
 def _allowed(app: FastAPI, request: Request) -> set[str]:
-    """Of every route with this path: the framework names those of the first one."""
+    """Return the methods of every route with this path; the framework lists only those of the first one."""
     return {
         method
         for route in app.routes

@@ -1,7 +1,7 @@
-"""Parts of a prompt that are not text: refused with a sentence where the policy's model cannot see them.
+"""Non-text parts of a prompt: refused with a sentence if the policy's model cannot read them.
 
-A model that sees takes images that travel inside of the request, as ``data:`` URLs: what is trained must be what was
-shown, so an address whose content may change is not fetched, neither here nor by the engine.
+A vision-language model takes images sent inside the request, as ``data:`` URLs: training must use exactly the image
+that the model saw, so a URL whose content may change is not fetched, neither here nor by the engine.
 """
 
 import re
@@ -20,7 +20,7 @@ _DATA_URL = re.compile(r"data:image/[\w.+-]+;base64,")
 
 
 def refuse_unseen(request: EngineRequest, policy: ServedPolicy) -> None:
-    """Refuse what the policy's model does not see.
+    """Refuse parts that the policy's model cannot read.
 
     Raises:
         RefusalError: 400, naming the model and the part.

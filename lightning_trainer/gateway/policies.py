@@ -1,7 +1,7 @@
-"""The policies that the gateway serves, and which of them a call is for.
+"""The policies that the gateway serves, and the choice among them for a call.
 
-A model that is the name of a policy (``POLICY``, ``POLICY@vN``) says it. Any other name is no word of ours: then the
-caller's agent says it, where a policy claims that agent.
+A policy's name as the model (``POLICY``, ``POLICY@vN``) decides. With any other model name, the policy that claims the
+caller's agent is chosen.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,28 +26,28 @@ def _nobody(_: str | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ServedPolicy:
-    """One policy and where it is answered."""
+    """A policy and the engine that answers its calls."""
 
     name: str
-    """What callers give as their model."""
+    """What callers pass as the model."""
     upstream: Upstream
     claims: Callable[[str | None], bool] = _nobody
-    """Whether an agent is the policy's."""
+    """Whether the policy claims an agent."""
     served_name: str = ""
-    """The engine's own name for it; ``name`` when empty."""
+    """The engine's name for it; ``name`` if empty."""
     old_versions: OldVersions | None = None
-    """Where ``POLICY@vN`` is answered that is not served any more; None: nowhere."""
+    """Where ``POLICY@vN`` is served if it is no longer live; None: nowhere."""
     canary: CanaryRoute | None = None
-    """Which rollouts a candidate answers, by ``old_versions``; None: none ever."""
+    """Which rollouts a candidate, served by ``old_versions``, answers; None if there never is one."""
     shadow: Shadow | None = None
-    """Has a candidate answer beside the live version; None: it never does."""
+    """Makes a candidate answer in addition to the live version; None: never."""
     sees: bool | None = None
-    """Whether its model takes images; None: not known, and the engine says."""
+    """Whether its model reads images; None: unknown, and the engine decides."""
     media_size_each: float | None = None
-    """Bytes of the largest image that is kept; None: any."""
+    """Size in bytes of the largest image that is kept; None: no limit."""
 
     def models(self, live: int | None) -> list[str]:
-        """Return the names that it can be called by; ``live``: the version that is served now."""
+        """Return the model names that callers may use; ``live``: the version that is served now."""
         kept = () if self.old_versions is None else self.old_versions.versions()
         versions = sorted({*kept, *(() if live is None else (live,))}, reverse=True)
         return [self.name, *(f"{self.name}@v{version}" for version in versions)]
@@ -55,15 +55,15 @@ class ServedPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What a call is for."""
+    """The policy and version that a call asks for."""
 
     policy: ServedPolicy
     version: int | None
-    """The one that the caller insists on."""
+    """The version that the caller requires; None: the live one."""
 
 
 class ServedPolicies:
-    """All of them, in the order of the configuration."""
+    """All served policies, in the order of the configuration."""
 
     def __init__(self, policies: Sequence[ServedPolicy]) -> None:
         self._policies = tuple(policies)
@@ -79,7 +79,7 @@ class ServedPolicies:
         """Return the policy of a call.
 
         Raises:
-            RefusalError: it names no model (400), or none that there is, and no policy claims its agent (404).
+            RefusalError: the call names no model (400), or an unknown one and no policy claims its agent (404).
         """
         if not self._policies:
             raise no_policy()

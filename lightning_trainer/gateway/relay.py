@@ -1,8 +1,8 @@
-"""A streamed response on its way from the engine to the caller, as soon as each piece arrives.
+"""A streamed response, relayed from the engine to the caller chunk by chunk.
 
-The record is committed before the chunk that ends the last choice goes out, so also before the end of the stream:
-whoever has read the end of a response finds it in the store. A caller who hangs up cancels the engine's request, and
-what had been sampled by then is recorded as incomplete.
+The record is committed before the chunk that ends the last choice goes out, and so before the end of the stream: a
+caller that has read the end of a response finds its record in the store. A caller that hangs up cancels the engine's
+request, and the tokens sampled so far are recorded as incomplete.
 """
 
 import logging
@@ -50,7 +50,8 @@ class RelayResponse(Response):
         self._ended = ended
         self._begun = False
         self._delivered = False
-        """Whether all that the engine sampled was sent: many clients hang up without waiting for the stream's end."""
+        """Whether everything that the engine sampled was sent: many clients hang up without waiting for the stream's
+        end."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         gone = "the caller disconnected"
@@ -89,7 +90,8 @@ class RelayResponse(Response):
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
     async def _pass_on(self, whole: list[bytes], send: Send) -> None:
-        """Send on what arrived at once as one piece; what ends the answer waits for its record, the rest does not."""
+        """Send everything that arrived together as one chunk; the end of the answer waits for its record, the rest does
+        not."""
         ready: list[bytes] = []
         exchange = self._exchange
         for event in whole:

@@ -1,8 +1,9 @@
-"""What the caller asked, and what the engine is asked in its stead: the same, plus token ids and log-probabilities.
+"""The caller's request, and the request sent to the engine in its place: the same, plus token ids and logprobs.
 
-A field is added only where the caller left it out or switched it off. A field that the caller got wrong is passed on,
-so that the engine refuses it as it would have without us. One is never the caller's: ``request_id``, of which the
-engine makes the response's id. Spans are joined and rewards found by that id, so nobody may choose or guess another's.
+A field is added only if the caller left it out or turned it off. A field with an invalid value is passed on, so that
+the engine refuses it as it would have without us. One field is never taken from the caller: ``request_id``, from which
+the engine makes the response's id. Spans are joined and rewards found by that id, so no caller may choose one or guess
+another's.
 """
 
 import secrets
@@ -18,7 +19,7 @@ from lightning_trainer.gateway.errors import RefusalError
 
 
 class EngineApi(StrEnum):
-    """The two routes of the engine that give exact token ids."""
+    """The two engine routes that return exact token ids."""
 
     CHAT = "/v1/chat/completions"
     COMPLETIONS = "/v1/completions"
@@ -26,31 +27,32 @@ class EngineApi(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """One call, in the words of the engine's API."""
+    """A call as a request to the engine's API."""
 
     api: EngineApi
     body: Mapping[str, Any]
-    """As the caller sent it, or as it was translated."""
+    """As the caller sent it, or as translated."""
     model: str
-    """As the caller named it; the response names it so as well."""
+    """The caller's name for the model, which the response repeats."""
     version: int | None
-    """The policy version that the caller insists on (``POLICY@vN``)."""
+    """The policy version that the caller requires (``POLICY@vN``)."""
     asked_token_ids: bool
     asked_logprobs: bool
     choices: int
     id_prefix: str | None = None
-    """What the response's id begins with where the caller's API is not the engine's; None leaves the engine's id."""
+    """Prefix of the response's id if the caller's API is not the engine's; None keeps the engine's id."""
     edited_from: int | None = None
-    """Prompt tokens from which the caller wants its context edited, which the gateway does not do; None: never."""
+    """Number of prompt tokens above which the caller wants its context edited, which the gateway does not do; None:
+    never."""
     accommodated: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any] | None] | None = None
-    """What to ask instead of a body for which the engine gave an error; None where the error stands."""
+    """The body to retry with after the engine refused one; None if its error stands."""
 
     @property
     def operation(self) -> str:
         return semconv.CHAT if self.api is EngineApi.CHAT else semconv.TEXT_COMPLETION
 
     def asking(self, sampling: Mapping[str, float]) -> "EngineRequest":
-        """Return the request with other sampling parameters, in the words of completions (``max_tokens`` ...)."""
+        """Return the request with other sampling parameters, named as in completions (``max_tokens`` ...)."""
         if not sampling:
             return self
         body = {**self.body, **sampling}
@@ -66,7 +68,7 @@ class EngineRequest:
         if self.api is EngineApi.COMPLETIONS:
             if body.get("logprobs") is None:
                 body["logprobs"] = 0  # of the sampled token alone
-        # `top_logprobs` without `logprobs` is the caller's mistake: the engine says so.
+        # `top_logprobs` without `logprobs` is the caller's mistake, and the engine reports it.
         elif not self.asked_logprobs and body.get("logprobs") in (None, False) and not body.get("top_logprobs"):
             body["logprobs"] = True
             body["top_logprobs"] = 0
@@ -76,14 +78,14 @@ class EngineRequest:
         """Return the body for the engine's ``/tokenize`` that renders the prompt of this chat."""
         named = ("messages", "tools", "chat_template", "chat_template_kwargs")
         body = {"model": served_name, **{name: self.body[name] for name in named if name in self.body}}
-        if (effort := self.body.get("reasoning_effort")) is not None:  # as the engine tells the template of it
+        if (effort := self.body.get("reasoning_effort")) is not None:  # as the engine passes it to the template
             told = {"reasoning_effort": effort, "enable_thinking": effort != "none"}
             own = body.get("chat_template_kwargs")
             body["chat_template_kwargs"] = {**told, **own} if isinstance(own, Mapping) else told
         return orjson.dumps(body)
 
     def instead(self, status: int, raw: bytes | None) -> "EngineRequest | None":
-        """Return what to ask after an answer of the engine; None where that answer is the caller's."""
+        """Return the request to retry with after an answer of the engine; None if the caller gets that answer."""
         if self.accommodated is None or status != 400:
             return None
         try:
@@ -111,7 +113,7 @@ def read_body_object(raw: bytes) -> dict[str, Any]:
     if raw.count(b"[") + raw.count(b"{") > _MAY_BE_DEEP:
         try:
             orjson.dumps(body)
-        except TypeError as error:  # it reads what is nested four times as deep as what it writes
+        except TypeError as error:  # the parser accepts four times the nesting that the encoder does
             raise RefusalError(400, f"the body is nested too deeply: {error}", code="invalid_json") from error
     return body
 
@@ -119,14 +121,14 @@ def read_body_object(raw: bytes) -> dict[str, Any]:
 def engine_request(
     body: dict[str, Any], *, version: int | None, api: EngineApi = EngineApi.CHAT, id_prefix: str | None = None
 ) -> EngineRequest:
-    """Read a body in the engine's words.
+    """Read a body as a request to the engine.
 
     Args:
         body: with a model that is served here (``policies.ServedPolicies.choose``).
-        version: the one that its model insists on.
+        version: the version that its model name requires.
 
     Raises:
-        RefusalError: it asks what has no exact record (400).
+        RefusalError: it asks for something that cannot be recorded exactly (400).
     """
     count = body.get("n")
     if api is EngineApi.COMPLETIONS:
@@ -168,7 +170,7 @@ def _one_prompt(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def no_policy() -> RefusalError:
-    """404 of a daemon that only records: another try would not help."""
+    """Return the 404 of a daemon that only records: a retry would not help."""
     return RefusalError(
         404,
         "this daemon only records: its configuration has no [[policy]], so it serves no model; leave the client's base "
@@ -179,7 +181,7 @@ def no_policy() -> RefusalError:
 
 
 def unknown_model(model: str, known: list[str], unclaimed: str = "") -> RefusalError:
-    """404 that names what is served; ``unclaimed`` says why the caller's agent did not decide."""
+    """Return a 404 that names the served models; ``unclaimed`` says why the caller's agent did not decide."""
     if not known:
         return no_policy()
     return RefusalError(

@@ -28,10 +28,10 @@ def gateway_router(
     """Return the routes; the router's lifespan owns the connections to the engines.
 
     Args:
-        policies: which there are, the first that claims an agent having it.
-        sink: where records of calls are made durable.
-        max_body_bytes: of a request; more is answered 413.
-        max_concurrent: calls in flight; more are answered 429.
+        policies: the served policies; the first that claims an agent gets its calls.
+        sink: makes records of calls durable.
+        max_body_bytes: limit on a request's body; more is answered 413.
+        max_concurrent: limit on calls in flight; more are answered 429.
     """
     served = ServedPolicies(policies)
     handler = GatewayHandler(served, sink, max_body_bytes, Slots(max_concurrent), Retries())

@@ -1,8 +1,8 @@
-"""A candidate beside the live version: calls of chosen live rollouts are asked once more, and nobody waits for it.
+"""Shadow mode: calls of chosen live rollouts are repeated on a candidate, and no caller waits for its answers.
 
-The live answer is on its way before the candidate is asked. So many calls run at once at most; one that comes when they
-all do is not asked, and counted. What the candidate answers is recorded with a rollout and attempt of its own, in the
-mode ``shadow``, which nothing trains; the caller never sees any of it.
+The live answer is on its way before the candidate is called. The number of shadow calls in flight is limited; a call
+that exceeds the limit is not repeated, and counted. The candidate's answers are recorded under a rollout and an attempt
+of their own, in the mode ``shadow``, which is never trained; the caller never sees them.
 """
 
 import asyncio
@@ -32,27 +32,27 @@ _MARK = ".shadow-v"
 
 
 def shadow_id(name: str, version: int) -> str:
-    """Return what the shadow of a rollout, attempt or group is called."""
+    """Return the name of the shadow of a rollout, attempt, or group."""
     return f"{name}{_MARK}{version}"
 
 
 def shadowed(name: str, version: int) -> str | None:
-    """Return whose shadow is called so; None: it is no shadow of that candidate."""
+    """Return the name whose shadow this is; None if it is not a shadow of that candidate."""
     live, mark, number = name.rpartition(_MARK)
     return live if mark and number == str(version) else None
 
 
 def shadow_trace(attempt_id: str) -> tuple[str, str]:
-    """Return the trace of a shadow attempt and its root span in it."""
+    """Return the trace id of a shadow attempt and the id of its root span."""
     digest = hashlib.blake2b(attempt_id.encode(errors="replace"), digest_size=24).hexdigest()
     return digest[:32], digest[32:]
 
 
 class Shadow:
-    """Repeats calls of one policy."""
+    """Repeats calls of one policy on its candidate."""
 
     def __init__(self, route: CanaryRoute, old_versions: OldVersions, sink: SpanSink, *, at_once: int) -> None:
-        """``sink``: where records of calls are made durable."""
+        """``sink``: makes records of calls durable."""
         self._route = route
         self._old_versions = old_versions
         self._sink = sink
@@ -60,7 +60,7 @@ class Shadow:
         self._running: set[asyncio.Task[None]] = set()
 
     def repeat(self, request: EngineRequest, caller: Caller, policy: str, served_name: str) -> None:
-        """Have the candidate answer as well, if the rollout is one of those; returns at once and raises nothing."""
+        """Repeat the call on the candidate if its rollout is a shadowed one; returns at once and never raises."""
         version = self._route.shadow_for(caller.attributes)
         if version is None or semconv.ATTEMPT_ID not in caller.attributes:
             return
@@ -72,7 +72,7 @@ class Shadow:
         task.add_done_callback(self._running.discard)
 
     async def close(self) -> None:
-        """Stop what is under way."""
+        """Cancel the calls in flight."""
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
@@ -85,10 +85,10 @@ class Shadow:
                 await self._ask(version, request, caller, policy, served_name)
         except (EngineError, PublicationError, RefusalError, TimeoutError, orjson.JSONDecodeError) as error:
             self._route.failed += 1
-            _log.info("%s@v%d did not answer beside the live version: %s", policy, version, error)
-        except Exception:  # nobody waits for it, so nobody else would say it
+            _log.info("%s@v%d did not answer a shadow call: %s", policy, version, error)
+        except Exception:  # a background task: only this log reports it
             self._route.failed += 1
-            _log.exception("a call of %s@v%d beside the live version ended in an error", policy, version)
+            _log.exception("a shadow call of %s@v%d failed with an unexpected error", policy, version)
 
     async def _ask(self, version: int, request: EngineRequest, caller: Caller, policy: str, served_name: str) -> None:
         lease = await self._old_versions.lease(version)
@@ -111,14 +111,14 @@ class Shadow:
 
 
 def _beside(caller: Caller, version: int) -> Caller:
-    """Return who the record says has called: the shadow of the rollout."""
+    """Return the caller for the record: the rollout's shadow."""
     said: Mapping[str, str] = caller.attributes
     attributes = {
         name: value for name, value in said.items() if name not in (semconv.SEQUENCE, semconv.SEQUENCE_STARTED)
     }
     for name in (semconv.ROLLOUT_ID, semconv.ATTEMPT_ID):
         attributes[name] = shadow_id(attributes[name], version)
-    attributes[semconv.GROUP_ID] = attributes[semconv.ATTEMPT_ID]  # it is compared with nothing in training
+    attributes[semconv.GROUP_ID] = attributes[semconv.ATTEMPT_ID]  # training compares it with nothing
     attributes[semconv.ROLLOUT_MODE] = RolloutMode.SHADOW.value
     trace_id, root = shadow_trace(attributes[semconv.ATTEMPT_ID])
     return Caller(trace_id, root, attributes)

@@ -1,8 +1,8 @@
-"""Whether records that name one response id can be of one call: nothing that both of them state may differ.
+"""Whether records with the same response id can describe one call: they must not contradict each other.
 
-A response id alone does not say so: some servers number their answers from a small range or give all of them the same
-id, and some let the caller choose it. Stated besides the id are the attempt, the tokens and the time; and one
-instrumentation makes one span of a call, so two spans of one scope are two calls unless one lies inside of the other.
+A response id alone is no proof: some servers number their answers from a small range or give all of them the same id,
+and some let the caller choose it. The other evidence is the attempt, the tokens, and the time. One instrumentation
+makes one span per call, so two spans of one scope are two calls unless one encloses the other.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,13 +16,14 @@ from lightning_trainer.ingest.dialects.dialect import ModelCall
 from lightning_trainer.ingest.dialects.tokens import token_bytes
 
 _APART_NS = 1_000_000_000
-"""Records of one process share a clock, and lie inside of each other; the gateway's clock may be another machine's."""
+"""Tolerance in time: records of one process share a clock and nest exactly; the gateway may have another machine's
+clock."""
 _COMPARED_AT_ONCE = 64
-"""Records with one response id that are compared with each other, of those that are near in time; bounds the work."""
+"""Limits the work: the number of records with one response id, close in time, that are compared with each other."""
 
 
 class Statement(NamedTuple):
-    """What one record says of which call it is of."""
+    """The evidence in a record about which call it describes."""
 
     trace_id: str
     span_id: str
@@ -32,9 +33,9 @@ class Statement(NamedTuple):
     rollout_id: str | None
     attempt_id: str | None
     tokens: tuple[bytes, ...] | None
-    """Packed ids of the prompt, then of each choice, empty where missing; None where the record has words only."""
+    """Packed ids of the prompt, then of each choice, empty where missing; None if the record has only text."""
     whole: bool
-    """False: the record ends before the answer does, so its tokens may be the first of them only."""
+    """False if the record ends before the answer does, so its tokens may be only the first of them."""
 
     @property
     def key(self) -> SpanKey:
@@ -46,7 +47,7 @@ class Statement(NamedTuple):
 
 
 def statement_of(record: ModelCall, identities: Mapping[SpanKey, Identity]) -> Statement:
-    """Return what the record states."""
+    """Return the evidence in the record."""
     span = record.span
     key = key_of(span)
     identity = identities[key]
@@ -63,14 +64,14 @@ def statement_of(record: ModelCall, identities: Mapping[SpanKey, Identity]) -> S
 
 
 def apart(one: Statement, other: Statement) -> bool:
-    """Whether two records are of two calls wherever they lie: of two attempts, or both the gateway's own."""
+    """Whether two records are of two calls in any case: of two attempts, or both from the gateway."""
     if one.by_gateway and other.by_gateway:
         return True
     return _differ(one.rollout_id, other.rollout_id) or _differ(one.attempt_id, other.attempt_id)
 
 
 def other_tokens(one: Statement, other: Statement) -> bool:
-    """Whether both state tokens that cannot be of one answer; of an answer cut short they are the first ones."""
+    """Whether the records' tokens cannot be of one answer; an answer that was cut short has the first tokens of it."""
     if one.tokens is None or other.tokens is None:
         return False
     (prompt, *choices), (other_prompt, *other_choices) = one.tokens, other.tokens
@@ -86,7 +87,7 @@ def other_tokens(one: Statement, other: Statement) -> bool:
 
 
 def differ(one: Statement, other: Statement) -> bool:
-    """Whether two records, neither of which lies inside of the other, are of two calls."""
+    """Whether two records, neither of which encloses the other, are of two calls."""
     if one.scope == other.scope or apart(one, other):
         return True
     if not (one.by_gateway or other.by_gateway) and _gap_ns(one, other) > _APART_NS:
@@ -97,29 +98,29 @@ def differ(one: Statement, other: Statement) -> bool:
 def parted(
     pieces: Sequence[Sequence[Statement]], nearest_above: Callable[[], Mapping[SpanKey, SpanKey | None]] = dict
 ) -> Iterator[list[int]]:
-    """Yield which pieces are of one call, each call as places in ``pieces``; they all name one response id.
+    """Yield the pieces that are of one call, each call as indexes into ``pieces``; all have the same response id.
 
-    Linear in the number of pieces where few run at the same time, whatever they name.
+    Linear in the number of pieces if few overlap in time, whatever their evidence.
 
     Args:
-        pieces: records that are known to be of one call, oldest call first.
-        nearest_above: says for each record the nearest of the others that it lies inside of; asked only in doubt.
+        pieces: groups of records that are known to be of one call, oldest call first.
+        nearest_above: returns for each record the nearest of the others that encloses it; called only in doubt.
     """
     records = [record for piece in pieces for record in piece]
     if len(records) <= _COMPARED_AT_ONCE and not any(
         differ(one, other) for position, one in enumerate(records) for other in records[position + 1 :]
     ):
-        yield list(range(len(pieces)))  # nearly always
+        yield list(range(len(pieces)))  # the usual case
         return
     groups = _Groups(pieces, nearest_above())
-    # The surest first: what lies inside of what, then equal tokens, then equal times.
+    # The strongest evidence first: nesting, then equal tokens, then equal times.
     for one, other in (*groups.inside(), *groups.with_equal_tokens(), *groups.at_one_time()):
         groups.unite(one, other)
     yield from groups.places()
 
 
 class _Groups:
-    """Pieces that are put together two by two, as long as no two of their records differ."""
+    """Pieces that are merged pairwise, as long as no two of their records contradict each other."""
 
     def __init__(self, pieces: Sequence[Sequence[Statement]], nearest_above: Mapping[SpanKey, SpanKey | None]) -> None:
         self._pieces = pieces
@@ -134,7 +135,7 @@ class _Groups:
         return (sorted(places) for root, places in enumerate(self._places) if self._find(root) == root)
 
     def inside(self) -> list[tuple[int, int]]:
-        """Pairs of which one lies inside of the other; the last try inside of a call is what it came to."""
+        """Yield pairs in which one encloses the other; the last retry inside a call is the one that gave its result."""
         place_of = {record.key: place for place, piece in enumerate(self._pieces) for record in piece}
         found = [
             (place_of[above], place)
@@ -177,7 +178,7 @@ class _Groups:
 
     def _differ(self, one: Statement, other: Statement) -> bool:
         if self._above.get(one.key) == other.key or self._above.get(other.key) == one.key:
-            # What a call's own span has inside of it is of that call, though one of the two be wrong about the tokens.
+            # A record inside a call's own span is of that call, even if one of the two has wrong tokens.
             return apart(one, other)
         return differ(one, other)
 
@@ -195,7 +196,7 @@ class _Groups:
 
 
 by_start = attrgetter("start_ns", "trace_id", "span_id")
-"""Sort key of statements."""
+"""Sort key of evidence, by start time."""
 
 
 def _gap_ns(one: Statement, other: Statement) -> int:

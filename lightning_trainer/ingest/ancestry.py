@@ -1,7 +1,7 @@
-"""Who a span belongs to: its own attributes, else those of the nearest span above it that has them.
+"""The identity of a span: from its own attributes, else from the nearest ancestor that has them.
 
-Linear in the number of spans and without recursion: each span is resolved once, when someone asks for it, a chain from
-its top down. A parent that is not among the spans, or a chain that runs in a circle, ends the search.
+Linear in the number of spans and without recursion: each span is resolved once, on demand, a chain from its top down.
+The search ends at a parent that is not among the spans, and at a cycle.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,25 +21,26 @@ SpanKey = tuple[str, str]
 
 
 class Identity(NamedTuple):
-    """None where neither the span nor anything above it says."""
+    """Agent, rollout, and attempt of a span; None where neither the span nor an ancestor says."""
 
     agent: str | None = None
     rollout_id: str | None = None
     attempt_id: str | None = None
     agent_source: str | None = None
-    """How the agent was recognized, as the source of its name says; None where no source says."""
+    """How the agent was recognized, by the source of its name; None if unknown."""
 
     @property
     def complete(self) -> bool:
-        """Whether nothing above can add to it."""
+        """Whether no ancestor can add to it."""
         return self.agent is not None and self.rollout_id is not None and self.attempt_id is not None
 
     def else_from(self, other: "Identity") -> "Identity":
-        """Fill what is missing, unless ``other`` is of another rollout or attempt: then it says nothing of this one."""
+        """Fill in what is missing, unless ``other`` is of another rollout or attempt and so says nothing about this
+        one."""
         return _filled(self, other)
 
 
-@lru_cache(maxsize=1024)  # few are different, and many spans have the same
+@lru_cache(maxsize=1024)  # there are few distinct values, shared by many spans
 def _filled(own: Identity, other: Identity) -> Identity:
     if _differ(own.rollout_id, other.rollout_id) or _differ(own.attempt_id, other.attempt_id):
         return own
@@ -60,12 +61,12 @@ key_of: Callable[[Span], SpanKey] = attrgetter("trace_id", "span_id")
 
 
 def resolve_identities(spans: Mapping[SpanKey, Span]) -> Mapping[SpanKey, Identity]:
-    """Return the identity of every span: a mapping that works out what it is asked for."""
+    """Return the identity of every span, as a mapping that computes entries on demand."""
     return _Identities(spans)
 
 
 class _Identities(dict[SpanKey, Identity]):
-    """Has those that were asked for, and what lies above them."""
+    """A cache of the identities that were requested, and of their ancestors'."""
 
     def __init__(self, spans: Mapping[SpanKey, Span]) -> None:
         self._spans = spans
@@ -87,7 +88,7 @@ class _Identities(dict[SpanKey, Identity]):
         return above
 
     def _own(self, span: Span) -> Identity:
-        """What the span itself says; equal ones are one object, since few are different."""
+        """Return the identity from the span's own attributes; equal ones are one object, because few are distinct."""
         naming = dialect_of(span).naming(span)
         agent, source = (None, None) if naming is None else (naming.agent, naming.source)
         said = (agent, text(span, semconv.ROLLOUT_ID), text(span, semconv.ATTEMPT_ID), source)
@@ -107,28 +108,28 @@ def _parent(span: Span) -> SpanKey | None:
 def unique(spans: Sequence[Span]) -> dict[SpanKey, Span]:
     """Return the spans by key: trace by trace, each by start time, whatever the order of delivery.
 
-    What lies together in memory is read together: in order of time, the traces of many rollouts that ran side by side
-    would take turns, and every later stage would wait for memory.
+    This order is for locality: spans of a trace are read together, so they should be together in memory. In order of
+    time, the traces of concurrent rollouts would interleave, and every later stage would wait for memory.
     """
     ordered = sorted(spans, key=attrgetter("trace_id", "start_ns", "span_id"))
     return dict(zip(map(key_of, ordered), ordered, strict=True))
 
 
 def outer_of(span: Span) -> SpanKey | None:
-    """Return the span of another tracer that a model call of our client was made in, None where there was none."""
+    """Return the span of another tracer that encloses a model call of our client; None if there is none."""
     trace_id, _, span_id = (text(span, semconv.OUTER_SPAN) or "").partition("-")
     return (trace_id, span_id) if span_id else None
 
 
 def enclosing(spans: Mapping[SpanKey, Span], records: Collection[SpanKey]) -> dict[SpanKey, SpanKey]:
-    """Return for each span that is a record of a call, or lies inside of one, the innermost such record."""
+    """Return for each span the innermost record of a call that it is, or that encloses it."""
     found: dict[SpanKey, SpanKey] = {key: key for key in records}
     beyond: set[SpanKey] = set()
     for start in spans:
         chain: list[SpanKey] = []
         key: SpanKey | None = start
         while key is not None and key in spans and key not in found and key not in beyond:
-            beyond.add(key)  # also ends a circle
+            beyond.add(key)  # also ends a cycle
             chain.append(key)
             key = _parent(spans[key])
         if key in found:
@@ -140,7 +141,7 @@ def enclosing(spans: Mapping[SpanKey, Span], records: Collection[SpanKey]) -> di
 
 
 def nearest_above(spans: Mapping[SpanKey, Span], wanted: Collection[SpanKey]) -> dict[SpanKey, SpanKey | None]:
-    """Return for each span the nearest one above it that is wanted; each chain is walked once, a circle ends."""
+    """Return for each span its nearest wanted ancestor; each chain is walked once, and a cycle ends."""
     above: dict[SpanKey, SpanKey | None] = {}
     for start in wanted:
         chain: list[SpanKey] = []

@@ -1,8 +1,8 @@
-"""Joined records to calls: one for each choice of each response, with the grade of fidelity that its record has.
+"""Joined records to calls: one for each choice of each response, graded by the fidelity of its record.
 
-The gateway's record is the authority on tokens and version, the client's span on identity; either alone is a call.
-What has no token ids becomes a call of the grade ``text_only``. What was said in it is not kept here: code that needs
-the words (to tokenize them again, say) asks the dialect of its span for the conversation.
+The gateway's record is the authority on tokens and version, the client's span on identity; either alone is a call. A
+call without token ids gets the grade ``text_only``. The text is not kept here: code that needs it (to retokenize it,
+say) asks the dialect of the call's span for the conversation.
 """
 
 import math
@@ -26,15 +26,15 @@ from lightning_trainer.types import AttributeValue, Call, Fidelity, Media, Span
 
 
 class JoinedCall(NamedTuple):
-    """One call with everything that was recorded of it."""
+    """A call with all of its records."""
 
     records: tuple[ModelCall, ...]
-    """The most faithful one first: it gives tokens, version and times."""
+    """The most faithful one first: tokens, version, and times come from it."""
     identities: Mapping[SpanKey, Identity]
 
     @property
     def identity(self) -> Identity:
-        """Of the first record that knows, for agent and attempt each; the others are not asked when it knows both."""
+        """Return agent and attempt, each from the first record that has it; stops when both are known."""
         identity = self.identities[key_of(self.records[0].span)]
         for record in self.records[1:]:
             if identity.complete:
@@ -44,7 +44,7 @@ class JoinedCall(NamedTuple):
 
     @property
     def agent_source(self) -> str | None:
-        """How the agent was recognized, as the first record of it says that says so."""
+        """Return how the agent was recognized, from the first record that says."""
         identity = self.identities[key_of(self.best.span)]
         for record in self.records[1:]:
             identity = identity.else_from(self.identities[key_of(record.span)])
@@ -62,14 +62,14 @@ class JoinedCall(NamedTuple):
 
 
 def joined_calls(spans: Mapping[SpanKey, Span], identities: Mapping[SpanKey, Identity]) -> Iterator[JoinedCall]:
-    """Yield every call that any dialect tells of, once; read one by one, its spans are still in the cache."""
+    """Yield every call in any dialect, once; lazily, so that its spans are still in the CPU cache."""
     records = [record for span in spans.values() if (record := dialect_of(span).model_call(span)) is not None]
     for group in join(records, spans, identities):
         yield JoinedCall(group, identities)
 
 
 def read_calls(joined: Iterable[JoinedCall], problems: list[str]) -> tuple[Call, ...]:
-    """Return the calls by start time; what contradicts itself is added to ``problems``, one sentence each."""
+    """Return the calls by start time; contradictions are added to ``problems``, one sentence each."""
     calls: list[Call] = []
     for call in joined:
         _report_contradictions(call, problems)
@@ -90,7 +90,7 @@ def _with_own_ids(calls: list[Call]) -> list[Call]:
 
 
 def span_names(keys: Collection[SpanKey]) -> dict[SpanKey, str]:
-    """Return what spans are called whose ids do not tell them apart: span ids are unique in a trace only."""
+    """Return names for spans whose span ids are ambiguous: span ids are unique only within a trace."""
     known = set(keys)
     counts = Counter(span_id for _, span_id in known)
     if len(counts) == len(known):
@@ -99,7 +99,7 @@ def span_names(keys: Collection[SpanKey]) -> dict[SpanKey, str]:
 
 
 def fidelity_of(tokens: Tokens, choice: Choice) -> Fidelity:
-    """Grade what an engine said: its ids are exact, and without any there is text at most."""
+    """Return the grade of an engine's tokens: its ids are exact; without ids there is at most text."""
     return Fidelity.EXACT if tokens.prompt_ids or choice.response_ids else Fidelity.TEXT_ONLY
 
 
@@ -119,7 +119,7 @@ def _choices(joined: JoinedCall, problems: list[str]) -> list[Call]:
     asked = asked_of(span)
     server, model = (None, None) if policy is not None else server_of(span)
     drawn = [drawn_from(span, c.index, c.response_ids, complete, asked, problems) for c in tokens.choices]
-    # By position: naming twenty fields takes longer than setting them.
+    # Positional, because passing twenty keyword arguments takes longer than setting the fields.
     return [
         Call(
             f"{span.span_id}/{choice.index}",
@@ -163,7 +163,7 @@ def _state(records: Sequence[ModelCall]) -> str | None:
 
 
 def server_of(span: Span) -> tuple[str | None, str | None]:
-    """Return where a call went (``host:port``) and which model answered, by a client's record of it."""
+    """Return where a call went (``host:port``) and which model answered, according to the client's record."""
     attributes = span.attributes
     host, port = attributes.get(semconv.SERVER_ADDRESS), attributes.get(semconv.SERVER_PORT)
     model = attributes.get(semconv.RESPONSE_MODEL) or attributes.get(semconv.REQUEST_MODEL)
@@ -189,7 +189,7 @@ def _temperature(value: AttributeValue | None) -> float:
 
 
 def tokens_of(record: ModelCall) -> Tokens:
-    """Return the tokens that the record has; choices without any where it has words only."""
+    """Return the record's tokens; choices without tokens if it has only text."""
     if record.span.scope == semconv.GATEWAY_SCOPE or carries_tokens(record.span):
         tokens = read_tokens(record.span)
         if record.dialect == lightning.NAME:
@@ -214,7 +214,7 @@ def _compare(client: Span, gateway: Span, problems: list[str]) -> None:
     if not carries_tokens(gateway) or gateway.attributes.get(semconv.STREAM_COMPLETE) is False:
         return
     if client.attributes.get(semconv.STREAM_COMPLETE) is False:
-        return  # the caller stopped listening: it has a part of what the engine sampled
+        return  # the caller stopped reading: it has part of what the engine sampled
     seen, recorded = read_tokens(client), read_tokens(gateway)
     same_prompt = seen.prompt_ids == recorded.prompt_ids
     if not same_prompt or [c.response_ids for c in seen.choices] != [c.response_ids for c in recorded.choices]:
@@ -225,9 +225,9 @@ def _compare(client: Span, gateway: Span, problems: list[str]) -> None:
 
 
 def without_abandoned(calls: Iterable[Call], spans: Iterable[Span]) -> tuple[Call, ...]:
-    """Return the calls, in order, with those whose answer nobody read to the end marked as not complete.
+    """Return the calls, in order; those whose caller did not read the answer to its end are marked as incomplete.
 
-    A committed record cannot be changed, so the gateway writes a span below it (``lightning.call.abandoned``) when the
+    A committed record cannot be changed, so the gateway adds a child span (``lightning.call.abandoned``) when the
     caller turns out to have given the call up.
     """
     given_up = {

@@ -1,17 +1,18 @@
-"""Which records are of one and the same call.
+"""Joining: which records describe the same call.
 
-An agent may be watched by several instrumentations at several heights: a LangChain span around an OpenAI client's span
-around our client's around the gateway's record, in one trace or in several. Rules, the first that applies:
+Several instrumentations may observe an agent at several levels: a LangChain span around an OpenAI client's span around
+our client's around the gateway's record, in one trace or in several. The first rule that applies decides:
 
-1. The same response id is the same call, in whatever traces (LangChain's callbacks and the client's patches do not
-   share one, nor do two tracer providers), unless the records state different things: ``agreement.py``.
-2. A record without an id around others is of the last of them: the ones before it were tries that failed. One without
-   an id inside of another is of that one, where it is the last in it. Two different response ids are never one call.
-   A call of our client lies inside of the other tracer's span that it says it was made in, though the traces are two.
-3. A record without an id is of the one that began or ended inside of it (or it inside of that), was written by another
-   instrumentation, has the same parent or the very same words, and is the nearest in time.
+1. Records with the same response id are the same call, in whatever traces (LangChain's callbacks and the client's
+   patches do not share one, nor do two tracer providers), unless they contradict each other: ``agreement.py``.
+2. A record without an id that encloses others belongs to the last of them: the ones before it were failed tries. A
+   record without an id inside another belongs to that one if it is the last in it. Two different response ids are never
+   one call. A call of our client counts as inside the other tracer's span in which it says it was made, even across
+   traces.
+3. A record without an id belongs to the record that began or ended inside it (or in which it did), was written by
+   another instrumentation, has the same parent or exactly the same text, and is the nearest in time.
 
-Records that name two attempts are never of one call. Sorting apart, time is linear in the number of records, as long
+Records that name two attempts are never one call. Apart from sorting, time is linear in the number of records, as long
 as calls without ids do not all overlap.
 """
 
@@ -45,16 +46,16 @@ def join(
     """Yield the calls, each with all of its records, the most faithful one first.
 
     Args:
-        records: of the spans that are model calls.
-        spans: all spans, for what lies between the records.
-        identities: who each span belongs to.
+        records: from the spans that are model calls.
+        spans: all spans, to find those between the records.
+        identities: the identity of each span.
     """
     by_response: dict[str | None, list[ModelCall]] = {}
     for record in records:
         by_response.setdefault(record.response_id, []).append(record)
     without_id = by_response.pop(None, [])
     groups = (group for found in by_response.values() for group in _of_one_id(found, spans, identities))
-    if without_id:  # else nothing is asked of nesting and time
+    if without_id:  # otherwise nesting and time are not needed
         groups = _Joining([*groups, *([record] for record in without_id)], spans, identities).groups()
     for group in groups:
         yield _most_faithful_first(group)
@@ -63,7 +64,7 @@ def join(
 def _of_one_id(
     found: list[ModelCall], spans: Mapping[SpanKey, Span], identities: Mapping[SpanKey, Identity]
 ) -> Iterator[list[ModelCall]]:
-    """Yield the calls among the records of one response id: nearly always one."""
+    """Yield the calls among the records with one response id: nearly always a single call."""
     if len(found) == 1 or (len(found) == 2 and _plainly_one(*found)):
         yield found
         return
@@ -75,7 +76,8 @@ def _of_one_id(
 
 
 def _plainly_one(one: ModelCall, other: ModelCall) -> bool:
-    """The usual pair, told without reading whose it is: a client's span and, inside of it, the gateway's record."""
+    """Whether this is the usual pair, recognized without reading identities: a client's span that encloses the
+    gateway's record."""
     span, inner = one.span, other.span
     if inner.scope != semconv.GATEWAY_SCOPE:
         span, inner = inner, span
@@ -88,7 +90,7 @@ def _plainly_one(one: ModelCall, other: ModelCall) -> bool:
 
 
 def _most_faithful_first(group: Sequence[ModelCall]) -> tuple[ModelCall, ...]:
-    if len(group) == 2:  # nearly always the gateway's record and the client's, which the first question tells apart
+    if len(group) == 2:  # nearly always the gateway's record and the client's, which the first check settles
         one, other = group
         by_gateway = one.span.scope == semconv.GATEWAY_SCOPE
         if by_gateway != (other.span.scope == semconv.GATEWAY_SCOPE):
@@ -97,21 +99,22 @@ def _most_faithful_first(group: Sequence[ModelCall]) -> tuple[ModelCall, ...]:
 
 
 def faithfulness(record: ModelCall) -> tuple:
-    """Sort key: the gateway knows tokens and version, then comes who has tokens, then who is nearest to the wire."""
+    """Sort key: the gateway's record first, then records with token ids, then those closest to the wire."""
     span = record.span
     return (
         not lightning.is_gateway(span),
         not carries_tokens(span),
         not lightning.is_ours(span),
         record.complete is False,
-        span.end_ns - span.start_ns,  # of nested records the inner one is the shorter
+        span.end_ns - span.start_ns,  # of nested records the inner one is shorter
         span.start_ns,
         key_of(span),
     )
 
 
 class _Joining:
-    """Rules 2 and 3, on what rule 1 left: calls with an id, each of one record or more, and records without."""
+    """Rules 2 and 3, applied to the result of rule 1: calls with an id, each with one record or more, and records
+    without."""
 
     def __init__(
         self, calls: Sequence[list[ModelCall]], spans: Mapping[SpanKey, Span], identities: Mapping[SpanKey, Identity]
@@ -126,7 +129,7 @@ class _Joining:
             self._members[places[0]] = places
             for place in places:
                 self._group[place] = places[0]
-        self._named = [record.response_id is not None for record in self._records]  # by root: whether one has an id
+        self._named = [record.response_id is not None for record in self._records]  # by root: has it an id?
         self._spans = spans
         self._identities = identities
         self._statements: dict[int, Statement] = {}
@@ -144,7 +147,7 @@ class _Joining:
         return place
 
     def _unite(self, one: int, other: int, differ: Callable[[Statement, Statement], bool]) -> None:
-        """Make two groups one, unless each has a response id (rule 1 has told them apart) or their records differ."""
+        """Merge two groups, unless each has a response id (rule 1 has decided about them) or their records differ."""
         low, high = sorted((self._root(one), self._root(other)))
         if low == high or (self._named[low] and self._named[high]):
             return
@@ -167,7 +170,7 @@ class _Joining:
         places = {key_of(record.span): place for place, record in enumerate(self._records)}
         above_of = nearest_above(self._spans, places)
         last_inside: dict[int, int] = {}
-        for place, record in enumerate(self._records):  # by start, so the last one stays
+        for place, record in enumerate(self._records):  # by start, so the last one wins
             above = above_of.get(key_of(record.span))
             if above is not None and places[above] != place:
                 last_inside[places[above]] = place
@@ -177,19 +180,19 @@ class _Joining:
             self._unite(outer, inner, apart)
 
     def _last_across_traces(self, places: Mapping[SpanKey, int]) -> dict[int, int]:
-        """Return for each record that our client made calls inside of, in a trace of its own, the last of them."""
+        """Return for each record with calls of our client inside it, in another trace, the last of those calls."""
         outer_of_place = {place: outer for place, one in enumerate(self._records) if (outer := outer_of(one.span))}
         if not outer_of_place:
             return {}
         inside = enclosing(self._spans, places)
         return {
-            places[inside[outer]]: place  # by start, so the last one stays
+            places[inside[outer]]: place  # by start, so the last one wins
             for place, outer in outer_of_place.items()
             if outer in inside
         }
 
     def _by_time(self) -> None:
-        """Apply rule 3 to every record without an id that no other rule has given a call."""
+        """Apply rule 3 to every record without an id that is still without a call."""
         starts = [record.span.start_ns for record in self._records]
         longest_ns = max(record.span.end_ns - record.span.start_ns for record in self._records)
         scopes = {root: {self._records[one].span.scope for one in members} for root, members in self._members.items()}
@@ -197,21 +200,21 @@ class _Joining:
             if record.response_id is not None or len(self._members[self._root(place)]) > 1:
                 continue
             span = record.span
-            # Whatever ended or began inside of this record began in this window.
+            # Any record that ended or began inside this one began in this window.
             window = range(bisect_left(starts, span.start_ns - longest_ns), bisect_right(starts, span.end_ns))
             nearest = self._nearest(place, window, scopes)
             if nearest is None:
                 continue
             both = scopes[self._root(place)] | scopes[self._root(nearest)]
             self._unite(place, nearest, _say_otherwise)
-            # Also where they say otherwise: no further record of that instrumentation is offered to this one.
+            # Also if they contradict each other: no further record of that instrumentation is considered for this one.
             scopes[self._root(place)] = both
 
     def _nearest(self, place: int, window: range, scopes: Mapping[int, set[str]]) -> int | None:
-        """Return the record in the window that is of the same call by rule 3 and nearest in time; None: there is none.
+        """Return the record in the window that rule 3 joins with this one, the nearest in time; None if there is none.
 
         Args:
-            scopes: of the records of each group, by its root.
+            scopes: the instrumentation scopes of each group's records, by its root.
         """
         span = self._records[place].span
         near = (
@@ -234,7 +237,7 @@ class _Joining:
         return siblings and one.parent_span_id is not None
 
     def _said(self, place: int) -> object:
-        """What was asked last and what was answered; None where the record has no words."""
+        """Return the last question and the answer; None if the record has no text."""
         if place not in self._words:
             record = self._records[place]
             said = _CONVERSATION[record.dialect](record.span)
@@ -249,7 +252,7 @@ def _say_otherwise(one: Statement, other: Statement) -> bool:
 
 
 def _plain(message: Mapping) -> list[tuple]:
-    """The words and the tool calls of a message; ids and order of keys differ between instrumentations."""
+    """Return the text and the tool calls of a message; ids and order of keys differ between instrumentations."""
     return [
         (part.get("name"), repr(part.get("arguments") or part.get("content") or part.get("response")))
         for part in message.get("parts") or ()

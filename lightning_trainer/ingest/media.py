@@ -1,7 +1,7 @@
-"""What of a prompt is not text: images, audio, files, by reference.
+"""Non-text parts of a prompt: images, audio, files, by reference.
 
-Read from ``gen_ai.input.messages``, as our client and the gateway write it; a content part of a kind that the GenAI
-conventions do not know is there as the agent sent it, so it is found by not being one of the kinds of text.
+Read from ``gen_ai.input.messages``, as our client and the gateway write it. A content part of a kind that the GenAI
+conventions do not know is stored as the agent sent it, so anything that is not a text kind counts.
 """
 
 import base64
@@ -28,14 +28,14 @@ _TEXT_KINDS = (
     "tool_call_response",
 )
 _OTHER_KIND = re.compile(rf'"type":\s*"(?!(?:{"|".join(_TEXT_KINDS)})")')
-"""In JSON, where a quote inside of a text is escaped, this can only stand outside of texts."""
+"""In JSON, where quotes inside text are escaped, this can occur only outside text."""
 _PLACES = ("uri", "url", "file_id", "file_uri")
 
 
 def media_of(span: Span) -> tuple[Media, ...]:
     """Return the references of a model call's prompt, in order."""
     said = span.attributes.get(semconv.INPUT_MESSAGES)
-    # Nearly every prompt is nothing but text, and reading JSON is the costly part.
+    # Nearly every prompt is pure text, and parsing the JSON is the costly part.
     if not isinstance(said, str) or _OTHER_KIND.search(said) is None:
         return ()
     return tuple(_reference(part) for message in objects(json_of(said)) for part in _other_parts(message.get("parts")))

@@ -1,9 +1,8 @@
-"""Spans to calls, attempts and evaluations: everything that the later stages ask of the stored spans.
+"""Spans to calls, attempts, and evaluations: the input of all later stages.
 
-Spans are stored as they came, in whatever dialect; here they are read (``dialects/``), joined where several
-instrumentations saw one call (``joining.py``) and graded (``calls.py``). Invariants: every call has an id of its own,
-and no tokens that were recorded are lost; the result depends neither on the order of the spans nor on duplicates; time
-is linear in their number.
+Spans are stored as they arrived, in any dialect. Here they are read (``dialects/``), joined if several instrumentations
+recorded one call (``joining.py``), and graded (``calls.py``). Invariants: every call has its own id, and no recorded
+token is lost; the result depends neither on the order of the spans nor on duplicates; time is linear in their number.
 """
 
 from collections.abc import Iterable, Sequence, Set
@@ -25,16 +24,16 @@ _EVALUATION_SPAN = "evaluate "
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the spans say, each part in an order of its own that depends on nothing but the spans."""
+    """The contents of the spans, each part in an order that depends only on the spans."""
 
     calls: tuple[Call, ...]
     """By start time."""
     attempts: tuple[Attempt, ...]
-    """Those whose root span is here, so they have ended; by start time."""
+    """Attempts whose root span has arrived, so they have ended; by start time."""
     evaluations: tuple[Evaluation, ...]
     """By time."""
     problems: tuple[str, ...]
-    """One sentence for each thing that contradicts itself or cannot be read."""
+    """One sentence for each contradiction and each unreadable part."""
 
 
 @without_garbage_collection()
@@ -43,7 +42,7 @@ def read_spans(spans: Sequence[Span]) -> Reading:
     known = unique(spans)
     identities = resolve_identities(known)
     problems: list[str] = []
-    # The few that say more than what was called; each look at all of the spans costs as much as reading some calls.
+    # The few spans that are more than calls; each pass over all spans costs as much as reading some calls.
     telling = [
         span
         for span in known.values()
@@ -56,7 +55,7 @@ def read_spans(spans: Sequence[Span]) -> Reading:
         for span in telling
         for event in span.events
         if event.name == semconv.EVALUATION_EVENT
-        # Feedback is a reward when the daemon has made one of it (`feedback/`).
+        # Feedback becomes a reward once the daemon has settled it (`feedback/`).
         and semconv.FEEDBACK_SOURCE not in event.attributes
         and (evaluation := _evaluation(span, event, identities[key_of(span)], roots, problems)) is not None
     ]
@@ -80,7 +79,7 @@ def _place(span: Span, identity: Identity) -> tuple[str | None, str | None]:
 
 def _read_attempts(spans: Iterable[Span], problems: list[str]) -> tuple[Attempt, ...]:
     ended: dict[str, tuple[Attempt, str]] = {}
-    # Oldest first, so of two roots the earlier one counts, as in the store.
+    # Oldest first, so that of two roots the earlier one counts, as in the store.
     for span in sorted(spans, key=attrgetter("start_ns", "trace_id", "span_id")):
         if span.attributes.get(semconv.ROLLOUT_ROOT) is not True:
             continue
@@ -99,9 +98,9 @@ def _read_attempts(spans: Iterable[Span], problems: list[str]) -> tuple[Attempt,
 
 
 def _evaluated(span: Span, roots: Set[SpanKey]) -> str | None:
-    """The span that an evaluation is about: the one above an `evaluate` span, else the one that carries the event.
+    """Return the span that an evaluation is about: the parent of an `evaluate` span, else the one with the event.
 
-    A rollout's root stands for the whole attempt, which the evaluation's attempt id says already.
+    A rollout's root stands for the whole attempt, which the evaluation's attempt id already names.
     """
     about = span.parent_span_id if span.name.startswith(_EVALUATION_SPAN) else span.span_id
     return None if about is None or (span.trace_id, about) in roots else about
@@ -149,7 +148,8 @@ def _source(span: Span) -> str | None:
 
 
 def _evaluated_name(span: Span, event: SpanEvent, name: str) -> str | None:
-    """Read from the event; an ``evaluate`` span has it too, so that the store finds it. A chat span's is its own."""
+    """Return the evaluation's name from the event; an ``evaluate`` span repeats it so that the store finds it. A chat
+    span's name is its own."""
     value = event.attributes.get(name)
     if value is None and span.name.startswith(_EVALUATION_SPAN):
         value = span.attributes.get(name)

@@ -1,7 +1,7 @@
-"""Spans before they are stored: every text in them redacted by the daemon's rules, whatever sent it.
+"""Redaction before storage: the daemon's rules are applied to every text in every span, whatever its source.
 
-Our own client redacts by its own rules before anything leaves its process; other tracers, what passes through the
-gateway, rewards, ends and judges do not. Names, ids, roles, types and numbers stay: they say what a span is.
+Our own client redacts by its own rules before anything leaves its process; other tracers, the gateway's records,
+rewards, ends, and judges do not. Names, ids, roles, types, and numbers are kept, because they identify a span.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 _OURS = frozenset((semconv.CLIENT_SCOPE, semconv.GATEWAY_SCOPE, semconv.GATEWAY_NOTE_SCOPE))
 _FEW = 4
-"""So many spans are redacted where they are; more in a thread, while the event loop goes on."""
+"""Up to this many spans are redacted inline; more in a thread, so that the event loop is not blocked."""
 _STRUCTURE = frozenset(
     {
         *("role", "type", "kind", "id", "name", "model", "system", "provider", "operation", "format", "language"),
@@ -31,11 +31,11 @@ _TOKENS = (".token_ids", ".logprobs", ".support", ".routed_experts")
 
 
 class RedactingSink:
-    """A sink in front of the store's. What cannot be redacted is left out of the span; the rest is stored.
+    """A sink in front of the store's. A text that cannot be redacted is left out of its span; the rest is stored.
 
     Args:
-        drop_tokens: of a call in whose texts a secret was found, the token ids and what belongs to them are not stored:
-            they spell the text. Such a call is one of text alone then, and is not trained.
+        drop_tokens: if a secret was found in a call's texts, do not store its token ids and what belongs to them,
+            because they spell the text. Such a call is then text only, and is not trained.
     """
 
     def __init__(self, sink: SpanSink, redactor: Redactor, *, drop_tokens: bool = False) -> None:
@@ -43,7 +43,7 @@ class RedactingSink:
         self._redactor = redactor
         self._drop_tokens = drop_tokens
         self.left_out = 0
-        """Texts that a rule failed on."""
+        """Number of texts on which a rule failed."""
 
     @classmethod
     def of(cls, config: DaemonConfig, sink: SpanSink) -> "RedactingSink":
@@ -62,7 +62,7 @@ class RedactingSink:
         message = self._text(span.status_message, "status") or "" if span.status_message else ""
         same = attributes is span.attributes and message == span.status_message
         if same and all(map(lambda one, other: one is other, events, span.events)):
-            return span  # with the bytes that it was read from, which are stored as they are
+            return span  # still with its original bytes, which are stored unchanged
         if self._drop_tokens:
             attributes = {name: value for name, value in attributes.items() if not name.endswith(_TOKENS)}
         return replace(span, attributes=attributes, events=events, status_message=message)
@@ -72,7 +72,7 @@ class RedactingSink:
         return event if attributes is event.attributes else replace(event, attributes=attributes)
 
     def _allowed(self, attributes: Mapping[str, AttributeValue], ours: bool) -> Mapping[str, AttributeValue]:
-        """Return the attributes as they may be stored; the same object where nothing changed."""
+        """Return the attributes with their texts redacted; the same object if nothing changed."""
         changed: dict[str, AttributeValue | None] = {}
         for name, value in attributes.items():
             if not _is_text(name, ours):
@@ -102,7 +102,7 @@ class RedactingSink:
 
 
 def _is_text(name: str, ours: bool) -> bool:
-    """Of our own spans it is known which attributes are texts; of others', which ones say how to read them."""
+    """Whether the attribute is text: for our own spans by a fixed list, for others' by how it must be read."""
     if name in semconv.CONTENT_KEYS or name.startswith(semconv.METADATA):
         return True
     if ours and name.startswith(("lightning.", "gen_ai.")):

@@ -1,8 +1,9 @@
-"""What the tokens of a call were drawn from, by its span: what the request asked, and what the engine says it left.
+"""The sampling distribution of a call, from its span: the request's parameters, and the support that the engine
+reported.
 
-Penalties and biases follow from the request alone (``Shaping``). What a grammar, top_p and the like left of the
-vocabulary only the engine knows (``Support``): where it does not say and the request asks for such a thing, or asks for
-what cannot be written down at all, it is not known what the tokens were drawn from, and the call must not be trained.
+Penalties and biases follow from the request alone (``Shaping``). Only the engine knows the part of the vocabulary that
+a grammar, top_p, and the like left (``Support``). If the request uses one of these and the engine did not report it, or
+uses a parameter that cannot be represented at all, the distribution is unknown and the call must not be trained.
 """
 
 import math
@@ -19,9 +20,9 @@ from lightning_trainer.token_ids import Ids
 from lightning_trainer.types import AttributeValue, Span
 
 _GREEDY = 1e-5
-"""vLLM is greedy below it, and then leaves top-k, top-p and min-p out."""
+"""vLLM is greedy below it, and then ignores top-k, top-p, and min-p."""
 _MOST_BIAS = 100.0
-"""vLLM cuts a bias off here."""
+"""vLLM clamps biases to this."""
 _SHAPING = (
     semconv.REQUEST_PRESENCE_PENALTY,
     semconv.REQUEST_FREQUENCY_PENALTY,
@@ -48,20 +49,20 @@ _response_support_unknown = lru_cache(semconv.response_support_unknown)
 
 
 class Asked(NamedTuple):
-    """What the request asked of the sampler."""
+    """The request's sampling parameters."""
 
     shaping: Shaping | None = None
     narrowing: tuple[str, ...] = ()
-    """What takes entries of the vocabulary away, as ``name = value``."""
+    """Parameters that remove vocabulary entries, as ``name = value``."""
     beyond: tuple[str, ...] = ()
-    """What changes the distribution in ways that cannot be computed again."""
+    """Parameters that change the distribution in ways that cannot be recomputed."""
 
 
 _PLAIN = Asked()
 
 
 def asked_of(span: Span) -> Asked:
-    """Read what the request asked; a value of the wrong type counts as absent, as everywhere."""
+    """Return the request's parameters; a value of the wrong type counts as absent, as everywhere."""
     attributes = span.attributes
     if _OF_REQUEST.isdisjoint(attributes):
         return _PLAIN
@@ -78,13 +79,13 @@ def asked_of(span: Span) -> Asked:
 def drawn_from(
     span: Span, choice: int, response_ids: Ids, complete: bool, asked: Asked, problems: list[str]
 ) -> tuple[Support | None, str | None]:
-    """Return what a choice's tokens were drawn from, or why that is not known; of an incomplete one neither.
+    """Return a choice's sampling distribution, or why it is unknown; neither if the choice is incomplete.
 
     Args:
-        problems: gets a sentence where what was recorded contradicts itself.
+        problems: gets a sentence if the record contradicts itself.
     """
     if not complete:
-        return None, None  # the engine says it at the end; such a call is not trained anyway
+        return None, None  # the engine reports it at the end; such a call is not trained anyway
     attributes = span.attributes
     if asked.beyond:
         return None, f"the request asked for {', '.join(asked.beyond)}, which the trainer cannot compute"
@@ -105,11 +106,11 @@ def drawn_from(
 
 
 def experts_of(span: Span, choice: int, tokens: int, problems: list[str]) -> RoutedExperts | None:
-    """Return which experts prompt and response went through; None where it was not recorded, or contradicts itself.
+    """Return the experts that prompt and response went through; None if not recorded, or contradictory.
 
     Args:
-        tokens: of prompt and response.
-        problems: gets a sentence where what was recorded contradicts itself: the call is trained without.
+        tokens: number of prompt and response tokens.
+        problems: gets a sentence if the record contradicts itself: the call is then trained without replay.
     """
     body = span.attributes.get(_response_routed_experts(choice))
     if not isinstance(body, bytes):
@@ -164,7 +165,7 @@ def _narrowing(attributes: Mapping[str, AttributeValue]) -> Iterator[str]:
 
 
 def _biases(value: AttributeValue | None) -> tuple[tuple[int, float], ...] | None:
-    """Return what was added to which logits, as vLLM does; None where that cannot be read."""
+    """Return the bias added to each logit, clamped as in vLLM; None if unreadable."""
     if value is None:
         return ()
     try:

@@ -1,5 +1,5 @@
-"""Judges: models and programs that give attempts a reward where nothing else scores them.
+"""Judges: models and programs that reward attempts where nothing else scores them.
 
-One kind a file. All of them read stored spans and answer with evaluations, so they work on what was recorded an hour or
-a month ago. A judge that fails leaves the reward missing, never zero.
+One kind per file. All of them read stored spans and return evaluations, so they work on recordings of any age. A judge
+that fails leaves the reward missing, never zero.
 """

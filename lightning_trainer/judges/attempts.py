@@ -1,4 +1,4 @@
-"""Attempts as judges see them: what was asked, said and done, read from stored spans of any age."""
+"""Attempts from a judge's point of view: task, messages, and tool runs, read from stored spans of any age."""
 
 import hashlib
 import json
@@ -26,14 +26,14 @@ class Turn:
     call: Call
     prompt: tuple[Message, ...]
     answer: Message | None
-    """None where its words were not recorded."""
+    """None if its text was not recorded."""
     tools: tuple[str, ...] = ()
-    """Names of those that were offered."""
+    """Names of the available tools."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolRun:
-    """A tool that ran after the last model call, so that no prompt shows what it gave."""
+    """A tool that ran after the last model call, so that no prompt contains its result."""
 
     name: str
     arguments: str
@@ -46,16 +46,16 @@ class JudgedAttempt:
 
     attempt: Attempt
     asked: str | None
-    """The task as it was given when the rollout was started, JSON text; None where it was not."""
+    """The task as given when the rollout was started, as JSON text; None if it was not given."""
     turns: tuple[Turn, ...]
     """By start time."""
     last_tools: tuple[ToolRun, ...] = ()
     rewards: Mapping[str, float] | None = None
-    """What the attempt as a whole was given, by name."""
+    """The attempt's own rewards, by name."""
 
     @cached_property
     def digest(self) -> str:
-        """Equal for attempts in which the same was asked, said and done, whatever their ids."""
+        """Return a digest that is equal for attempts with the same contents, whatever their ids."""
         told: list[Any] = [self.asked, self.attempt.state.value, self.attempt.error]
         told += [[turn.call.agent, turn.prompt, turn.answer] for turn in self.turns]
         told += [[run.name, run.arguments, run.result] for run in self.last_tools]
@@ -63,12 +63,12 @@ class JudgedAttempt:
 
     @property
     def agents(self) -> tuple[str, ...]:
-        """Names of the agents, in the order in which they first spoke."""
+        """Return the names of the agents, in order of their first call."""
         return tuple(dict.fromkeys(turn.call.agent for turn in self.turns if turn.call.agent is not None))
 
 
 class JudgedSpans:
-    """Some attempts' spans, read once: the attempts as judges see them, and what they were given already."""
+    """The spans of some attempts, read once: the attempts for judging, and their existing rewards."""
 
     def __init__(self, spans: Sequence[Span], attempts: Iterable[Attempt]) -> None:
         self._attempts = {attempt.attempt_id: attempt for attempt in attempts}
@@ -97,7 +97,7 @@ class JudgedSpans:
         ]
 
     def scored(self, name: str) -> set[str]:
-        """Return the attempts that have a reward of that name, of whatever part of them."""
+        """Return the attempts that have a reward of that name, for any part of them."""
         table = self._given(name)
         attempt_of = {call.call_id: call.attempt_id for call in self._calls.kept}
         of_calls = {attempt_of[call_id] for call_id in table.of_calls} - {None}

@@ -1,4 +1,4 @@
-"""What every kind of judge is: attempts in, verdicts out."""
+"""The interface of every kind of judge: attempts in, verdicts out."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,40 +11,40 @@ from lightning_trainer.judges.models.budget import Budget
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a judge says of one attempt, or of one agent or call in it."""
+    """A judge's verdict on an attempt, or on one agent or call in it."""
 
     place: int
-    """Which of the attempts that were judged together, from 0."""
+    """Index among the attempts that were judged together."""
     value: float | None
-    """None: the judge gave no number."""
+    """None if the judge gave no number."""
     reason: str
     agent: str | None = None
-    """Only of a verdict on one agent."""
+    """Set only for a verdict on one agent."""
     call: int | None = None
-    """Only of a verdict on one call: which of the attempt's, from 0 by start time."""
+    """Set only for a verdict on one call: its index in the attempt by start time."""
 
 
 class Judge(Protocol):
-    """One ``[[judge]]``; holds no state of what it judges."""
+    """One ``[[judge]]``; keeps no state about what it judges."""
 
     @property
     def config(self) -> AnyJudge: ...
 
     @property
     def whole_group(self) -> bool:
-        """Whether attempts are judged against each other, all of a group at once."""
+        """Whether attempts are judged relative to each other, a whole group at once."""
         ...
 
     @property
     def cached(self) -> bool:
-        """Whether the same question need not be asked twice."""
+        """Whether the answer to the same question can be reused."""
         ...
 
     def question(self, attempts: Sequence[JudgedAttempt]) -> str:
-        """Return all that a verdict depends on, as text; pure.
+        """Return everything that a verdict depends on, as text; pure.
 
         Raises:
-            JudgeError: they cannot be judged.
+            JudgeError: the attempts cannot be judged.
         """
         ...
 
@@ -52,10 +52,10 @@ class Judge(Protocol):
         """Return a verdict for every attempt, or for its agents or calls.
 
         Args:
-            question: what :meth:`question` returned for them.
+            question: what :meth:`question` returned for the attempts.
 
         Raises:
-            JudgeError: there is none.
+            JudgeError: there is no usable answer.
         """
         ...
 

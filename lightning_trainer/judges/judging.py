@@ -1,7 +1,7 @@
-"""Judging attempts with one judge: who lacks its reward is asked about, and what it says is stored.
+"""Judging attempts with one judge: attempts that lack its reward are judged, and the verdicts are stored.
 
-A question that was answered before, no matter when and by whom, is not asked again; one under way is waited for.
-A caller who stops waiting does not stop the judge: what comes later is stored for the next one.
+A question that was already answered, whenever and for whatever caller, is not asked again; one in progress is waited
+for. A caller that stops waiting does not stop the judge: its verdict is stored for the next one.
 """
 
 import asyncio
@@ -26,14 +26,15 @@ SpansOfTrace = Callable[[str], Awaitable[Sequence[Span]]]
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What became of one attempt."""
+    """The result for one attempt."""
 
     attempt_id: str
     value: float | None
-    """None: it has no reward of this judge, and ``reason`` says why. Of several agents or calls, their sum."""
+    """None: it has no reward from this judge, and ``reason`` says why. The sum, if several agents or calls were scored.
+    """
     reason: str
     remembered: bool = False
-    """The same question was answered before."""
+    """Whether the answer was reused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +44,14 @@ class _Answer:
 
 
 class Judging:
-    """One judge at work; of a daemon, or of one run of the command."""
+    """A judge in use by a daemon, or by one run of the command."""
 
     def __init__(self, judge: Judge, sink: SpanSink, spans_of_trace: SpansOfTrace) -> None:
         self.judge = judge
         self._sink = sink
         self._spans_of_trace = spans_of_trace
         self._asked: dict[str, asyncio.Task[_Answer]] = {}
-        """By digest of the question: those that are under way."""
+        """Questions in progress, by digest."""
 
     @property
     def name(self) -> str:
@@ -65,15 +66,15 @@ class Judging:
         again: bool = False,
         shuffle: bool = False,
     ) -> list[Judged]:
-        """Judge the attempts of one group that lack this judge's reward, and store what it says.
+        """Judge the attempts of one group that lack this judge's reward, and store the verdicts.
 
         Args:
-            spans: everything that belongs to the attempts.
-            again: also those that have it, and without looking for what was said before.
-            shuffle: tell them in an order by chance, to see whether the judge minds.
+            spans: all spans of the attempts.
+            again: also judge attempts that have the reward, and do not reuse earlier answers.
+            shuffle: present the attempts in random order, to measure the judge's position bias.
 
         Returns:
-            One for each attempt that was judged; never an error of the judge's own.
+            One result for each attempt that was judged; the judge's own errors are results, not exceptions.
 
         Raises:
             StoreError: the verdicts could not be stored.
@@ -87,7 +88,7 @@ class Judging:
         return [judged for task in tasks for judged in task.result()]
 
     async def close(self) -> None:
-        """Stop what is under way."""
+        """Cancel the questions in progress."""
         for task in self._asked.values():
             task.cancel()
         await asyncio.gather(*self._asked.values(), return_exceptions=True)
@@ -100,8 +101,8 @@ class Judging:
         lacking = [one for one in read.attempts if one.attempt.attempt_id not in scored]
         if not self.judge.whole_group:
             return [[one] for one in lacking]
-        # Scores of one question are comparable, so where one attempt lacks its score all are judged. In which order
-        # they stand follows from what they say, and from nothing that could favor one.
+        # Only scores from one question are comparable, so if one attempt lacks its score, all are judged. Their order
+        # is derived from their content, and from nothing that could favor one of them.
         return [sorted(read.attempts, key=lambda one: (one.digest, one.attempt.attempt_id))] if lacking else []
 
     async def _judge_unit(self, unit: Sequence[JudgedAttempt], budget: Budget, *, again: bool) -> list[Judged]:
@@ -118,7 +119,7 @@ class Judging:
         except StoreError:
             raise
         except Exception as error:
-            _log.exception("judge %s ended in an error that nobody has thought of", self.name)
+            _log.exception("judge %s failed with an unexpected error", self.name)
             verdicts = _missing(unit, f"{type(error).__name__}: {error}")
         config = self.judge.config
         digest = digest or question_digest(config, str([one.attempt.attempt_id for one in unit]))

@@ -1,7 +1,7 @@
-"""Verdicts as spans, and spans as verdicts: the evaluations that rewards are everywhere else.
+"""Verdicts as spans, and spans as verdicts: rewards are evaluations, whatever their source.
 
-All spans of one question are one trace whose id follows from the question, so that a question that was answered once is
-found again, whatever asked. Such a span names no parent and is no model call: nothing of it is ever trained.
+All spans of one question are one trace whose id is derived from the question, so an answered question is found again,
+whatever caller asked. Such a span has no parent and is not a model call: it is never trained.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ _NO_VERDICT = "no_verdict"
 
 
 def question_digest(config: AnyJudge, question: str) -> str:
-    """Return 32 hex digits that are the same where the same judge is asked the same."""
+    """Return 32 hex digits that are equal if the same judge is asked the same question."""
     asked = f"{config.fingerprint}\n{question}".encode(errors="surrogatepass")
     return hashlib.blake2b(asked, digest_size=16).hexdigest()
 
@@ -41,13 +41,13 @@ def verdict_spans(
 
     Args:
         digest: of the question.
-        again: it was asked before, and these verdicts count in addition to the older ones instead of being the same.
+        again: the question was asked before, and these verdicts are additional ones instead of repetitions.
     """
     now = max(time.time_ns(), started_ns)
     spans = []
     for verdict in verdicts:
         judged = attempts[verdict.place]
-        # A failure may be followed by a verdict on the same question, which has to be another span.
+        # A failure may be followed by a verdict on the same question, which must be a different span.
         salt = os.urandom(8).hex() if again or verdict.value is None else ""
         named = f"{config.name}\n{judged.attempt.attempt_id}\n{verdict.agent}\n{verdict.call}\n{salt}"
         about = _what_it_scores(judged, verdict)
@@ -73,7 +73,7 @@ def verdict_spans(
 
 
 def _what_it_scores(judged: JudgedAttempt, verdict: Verdict) -> dict[str, AttributeValue]:
-    """Return what of the attempt a verdict is about, where it is not about all of it."""
+    """Return the part of the attempt that a verdict is about, if it is not the whole attempt."""
     about: dict[str, AttributeValue] = {}
     if verdict.agent is not None:
         about[semconv.EVALUATION_AGENT] = verdict.agent
@@ -107,7 +107,7 @@ def _who_judged(config: AnyJudge, verdict: Verdict) -> dict[str, AttributeValue]
 
 
 def spending_span(config: AnyJudge, digest: str, budget: Budget, *, started_ns: int) -> Span:
-    """Return what was spent on a question: calls and tokens. It belongs to no attempt, and is no model call of any."""
+    """Return a span with the calls and tokens spent on a question. It is part of no attempt and not a model call."""
     attributes: dict[str, AttributeValue] = {
         semconv.JUDGE_NAME: config.name,
         semconv.JUDGE_KIND: config.kind,
@@ -129,7 +129,7 @@ def spending_span(config: AnyJudge, digest: str, budget: Budget, *, started_ns: 
 
 
 def judged_by(config: AnyJudge) -> str:
-    """Return the model, the program, or the policy's engine, in a few words."""
+    """Return a short description of what judges: the model, the program, or the policy's engine."""
     if isinstance(config, ModelJudge):
         return config.model
     if isinstance(config, ReferenceProbabilityConfig):
@@ -139,10 +139,10 @@ def judged_by(config: AnyJudge) -> str:
 
 
 def known_verdicts(spans: Iterable[Span], places: int) -> list[Verdict] | None:
-    """Return the newest verdicts that the spans of a question hold; None unless every place has one.
+    """Return the newest verdicts in the spans of a question; None unless every attempt has one.
 
     Args:
-        places: how many attempts the question is about.
+        places: number of attempts in the question.
     """
     newest: dict[tuple, tuple[int, Verdict]] = {}
     for span in spans:

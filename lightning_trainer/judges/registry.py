@@ -1,4 +1,4 @@
-"""Kinds of judges by name."""
+"""The kinds of judges by name."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,10 +23,10 @@ _ASK_A_MODEL: dict[str, Callable[[Any, ModelClient], Judge]] = {
 
 
 def make_judge(config: AnyJudge, engine_of: EngineOf) -> Judge:
-    """Return the judge; it belongs to the event loop that it first judges on, and is closed on it.
+    """Return the judge; it belongs to the event loop on which it first judges, and must be closed on it.
 
     Args:
-        engine_of: the engine of a policy by its name, or of the only one; for judges that ask it.
+        engine_of: returns the engine of a policy by name, or of the only one; for judges that use it.
     """
     if isinstance(config, ModelJudge):
         return _ASK_A_MODEL[config.kind](config, ModelClient(config))

@@ -1,7 +1,7 @@
-"""A policy's own engine as a judge asks it: log-probabilities of exact ids, and which version they are of.
+"""A policy's own engine, used by a judge: logprobs of exact ids, and the version that computed them.
 
-Over the engine's ``/lightning/score``: in the daemon directly, from the command line through the daemon's route of the
-same name and form.
+Uses the engine's ``/lightning/score``: directly in the daemon, and from the command line through the daemon's route of
+the same name and format.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -21,13 +21,13 @@ Post = Callable[[bytes], Awaitable[tuple[int, bytes]]]
 """Sends a JSON body to ``SCORE_PATH``; returns status and body.
 
 Raises:
-    EngineError: nobody answers.
+    EngineError: the engine does not answer.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What one version makes of some sequences."""
+    """One version's scores of some sequences."""
 
     version: int
     logprobs: tuple[tuple[float, ...], ...]
@@ -35,7 +35,7 @@ class Scores:
 
 
 class ScoringEngine:
-    """The engine of one policy, and the tokenizer that it uses."""
+    """The engine of one policy, and its tokenizer."""
 
     def __init__(self, policy: str, model: str, post: Post) -> None:
         """``model``: as in the configuration."""
@@ -45,7 +45,7 @@ class ScoringEngine:
 
     @cached_property
     def tokenizer(self) -> Any:
-        """The ``tokenizers.Tokenizer`` of the policy's model; reads a file on first use.
+        """Return the ``tokenizers.Tokenizer`` of the policy's model; reads a file on first use.
 
         Raises:
             JudgeError: the model is not on this machine, or has no ``tokenizer.json``.
@@ -67,10 +67,10 @@ class ScoringEngine:
         return Tokenizer.from_file(str(folder / "tokenizer.json"))
 
     async def score(self, token_ids: Sequence[Sequence[int]]) -> Scores:
-        """Return how probable each token is after those before it, all by one version.
+        """Return the logprob of each token given those before it, all from one version.
 
         Raises:
-            JudgeError: the engine is not there, or refuses them.
+            JudgeError: the engine is not running, or refuses them.
         """
         try:
             status, body = await self._post(
@@ -91,14 +91,14 @@ class ScoringEngine:
 
 
 EngineOf = Callable[[str | None], ScoringEngine]
-"""Returns the engine of a policy by name; without a name, of the only one."""
+"""Returns the engine of a policy by name; without a name, of the only policy."""
 
 
 def engines_of(config: Config, post_of: Callable[[str], Post]) -> EngineOf:
-    """Return how judges find the engines of a configuration's policies.
+    """Return a function that finds the engines of a configuration's policies.
 
     Args:
-        post_of: the way to the engine of a policy, by name; asked when it is first needed.
+        post_of: returns the transport to the engine of a policy, by name; called when it is first needed.
     """
 
     def engine_of(name: str | None) -> ScoringEngine:

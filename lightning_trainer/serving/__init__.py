@@ -1,1 +1,1 @@
-"""The engine: vLLM in a process of its own, and the proof that what it serves is what was published."""
+"""The engine: vLLM in its own process, and the proof that it serves the published weights."""

@@ -1,6 +1,6 @@
-"""The shape of a LoRA adapter, and how PEFT, vLLM and transformers know it: by a folder with two files.
+"""The shape of a LoRA adapter, and its format for PEFT, vLLM, and transformers: a folder with two files.
 
-Standard library only, as ``publication``.
+Standard library only, like ``publication``.
 """
 
 import json
@@ -14,17 +14,17 @@ from lightning_trainer.errors import PublicationError
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 _ADAPTER_CONFIG = "adapter_config.json"
 _LARGEST_RANK = 512
-"""vLLM's."""
+"""vLLM's limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterShape:
-    """What an adapter's matrices are multiplied by, and where they belong."""
+    """The scaling of an adapter's matrices, and the layers that they belong to."""
 
     rank: int
     alpha: int
     target_modules: tuple[str, ...]
-    """Last names of the linear layers that have one, sorted."""
+    """Last name parts of the linear layers that have one, sorted."""
 
     def __post_init__(self) -> None:
         for name, value, largest in (("rank", self.rank, _LARGEST_RANK), ("alpha", self.alpha, 2**31)):
@@ -38,7 +38,7 @@ class AdapterShape:
         return {"rank": self.rank, "alpha": self.alpha, "target_modules": list(self.target_modules)}
 
     def tensor_shapes(self, base: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-        """Return the adapter's tensors by PEFT's names.
+        """Return the shapes of the adapter's tensors by PEFT's names.
 
         Args:
             base: the model's tensors by name.
@@ -52,10 +52,10 @@ class AdapterShape:
         return shapes
 
     def write_config(self, folder: Path, base_model: str | None = None) -> None:
-        """Make a folder that holds ``ADAPTER_WEIGHTS`` one that PEFT loads.
+        """Complete a folder that contains ``ADAPTER_WEIGHTS`` so that PEFT can load it.
 
         Args:
-            base_model: what the adapter belongs to, for those who load it by name.
+            base_model: the model that the adapter belongs to, for tools that load it by name.
         """
         document = {
             "peft_type": "LORA",

@@ -1,10 +1,10 @@
-"""Which of several engines a call goes to: where its conversation was last, unless that one has clearly more to do.
+"""Session affinity: a call goes to the replica that last had its conversation, unless that one is clearly more loaded.
 
-An engine has the prefix of a conversation in its cache, and the ids that it sampled for it, only if it answered the
-turn before. Invariant: an engine never gets a call that would leave it with more than 1.25 times its even share of the
-calls in flight, rounded up; so no engine is swamped by the conversations that it happens to hold.
-Source: Mirrokni, Thorup, Zadimoghaddam, Consistent Hashing with Bounded Loads, arXiv 1608.01350; here the home of a new
-conversation is where the fewest calls are, since all calls come by one place that can remember it.
+Only the replica that answered the previous turn has the conversation's prefix in its cache, and the ids that it
+sampled. Invariant: no replica gets a call that would give it more than 1.25 times its even share of the calls in
+flight, rounded up, so none is swamped by the conversations that it happens to hold. Source: Mirrokni, Thorup,
+Zadimoghaddam, Consistent Hashing with Bounded Loads, arXiv 1608.01350; here a new conversation goes to the replica with
+the fewest calls, because all calls pass one place that can remember it.
 """
 
 import math
@@ -21,19 +21,19 @@ _REMEMBERED = 65_536
 
 @dataclass(frozen=True, slots=True)
 class AffinityCounts:
-    """Calls that went on with a conversation, since the start."""
+    """Counts of calls that continued a conversation, since the start."""
 
     stayed: int = 0
-    """At the engine that answered the call before."""
+    """Answered by the replica of the previous call."""
     moved: int = 0
-    """To another one: theirs was gone, or had more to do."""
+    """Moved to another replica: theirs was gone, or more loaded."""
 
 
 class Affinity(Generic[Engine]):
-    """Where conversations are, the most recent ones.
+    """The replica of each recent conversation.
 
     Args:
-        remembered: conversations; those without a call for longest are forgotten first.
+        remembered: number of conversations; the least recently used are forgotten first.
     """
 
     def __init__(self, remembered: int = _REMEMBERED) -> None:
@@ -43,19 +43,19 @@ class Affinity(Generic[Engine]):
         self.counts = AffinityCounts()
 
     def choose(self, engines: Sequence[Engine], in_flight: Mapping[Engine, int], conversation: str | None) -> Engine:
-        """Return the engine for one more call.
+        """Return the replica for one more call.
 
         Args:
-            engines: one or more that would take it.
-            in_flight: calls of each.
-            conversation: None: it goes on with none.
+            engines: one or more candidates.
+            in_flight: calls in flight at each.
+            conversation: None if the call continues none.
         """
         home = None if conversation is None else self._homes.get(conversation)
         allowed = math.ceil(_BALANCE * (sum(in_flight[one] for one in engines) + 1) / len(engines))
         if home is not None and home in engines and in_flight[home] < allowed:
             chosen = home
         else:
-            # Of engines with equally few they are dealt out in turn: most come when nothing runs, and all will stay.
+            # Ties are broken round-robin: most conversations begin when nothing runs, and all of them will stay.
             at = {one: (place - self._dealt) % len(engines) for place, one in enumerate(engines)}
             chosen = min(engines, key=lambda one: (in_flight[one], at[one]))
             self._dealt += conversation is not None

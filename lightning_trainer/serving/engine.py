@@ -1,4 +1,4 @@
-"""The engine's process on this machine: started, watched to its end, and nothing of it left behind."""
+"""The engine's process on this machine: started, watched until it ends, and cleaned up completely."""
 
 import asyncio
 import contextlib
@@ -22,26 +22,27 @@ from lightning_trainer.serving.ownership import owner_tag, remove_orphans
 from lightning_trainer.serving.settings import EngineSettings
 from lightning_trainer.serving.startup_failure import explain
 
-# The environment that the engine's process starts in; what only vLLM reads is set there (``host.environment``).
+# The environment in which the engine's process starts; variables that only vLLM reads are set there
+# (``host.environment``).
 
 _NOT_INHERITED = ("PYTHONHOME", "VLLM_API_KEY", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND")
-"""What would change the engine behind the configuration's back."""
+"""Variables that would change the engine without the configuration knowing."""
 
 _DEFAULTS = {
-    # glibc gives freed blocks back to the kernel, so each pass over the vocabulary (13 MB for 68 tokens of SmolLM2's)
-    # faults its pages in anew: seven of eight page faults and a fifth of the processor time of publishing an adapter.
-    # The largest threshold that glibc takes, and what it keeps for reuse at the end of a heap at most; in bytes.
+    # glibc returns freed blocks to the kernel, so each pass over the vocabulary (13 MB for 68 tokens of SmolLM2's)
+    # page-faults them in again: seven of eight page faults and a fifth of the CPU time of publishing an adapter. These
+    # are the largest threshold that glibc accepts, and how much it keeps at the end of a heap for reuse; in bytes.
     "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
     "MALLOC_TRIM_THRESHOLD_": str(256 * 2**20),
 }
-"""What the user has not set. glibc reads these once, before the process runs anything of ours."""
+"""Used if the user has not set them. glibc reads these once, before the process runs any of our code."""
 
 
 def engine_environment(site: Path, settings: EngineSettings) -> dict[str, str]:
-    """Return this process's environment as the engine is to have it.
+    """Return the engine's environment, based on this process's.
 
     Args:
-        site: the folder that our package is found in.
+        site: the folder that contains our package.
     """
     environment = _DEFAULTS | {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
     inherited = environment.pop("PYTHONPATH", "") if settings.engine.python is None else ""
@@ -59,7 +60,7 @@ _LOG_TAIL_BYTES = 256 * 1024
 
 
 class EngineProcess(Engine):
-    """One life of an engine on this machine: ``start``, ``ready``, use, ``stop``. It is not started twice."""
+    """One life of an engine on this machine: ``start``, ``ready``, use, ``stop``. It cannot be started twice."""
 
     def __init__(self, settings: EngineSettings) -> None:
         super().__init__(settings)
@@ -67,7 +68,7 @@ class EngineProcess(Engine):
         self._scratch: Path | None = None
         self._process: asyncio.subprocess.Process | None = None
         self.announcement: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        """What the process said of itself when it answered requests: ``port``, ``vllm`` (its version)."""
+        """What the process announced when it became ready: ``port``, ``vllm`` (its version)."""
         self._stopping = False
         self._watching: asyncio.Task[None] | None = None
 
@@ -95,7 +96,7 @@ class EngineProcess(Engine):
         self._scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH_PREFIX, suffix=f"-{owner_tag()}"))
         site = self._scratch / "site"
         site.mkdir()
-        # Only our package, not what is installed beside it: another interpreter must not see the daemon's packages.
+        # Only our package, not those installed next to it: another interpreter must not see the daemon's packages.
         (site / "lightning_trainer").symlink_to(Path(lightning_trainer.__file__).resolve().parent)
         settings.log_dir.mkdir(parents=True, exist_ok=True)
         if settings.log_path.exists():
@@ -136,7 +137,7 @@ class EngineProcess(Engine):
         self._connect(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}", self.token)
 
     async def stop(self) -> None:
-        """End the process and all that it started; returns when nothing is left. Can be called again."""
+        """End the process and everything it started; returns when nothing is left. Can be called again."""
         process = self._process
         if process is None:
             return
@@ -158,7 +159,7 @@ class EngineProcess(Engine):
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
         try:
             reason = await self._end_of(process)
-        except Exception as error:  # whoever keeps the engine waits for its end
+        except Exception as error:  # the supervisor waits for the engine's end
             logger.exception("the engine's process could not be watched to its end")
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
@@ -167,7 +168,7 @@ class EngineProcess(Engine):
         self.exited.set_result(reason)
 
     async def _end_of(self, process: asyncio.subprocess.Process) -> str:
-        """Give the process its settings, take what it says, and return why it ended."""
+        """Pass the process its settings, read its announcement, and return why it ended."""
         assert process.stdin is not None
         assert process.stdout is not None
         error: str | None = None
@@ -183,7 +184,7 @@ class EngineProcess(Engine):
                     self.announcement.set_result(document)
         status = await process.wait()
         self.killed = status == -signal.SIGKILL and not self._stopping
-        # Standard input stays open until here: closing it is what tells the host that its parent is gone.
+        # Standard input stays open until here: closing it tells the host that its parent is gone.
         process.stdin.close()
         await asyncio.to_thread(end_group, process.pid, _GROUP_GRACE_S)
         return "it was stopped" if status == 0 else await asyncio.to_thread(self._explain, error, status)
@@ -192,7 +193,7 @@ class EngineProcess(Engine):
         return explain(self.log_tail().decode("utf-8", errors="replace"), error, status)
 
     def log_tail(self) -> bytes:
-        """Return the end of what the process has written; nothing where somebody has removed it."""
+        """Return the end of the process's log; empty if the file has been removed."""
         try:
             with self.settings.log_path.open("rb") as log:
                 log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))

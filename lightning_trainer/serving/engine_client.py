@@ -1,7 +1,7 @@
-"""What is asked of a running engine over HTTP, wherever its process is, with the token that this life of it has.
+"""The HTTP client of a running engine, wherever its process is, with that life's token.
 
-Invariant: nobody waits for an engine that has ended. Loading weights has no time limit of its own, since the running
-generations that it waits for may have none; a request is given up when the process ends.
+Invariant: no caller waits for an engine that has ended. Loading weights has no time limit of its own, because the
+running generations that it waits for may have none; a request is abandoned when the process ends.
 """
 
 import asyncio
@@ -51,16 +51,16 @@ class SharedMemoryFile:
 
 
 class Engine(ABC):
-    """One life of an engine: ``start``, ``ready``, use, ``stop``. It is not started twice."""
+    """One life of an engine: ``start``, ``ready``, use, ``stop``. It cannot be started twice."""
 
     def __init__(self, settings: EngineSettings) -> None:
         self.settings = settings
         self.exited: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Done when the process has ended, with the reason in a sentence."""
+        """Resolved when the process has ended, with the reason in one sentence."""
         self.killed = False
-        """Whether it was killed, and not by ``stop``: by somebody, or by the system when memory ran out."""
+        """Whether it was killed other than by ``stop``: by a user, or by the system when memory ran out."""
         self.node: str | None = None
-        """The address of the node that it is on, where that is not this machine."""
+        """The address of its node, if that is not this machine."""
         self._transport: WeightTransport = SharedMemoryFile()
         self._client: httpx.AsyncClient | None = None
         self._base_url = ""
@@ -84,7 +84,7 @@ class Engine(ABC):
 
     @abstractmethod
     async def stop(self) -> None:
-        """End the process and all that it started; returns when nothing is left. Can be called again."""
+        """End the process and everything it started; returns when nothing is left. Can be called again."""
 
     @property
     @abstractmethod
@@ -92,10 +92,10 @@ class Engine(ABC):
 
     @property
     def base_url(self) -> str:
-        """Where the engine listens.
+        """Return the engine's base URL.
 
         Raises:
-            EngineError: it does not, yet or any longer.
+            EngineError: it is not listening, yet or any longer.
         """
         if self._client is None or self.exited.done():
             raise EngineError("the engine is not running")
@@ -103,11 +103,11 @@ class Engine(ABC):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """What every request to the engine must carry."""
+        """Return the headers that every request to the engine must carry."""
         return self._authorization
 
     async def bring(self, publication: Publication) -> None:
-        """Have the file of a publication where the engine is, while it serves what it serves; ``publish`` does it else.
+        """Transfer a publication's file to the engine's machine ahead of ``publish``, while the engine keeps serving.
 
         Raises:
             EngineError: the engine ended.
@@ -115,10 +115,10 @@ class Engine(ABC):
         await self._while_alive(self._transport.bring(publication), "took no weights")
 
     async def publish(self, publication: Publication) -> PublicationReport:
-        """Hand weights over; the report says whether they are served.
+        """Load new weights; the report says whether they are served.
 
         Raises:
-            EngineError: the engine ended, or gave up because nothing that it holds is proven.
+            EngineError: the engine ended, or gave up because none of its weights are proven.
         """
         brought = await self._while_alive(self._transport.bring(publication), "took no weights")
         answer = await self._request("POST", "/lightning/weights", brought.to_json(), timeout_s=None)
@@ -127,24 +127,24 @@ class Engine(ABC):
         return report
 
     async def sleep(self, level: int) -> None:
-        """Give the GPU memory away until ``wake``; requests wait, or are held before they come here.
+        """Release the GPU memory until ``wake``; requests wait, or are held before they get here.
 
         Raises:
             EngineError: the engine ended.
-            PublicationError: requests that run would not end.
+            PublicationError: running requests did not end.
         """
         await self._request("POST", f"/lightning/sleep/{level}", timeout_s=None)
 
     async def wake(self) -> None:
-        """Take the memory back and serve what was served.
+        """Take the memory back and serve the same versions as before.
 
         Raises:
-            EngineError: the engine ended, or what it holds is not what was proven.
+            EngineError: the engine ended, or its weights are not the proven ones.
         """
         await self._request("POST", "/lightning/wake", timeout_s=600)
 
     async def hold(self, publication: Publication) -> PublicationReport:
-        """Load an old adapter beside the live one, for requests that name its version (``VERSION_HEADER``).
+        """Load an old adapter next to the live one, for requests that name its version (``VERSION_HEADER``).
 
         Raises:
             EngineError: the engine ended.
@@ -154,10 +154,10 @@ class Engine(ABC):
         try:
             return PublicationReport.from_json(await self._request("POST", "/lightning/held", brought.to_json(), 600))
         finally:
-            await self._transport.settle(publication, served=False)  # the engine keeps a copy of its own
+            await self._transport.settle(publication, served=False)  # the engine keeps its own copy
 
     async def drop(self, policy: str, version: int) -> None:
-        """Unload what ``hold`` loaded, once no request runs on it."""
+        """Unload an adapter that ``hold`` loaded, once no request runs on it."""
         await self._request("DELETE", f"/lightning/held/{policy}/{version}")
 
     async def score(
@@ -166,14 +166,14 @@ class Engine(ABC):
         """Return ``log p(t_i | t_<i)`` for ``i >= 1`` of each sequence, in nats.
 
         Args:
-            policy: whose live version; the first one's unless given.
+            policy: the policy whose live version scores; the first one by default.
         """
         body = {"token_ids": [list(ids) for ids in token_ids], "policy": policy or self.settings.policies[0]}
         answer = await self._request("POST", "/lightning/score", body, 600)
         return tuple(tuple(row) for row in answer["logprobs"])
 
     async def version(self, policy: str | None = None) -> int:
-        """Return the version of a policy (the first one unless given) that is being served."""
+        """Return the live version of a policy (the first one by default)."""
         named = policy or self.settings.policies[0]
         return (await self._request("GET", f"/lightning/version?policy={named}"))["version"]
 
@@ -210,7 +210,7 @@ class Engine(ABC):
         raise EngineError(f"the engine failed on {method} {path}: {message}")
 
     async def _while_alive(self, work: Any, failed: str) -> Any:
-        """Return what a coroutine returns, unless the process ends first."""
+        """Return the coroutine's result, unless the process ends first."""
         task = asyncio.ensure_future(work)
         try:
             await asyncio.wait((task, self.exited), return_when=asyncio.FIRST_COMPLETED)

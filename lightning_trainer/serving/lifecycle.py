@@ -1,6 +1,6 @@
-"""The states of a supervised engine, and how patient its supervisor is with one that dies, or is silent.
+"""The states of a supervised engine, and the supervisor's timeouts and backoff.
 
-Whoever waits for an engine hears at once that it was given up; it is tried again all the same, after growing pauses.
+Callers that wait for an engine learn at once that it was given up; it is still retried, after growing pauses.
 """
 
 from collections.abc import Mapping
@@ -16,43 +16,45 @@ class EngineState(StrEnum):
     READY = "ready"
     RESTARTING = "restarting"
     FAILED = "failed"
-    """Nobody waits for it any longer: too many starts in a row failed, and it is tried again now and then; or the first
-    one did, of itself, and it is not."""
+    """No call waits for it any longer: too many starts in a row failed, and it is retried now and then; or its very
+    first start failed by itself, and it is not retried."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineStatus:
+    """The status of a supervised engine."""
+
     state: EngineState
     pid: int | None
     versions: Mapping[str, int]
-    """The live ones by policy; none while the engine is not ready."""
+    """Live versions by policy; empty while the engine is not ready."""
     restarts: int
     startup_s: float | None
-    """Of the last start, weights included."""
+    """Duration of the last start, including weights."""
     last_error: str | None
     retry_at: float | None = field(default=None, kw_only=True)
-    """When one that has failed is tried again, in Unix seconds; None where it is being tried, or is not."""
+    """When a failed engine is retried next, in Unix seconds; None while a retry is running, or if there is none."""
     node: str | None = field(default=None, kw_only=True)
-    """The address of the cluster's node that it is on; None where that is the daemon's machine, or nowhere."""
+    """The address of its cluster node; None if it is on the daemon's machine, or not running."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Delays before restarts. A start that lasted ``settled_s`` counts as a success."""
+    """Delays before restarts. A life that lasted ``settled_s`` counts as a success."""
 
     first_s: float = 1.0
     factor: float = 2.0
     longest_s: float = 30.0
     attempts: int = 5
     first_attempts: int = 3
-    """Of an engine that never ran and was killed each time: it may be too large for the memory."""
+    """Tries for an engine that was killed each time before it ever ran: it may be too large for the memory."""
     settled_s: float = 60.0
     first_rest_s: float = 60.0
-    """Before one that was given up is tried again."""
+    """Before an engine that was given up is retried."""
     longest_rest_s: float = 600.0
 
     def delay_s(self, failures: int) -> float:
-        """Return how long to wait after that many failures in a row."""
+        """Return the delay after that many consecutive failures."""
         given_up = failures - self.attempts
         if given_up > 0:
             return min(self.longest_rest_s, self.first_rest_s * self.factor ** min(given_up - 1, 32))
@@ -61,7 +63,7 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """How an engine is found out that lives and answers nobody; patient, since a machine may be busy."""
+    """Detection of an engine that is alive but does not answer; patient, because a machine may be busy."""
 
     every_s: float = 10.0
     patience_s: float = 45.0

@@ -1,7 +1,7 @@
-"""Files between the daemon's node and others, in chunks through Ray: no path of one disk is taken for one of another.
+"""File transfer between the daemon's node and others, in chunks through Ray: no shared file system is assumed.
 
-A process of ours on another node has a folder there, which it makes for itself and which is removed with it. While one
-chunk is written there, the next ones are read and on their way.
+Each of our processes on another node has its own folder there, which is removed with the process. While one chunk is
+written there, the next ones are already being read and sent.
 """
 
 import asyncio
@@ -18,23 +18,24 @@ from lightning_trainer.serving.ownership import owner_tag, remove_orphans
 _PREFIX = "lightning-node-"
 _CHUNK_BYTES = 32 * 2**20
 _CHUNKS_AT_ONCE = 4
-"""On their way together: so much of a file lies in the cluster's object store."""
+"""Chunks in flight at once, which is how much of a file occupies the cluster's object store."""
 
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """A file or folder of the daemon's node, as an argument of a call: each process takes the one of its own disk."""
+    """A file or folder of the daemon's node, as an argument of a remote call: each process substitutes the copy on its
+    own disk."""
 
     path: Path
     name: str
-    """Below the folder of a process on another node."""
+    """Path below the folder of a process on another node."""
 
 
 class NodeFolder:
     """The files of one process on another node."""
 
     def __init__(self, root: Path | None = None) -> None:
-        """``root``: where they lie, if not in a temporary folder of their own."""
+        """``root``: where they are, if not in a temporary folder."""
         if root is None:
             remove_orphans(Path(tempfile.gettempdir()), _PREFIX)
             root = Path(tempfile.mkdtemp(prefix=_PREFIX, suffix=f"-{owner_tag()}"))
@@ -53,7 +54,7 @@ class NodeFolder:
             return file.read(_CHUNK_BYTES)
 
     def files(self, name: str) -> list[str]:
-        """What lies below a name, relative to it; a file is itself."""
+        """Return the relative paths below a name; for a file, the file itself."""
         return [str(path.relative_to(self.path(name))) for path in _files(self.path(name))]
 
     def discard(self, name: str) -> None:
@@ -64,7 +65,7 @@ class NodeFolder:
         shutil.rmtree(self.root, ignore_errors=True)
 
     def path(self, name: str) -> Path:
-        """Raises TrainingError: it is not below the folder."""
+        """Return the path. Raises TrainingError: it is not below the folder."""
         path = (self.root / name).resolve()
         if not path.is_relative_to(self.root.resolve()):
             raise TrainingError(f"{name!r} is not in the folder of this process")
@@ -72,14 +73,14 @@ class NodeFolder:
 
 
 Ask = Callable[..., Awaitable[Any]]
-"""``await ask(method, *arguments)``: of the ``NodeFolder`` of one process."""
+"""``await ask(method, *arguments)``: calls the ``NodeFolder`` of one process."""
 
 
 async def ship(path: Path, name: str, ask: Ask) -> None:
-    """Write a file, or all of a folder, into the folder of a process.
+    """Copy a file, or a whole folder, into the folder of a process.
 
     Raises:
-        TrainingError: it cannot be read here, or not be written there.
+        TrainingError: it cannot be read here, or cannot be written there.
     """
     await ask("discard", name)
     try:
@@ -91,7 +92,7 @@ async def ship(path: Path, name: str, ask: Ask) -> None:
 
 
 async def fetch(name: str, into: Path, ask: Ask) -> None:
-    """Write what a process has below a name into a file or an empty folder of this node.
+    """Copy a process's file or folder into a file or an empty folder on this node.
 
     Raises:
         CheckpointError: it cannot be written here.
@@ -109,7 +110,7 @@ async def fetch(name: str, into: Path, ask: Ask) -> None:
 
 
 async def _send(file: Path, name: str, ask: Ask) -> None:
-    """The first chunk makes the file; the others come in any order."""
+    """Send a file: the first chunk creates it; the others may arrive in any order."""
     sent: set[asyncio.Future[Any]] = set()
     try:
         for offset in range(0, max(1, file.stat().st_size), _CHUNK_BYTES):

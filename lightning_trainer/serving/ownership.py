@@ -1,7 +1,7 @@
-"""Folders outside the state directory carry their owner in their name, so a later run can tell which ones are orphans.
+"""Folders outside the state directory have their owner in their name, so a later run can recognize orphans.
 
-A process id alone comes back to life as another process; with its start time it does not. The namespace keeps runs in
-two containers that share a folder from judging each other's ids.
+A process id alone may be reused by another process; with the start time it is unique. The namespace keeps runs in two
+containers that share a folder from judging each other's ids.
 """
 
 import os
@@ -16,7 +16,7 @@ _TAG = re.compile(r"(?P<pid>\d+)\.(?P<started>\d+)\.(?P<namespace>\d+)$")
 
 
 def owner_tag() -> str:
-    """Return this process as ``pid.start.namespace``: the end of the name of every folder that it owns."""
+    """Return this process as ``pid.start.namespace``: the suffix of every folder that it owns."""
     return f"{os.getpid()}.{_start_tenths(psutil.Process())}.{_namespace()}"
 
 
@@ -46,7 +46,7 @@ def _is_orphan(name: str) -> bool:
 
 
 def _start_tenths(process: psutil.Process) -> int:
-    # psutil derives it from a boot time that it reads once a process: tenths of a second are stable, finer is not.
+    # psutil computes it from a boot time that it reads once per process: tenths of a second are stable, finer is not.
     return round(process.create_time() * 10)
 
 

@@ -1,8 +1,8 @@
-"""A policy version on its way from the trainer to the engine, and what the engine answered.
+"""A policy version on its way from the trainer to the engine, and the engine's report on it.
 
-Invariant: a publication carries everything that its receiver needs to prove it: the file's checksum (were the bytes
-handed over?) and a probe scored by the trainer on the very values in the file (are they what is now served?). Standard
-library only, because trainer, daemon and engine may run in three different environments.
+Invariant: a publication carries everything that its receiver needs to prove it: the file's checksum (did the bytes
+arrive?) and a probe that the trainer scored with the very values in the file (are they what is now served?). Standard
+library only, because trainer, daemon, and engine may run in three different environments.
 """
 
 import math
@@ -20,7 +20,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How far trainer and engine may differ on the probe, in nats. Both bounds must hold."""
+    """How far trainer and engine may differ on the probe, in nats. Both limits must hold."""
 
     max_abs: float
     mean_abs: float
@@ -33,10 +33,10 @@ class Tolerance:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Fixed sequences and what the trainer makes of them: ``logprobs[s][i] = log p(token_ids[s][i+1] | before it)``.
+    """Fixed sequences and the trainer's logprobs of them: ``logprobs[s][i] = log p(token_ids[s][i+1] | before it)``.
 
-    Use the same sequences for every version of a policy: only then can a version that never arrived be told from one
-    that changed little.
+    Use the same sequences for every version of a policy: only then can a version that never arrived be distinguished
+    from one that changed little.
     """
 
     token_ids: tuple[tuple[int, ...], ...]
@@ -65,7 +65,7 @@ class Probe:
 
     @property
     def positions(self) -> int:
-        """Number of scored tokens."""
+        """Return the number of scored tokens."""
         return sum(len(row) for row in self.logprobs)
 
 
@@ -76,16 +76,16 @@ class Publication:
     policy: str
     version: int
     path: str
-    """Safetensors file, in shared memory where there is one; absolute."""
+    """Safetensors file, in shared memory if possible; absolute."""
     checksum: str
     """``serving.checksum.file_checksum`` of the whole file."""
     tensor_count: int
     dtype: str
-    """Of every tensor in the file: the engine's own, so that nothing is rounded on the way in."""
+    """Of every tensor in the file: the engine's own dtype, so that loading rounds nothing."""
     probe: Probe
     tolerance: Tolerance
     adapter: AdapterShape | None = None
-    """Of an adapter, whose matrices alone are in the file; None: the file holds all weights."""
+    """The adapter's shape, if the file contains only an adapter's matrices; None: it contains all weights."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.policy, str) or not self.policy:
@@ -107,7 +107,7 @@ class Publication:
         return f"{self.policy}@v{self.version}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-able dict; ``from_json`` gives back an equal publication (floats survive exactly)."""
+        """Return a JSON-able dict; ``from_json`` returns an equal publication (floats are exact)."""
         return {
             "policy": self.policy,
             "version": self.version,
@@ -131,7 +131,7 @@ class Publication:
             PublicationError: a field is missing, unknown, or not what it must be; the message names it.
         """
         if isinstance(document, Mapping):
-            document = {"adapter": None, **document}  # what was stored before there were adapters has none
+            document = {"adapter": None, **document}  # documents stored by versions before adapters lack the key
         fields = _fields(document, "publication", cls)
         probe = _fields(fields["probe"], "probe", Probe)
         fields["probe"] = Probe(
@@ -149,17 +149,17 @@ class Publication:
 
 @dataclass(frozen=True, slots=True)
 class PublicationReport:
-    """What became of a publication. ``None`` means that it was not measured."""
+    """The result of a publication. ``None`` means that a value was not measured."""
 
     accepted: bool
     version: int
-    """What is served now: the published version, or the one before it."""
+    """The version that is served now: the published one, or the one before it."""
     reason: str | None = None
     """Why it was refused."""
     max_abs_diff: float | None = None
     mean_abs_diff: float | None = None
     movement: float | None = None
-    """Engine's movement on the probe per unit of the trainer's since the version before: 1 loaded, 0 stale."""
+    """The engine's movement on the probe per unit of the trainer's since the previous version: 1 loaded, 0 stale."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """gate (waiting for running requests), update, probe, total."""
 
@@ -185,7 +185,7 @@ class PublicationReport:
 
 
 def _fields(document: Any, what: str, record: type) -> dict[str, Any]:
-    """The document's fields, which must be exactly the record's."""
+    """Return the document's fields, which must be exactly the record's."""
     if not isinstance(document, Mapping):
         raise PublicationError(f"{what} is {type(document).__name__}; it must be a JSON object")
     known = set(record.__dataclass_fields__)

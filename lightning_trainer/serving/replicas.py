@@ -1,8 +1,9 @@
-"""Engines that serve the same policies: each comes back by itself, and versions switch on all of them together.
+"""Several engines that serve the same policies: each is restarted separately, and versions switch on all of them
+together.
 
-Invariant: a version is live when every replica has taken it; where one refuses, the others go back to the version
-before. No call begins while they switch, so none that begins afterwards is answered by the version before, and none at
-all by a version that was refused. Calls that run already end as they would in one engine.
+Invariant: a version is live when every replica has taken it; if one refuses, the others go back to the previous
+version. No call begins during the switch, so no call that begins afterwards is answered by the previous version, and no
+call at all by a refused one. Running calls end as they would with a single engine.
 """
 
 import asyncio
@@ -26,45 +27,42 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class ReplicasStatus(EngineStatus):
-    """Ready when one is; ``pid`` is the first one's, ``restarts`` all of theirs."""
+    """Ready if at least one replica is; ``pid`` is the first one's, ``restarts`` is the sum."""
 
     replicas: tuple[EngineStatus, ...]
     conversations: AffinityCounts
-    """How often calls found the replica of their conversation."""
+    """How often calls reached the replica of their conversation."""
     sleeps: int = field(default=0, kw_only=True)
-    """How often they gave their GPU memory to a trainer."""
+    """How often the replicas gave their GPU memory to a trainer."""
     asleep_s: float = field(default=0.0, kw_only=True)
-    """How long that was together; calls were held meanwhile."""
+    """Total time asleep, during which calls were held."""
 
 
 class EngineReplicas:
-    """One engine or more behind the face of one. What the gateway needs of it: ``ready``, ``begin``, ``end``.
+    """One engine or more behind the interface of one. The gateway uses ``ready``, ``begin``, and ``end``.
 
-    A replica that keeps dying is given up and left out; the engine has failed when all have.
+    A replica that keeps dying is given up and left out; the engine has failed when all of them have.
     """
 
     def __init__(self, replicas: Sequence[EngineSupervisor]) -> None:
-        """
-        Args:
-            replicas: one or more, not started; they are started and stopped here.
-        """
+        """``replicas``: one or more, not started; they are started and stopped here."""
         self.replicas = tuple(replicas)
         self._in_flight = dict.fromkeys(self.replicas, 0)
         self._affinity: Affinity[EngineSupervisor] = Affinity()
         self._live: dict[str, Publication] = {}
         self._publishing = asyncio.Lock()
         self._open = asyncio.Event()
-        """Calls may begin: no switch is under way."""
+        """Set while calls may begin, that is, while no switch is in progress."""
         self._open.set()
         self._asleep_since: float | None = None
         self.sleeps = 0
-        """How often they gave their memory to a trainer and took it back."""
+        """How often the replicas gave their memory to a trainer and took it back."""
         self.asleep_s = 0.0
-        """How long that was together, and calls were held."""
+        """Total time asleep, during which calls were held."""
 
     @property
     def first(self) -> EngineSupervisor:
-        """The one that old adapters are asked of: to hold them on all would cost memory everywhere for a few calls."""
+        """Return the replica that holds old adapters: on all of them they would cost memory for a few calls."""
         return self.replicas[0]
 
     @property
@@ -96,7 +94,7 @@ class EngineReplicas:
 
     @property
     def live(self) -> Mapping[str, Publication]:
-        """What is served by policy."""
+        """Return the live publication of each policy."""
         return self._live
 
     async def start(self) -> None:
@@ -112,7 +110,7 @@ class EngineReplicas:
         await asyncio.gather(*(replica.stop() for replica in self.replicas))
 
     async def sleep(self, level: int) -> None:
-        """Give their GPU memory away until ``wake``; calls that begin meanwhile wait in ``ready``."""
+        """Release their GPU memory until ``wake``; calls that begin meanwhile wait in ``ready``."""
         async with self._publishing:
             if self._asleep_since is None:
                 self._open.clear()
@@ -120,7 +118,7 @@ class EngineReplicas:
                 await asyncio.gather(*(replica.sleep(level) for replica in self.replicas))
 
     async def wake(self) -> None:
-        """Take it back and let calls begin; nothing where they are awake."""
+        """Take the memory back and let calls begin; does nothing if they are awake."""
         async with self._publishing:
             await self._wake()
 
@@ -142,7 +140,7 @@ class EngineReplicas:
             EngineError: it cannot within ``timeout_s``, or never will.
         """
         if self._open.is_set() and self.state is EngineState.READY:
-            return  # every call comes by here
+            return  # the hot path: every call goes through here
         give_up = asyncio.get_running_loop().time() + timeout_s
         while True:
             try:
@@ -158,14 +156,14 @@ class EngineReplicas:
                 return
 
     def begin(self, avoid: Collection[Any] = (), conversation: str | None = None) -> EngineSupervisor:
-        """Return a ready replica for one more call; ``end`` has to follow.
+        """Return a ready replica for one more call; ``end`` must follow.
 
-        It is the one that the conversation was last at, unless that has clearly more to do, else the one with the
-        fewest calls in flight.
+        It is the conversation's last replica, unless that one is clearly more loaded, else the one with the fewest
+        calls in flight.
 
         Args:
-            avoid: those that the call was sent to in vain; they get it again only where no other is ready.
-            conversation: what the call goes on with.
+            avoid: replicas that failed this call; used again only if no other is ready.
+            conversation: the conversation that the call continues.
 
         Raises:
             EngineError: none is ready.
@@ -179,17 +177,17 @@ class EngineReplicas:
         return chosen
 
     def end(self, endpoint: Any) -> None:
-        """A call that ``begin`` chose this replica for has ended; once."""
+        """Mark a call that ``begin`` chose this replica for as ended; call it once."""
         self._in_flight[endpoint] -= 1
 
     async def publish(self, publication: Publication) -> PublicationReport:
-        """Serve a version on all of them from now on, or on none of them and say why.
+        """Serve a version from now on, on all replicas or on none; the report says why not.
 
-        It is offered when all that come back have come back. The file is ours from here: the live version's stays, any
-        other is removed.
+        It is offered when all restarting replicas are back. The file belongs to this object from here on: the live
+        version's is kept, any other is removed.
 
         Raises:
-            EngineError: there is no engine to serve anything, or one that took the version cannot go back.
+            EngineError: no engine serves anything, or one that took the version cannot go back.
             PublicationError: an engine could not read the publication.
         """
         async with self._publishing:
@@ -206,7 +204,7 @@ class EngineReplicas:
             outdated = publication
             if report.accepted:
                 outdated, self._live[publication.policy] = before, publication
-                # One that was given up comes back with what the others serve by then.
+                # A replica that was given up loads, when it comes back, what the others serve by then.
                 await asyncio.gather(*(one.adopt(publication) for one in self.replicas))
             live = self._live.get(publication.policy)
             if outdated is not None and (live is None or outdated.path != live.path):
@@ -261,7 +259,7 @@ class EngineReplicas:
 async def _all_of(
     works: Mapping[EngineSupervisor, Coroutine[Any, Any, Result]],
 ) -> tuple[dict[EngineSupervisor, Result], list[BaseException]]:
-    """Return what came of it for each, and the errors; those that were given up are in neither."""
+    """Return the results, and the errors; replicas that were given up are in neither."""
     outcomes = dict(zip(works, await asyncio.gather(*works.values(), return_exceptions=True), strict=True))
     results = {one: outcome for one, outcome in outcomes.items() if not isinstance(outcome, BaseException)}
     errors = [
@@ -273,7 +271,7 @@ async def _all_of(
 
 
 def _worst(reports: Sequence[PublicationReport]) -> PublicationReport:
-    """Return what was measured where trainer and engine agreed least, with the longest of all times."""
+    """Return the measurements of the replica that agrees least with the trainer, with the longest of all times."""
     parts = {part for report in reports for part in report.seconds}
     seconds = {part: max(report.seconds.get(part, 0.0) for report in reports) for part in parts}
     return replace(max(reports, key=lambda report: report.max_abs_diff or 0.0), seconds=seconds)

@@ -1,4 +1,4 @@
-"""What one engine process is started with: ``[engine]`` as it was read, and what the run adds to it."""
+"""Settings of one engine process: the ``[engine]`` section, and the run's own values."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -10,31 +10,31 @@ from lightning_trainer.config.hardware import available_cores
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """One policy, or the adapters of several, served from one model folder."""
+    """An engine for one policy, or for the adapters of several, on one model folder."""
 
     model_dir: Path
     """Version 0 of every policy: config.json, safetensors, tokenizer."""
     policies: tuple[str, ...]
-    """The model names that requests give; more than one only where adapters are served."""
+    """The model names in requests; more than one only if adapters are served."""
     weights_dir: Path
-    """Publications are read from here and nowhere else."""
+    """The only folder from which publications are read."""
     log_dir: Path
-    """Gets engine.log, and engine.previous.log of the life before."""
+    """Holds engine.log, and engine.previous.log of the previous life."""
     engine: EngineConfig = field(default_factory=lambda: EngineConfig())
     threads: int | None = None
-    """CPU only, of this process."""
+    """CPU threads of this process."""
     gpus: tuple[str, ...] | None = None
-    """All that it sees, as ``CUDA_VISIBLE_DEVICES`` names them; None: those that the daemon sees."""
+    """The only GPUs that it sees, in the syntax of ``CUDA_VISIBLE_DEVICES``; None: those that the daemon sees."""
     gpu_memory_utilization: float | None = None
-    """Share of each; None: vLLM's own."""
+    """Share of each GPU's memory; None: vLLM's default."""
     sleeps: bool = False
-    """Whether it can give its GPU memory away for a while."""
+    """Whether it can release its GPU memory for a while."""
     drain_timeout_s: float | None = None
-    """How long a publication waits for running requests before it aborts them; None: to their end."""
+    """How long a publication waits for running requests before it aborts them; None: until they end."""
     host: str = "127.0.0.1"
     """The address that it listens on."""
     lora_rank: int | None = None
-    """The largest rank of the adapters that are published; None: publications hold all weights."""
+    """The largest rank of the published adapters; None: publications contain all weights."""
 
     @property
     def log_path(self) -> Path:
@@ -51,7 +51,7 @@ def engine_settings(
     """Return the settings of one engine of a configuration.
 
     Args:
-        policies: that it serves: one, or several that train adapters of the same model.
+        policies: the policies that it serves: one, or several that train adapters of the same model.
     """
     ranks = [policy.lora.rank for policy in policies if policy.lora is not None]
     return EngineSettings(
@@ -68,9 +68,9 @@ def engine_settings(
 
 
 def replica_settings(settings: EngineSettings, count: int) -> tuple[EngineSettings, ...]:
-    """Return the settings of so many engines that serve the same: each with logs and a share of the cores.
+    """Return the settings of ``count`` replicas: each with its own logs and a share of the cores.
 
-    Threads that were asked for are asked for by each; on a cluster nobody here knows the cores.
+    An explicit number of threads applies to each; on a cluster, the number of cores is not known here.
     """
     if count == 1:
         return (settings,)

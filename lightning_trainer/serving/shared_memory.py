@@ -1,7 +1,7 @@
-"""Where published weights lie between trainer and engine: files in shared memory, two versions at most.
+"""Published weights between trainer and engine: files in shared memory, at most two versions.
 
-``/dev/shm/lightning-trainer-<run id>-<owner>/v<version>.safetensors``: a file there is memory that both sides map. The
-folder is private to the user, removed at the end, and by the next run where the end was a kill.
+``/dev/shm/lightning-trainer-<run id>-<owner>/v<version>.safetensors``: both sides map the same memory. The folder is
+private to the user and removed at the end, or by the next run if the process was killed.
 """
 
 import logging
@@ -17,7 +17,7 @@ import xxhash
 from lightning_trainer.errors import PublicationError
 from lightning_trainer.serving.ownership import owner_tag, remove_orphans
 
-# The checksum of a weight file: xxh3-128 of its bytes. It finds accidents and mix-ups, not attackers.
+# The checksum of a weight file: xxh3-128 of its bytes. It detects accidents and mix-ups, not attackers.
 
 _CHUNK_BYTES = 16 * 2**20
 
@@ -43,18 +43,18 @@ _VERSIONS_AT_ONCE = 2
 
 
 class WeightFolder:
-    """Where the versions of one policy lie."""
+    """The folder with the versions of one policy."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def path(self, version: int) -> Path:
-        """Return where this version's file belongs."""
+        """Return the path for this version's file."""
         return self.folder / f"v{version}.safetensors"
 
 
 class WeightFiles(WeightFolder):
-    """The weight files of one run, as a context manager: the folder is there inside of it and gone after."""
+    """The weight files of one run, as a context manager: the folder exists inside it and is removed afterwards."""
 
     def __init__(
         self,
@@ -64,10 +64,10 @@ class WeightFiles(WeightFolder):
         version_bytes: int = 2**30,
         shared_memory: Path = SHARED_MEMORY,
     ) -> None:
-        """Choose the place and make the folder; folders of dead runs are removed.
+        """Choose the location and create the folder; folders of dead runs are removed.
 
         Args:
-            state_dir: used, and said so, where shared memory is absent or has no room for two versions.
+            state_dir: used, with a warning, if shared memory is absent or has no room for two versions.
             version_bytes: size of one version's file.
 
         Raises:
@@ -89,19 +89,19 @@ class WeightFiles(WeightFolder):
         self.remove()
 
     def of(self, policy: str) -> WeightFolder:
-        """Return a folder inside for one of several policies that share an engine."""
+        """Return a subfolder for one of several policies that share an engine."""
         folder = WeightFolder(self.folder / policy)
         folder.folder.mkdir(mode=0o700, exist_ok=True)
         return folder
 
     def prune(self) -> None:
-        """Remove all but the two newest versions: the live one and the one that is being tried."""
+        """Remove all but the two newest versions: the live one and the candidate."""
         newest_last = sorted(self.folder.glob("v*.safetensors"), key=lambda path: int(path.stem[1:]))
         for path in newest_last[:-_VERSIONS_AT_ONCE]:
             path.unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Remove the folder and all that is in it."""
+        """Remove the folder and everything in it."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

@@ -1,4 +1,4 @@
-"""From hundreds of lines of a failed engine's log to the one sentence that says what to do."""
+"""Turns hundreds of lines of a failed engine's log into one sentence that says what to do."""
 
 import re
 import signal
@@ -58,11 +58,11 @@ _PREFIX = re.compile(r"^\([^)]*\)\s*")
 
 
 def explain(log: str, announced: str | None, exit_status: int | None) -> str:
-    """Return why the engine is not there.
+    """Return why the engine failed to start or ended.
 
     Args:
-        log: what its processes wrote, or the end of it.
-        announced: what the host itself said last, if anything.
+        log: output of its processes, or the end of it.
+        announced: the host's own last message, if any.
         exit_status: of the host; negative for a signal.
     """
     text = "\n".join(_PREFIX.sub("", line) for line in log.splitlines())

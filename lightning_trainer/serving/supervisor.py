@@ -1,9 +1,9 @@
-"""Keeps one engine alive: after a crash, or when it hangs, it is started again and given what was live.
+"""Keeps one engine alive: after a crash or a hang, it is restarted with the live versions.
 
-One that dies again and again is given up, which callers are told at once, and tried again after growing pauses.
+An engine that dies again and again is given up, which callers learn at once, and retried after growing pauses.
 
 Invariant: ``ready`` returns only while the engine serves the live version. A version becomes live when its publication
-is accepted; one that brings the engine down is refused, and the one before it is served again.
+is accepted; one that crashes the engine is refused, and the previous one is served again.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ from lightning_trainer.serving.settings import EngineSettings
 logger = logging.getLogger(__name__)
 
 _PUBLISH_TRIES = 2
-"""An engine that dies during a publication may have died of something else; one that dies twice did not."""
+"""An engine that dies during a publication may have died for another reason; if it dies twice, it did not."""
 
 
 class EngineSupervisor:
-    """An engine that comes back. What the gateway needs of it: ``base_url``, ``headers``, ``ready``."""
+    """A supervised engine, restarted as needed. The gateway uses ``base_url``, ``headers``, and ``ready``."""
 
     def __init__(
         self,
@@ -38,12 +38,12 @@ class EngineSupervisor:
         heartbeat: Heartbeat | None = None,
         make: Callable[[EngineSettings], Engine] = EngineProcess,
     ) -> None:
-        """Keep what is needed; nothing starts before ``start``.
+        """Store the settings; nothing starts before ``start``.
 
         Args:
-            live: published after each start, one a policy at most; a policy without one is served from the model
+            live: published after each start, at most one per policy; a policy without one is served from the model
                 folder itself, as version 0.
-            make: returns a new, unstarted engine: of this machine, or of a cluster.
+            make: returns a new, unstarted engine, on this machine or on a cluster.
         """
         self.settings = settings
         self._make = make
@@ -68,12 +68,12 @@ class EngineSupervisor:
 
     @property
     def live(self) -> Mapping[str, Publication]:
-        """What is served by policy, or will be after the next restart."""
+        """Return the publication that each policy serves, or will serve after the next restart."""
         return self._live
 
     @property
     def base_url(self) -> str:
-        """Of the engine that is ready now; ask again for every request, a restart changes it."""
+        """Return the base URL of the ready engine; call it for every request, because a restart changes it."""
         return self._ready_engine().base_url
 
     @property
@@ -81,15 +81,15 @@ class EngineSupervisor:
         return self._ready_engine().headers
 
     async def start(self) -> None:
-        """Start the engine, keep it from now on, and return when it serves.
+        """Start the engine, supervise it from now on, and return when it serves.
 
         Raises:
-            EngineError: it does not start. Only one that was killed is tried again: what ends of itself was started
-                with something wrong.
+            EngineError: it does not start. Only an engine that was killed is retried: one that ends by itself was
+                started with something wrong.
         """
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name="engine-supervisor")
-            # The task says STARTING a moment later; a state of an earlier life must not be taken for this one's.
+            # The task sets STARTING a moment later; a state of an earlier life must not be mistaken for this one's.
             self._status = replace(self._status, state=EngineState.STARTING)
         await self.ready(self.settings.startup_timeout_s)
 
@@ -97,27 +97,28 @@ class EngineSupervisor:
         """Wait until the engine serves the live version.
 
         Raises:
-            EngineError: it is not within ``timeout_s``, or it never will be.
+            EngineError: it does not within ``timeout_s``, or never will.
         """
         if self._status.state is EngineState.READY and self._awake.is_set():
-            return  # every call comes by here
+            return  # the hot path: every call goes through here
         settled = (EngineState.READY, EngineState.FAILED)
         try:
             async with asyncio.timeout(timeout_s), self._changed:
                 await self._changed.wait_for(lambda: self._awake.is_set() and self._status.state in settled)
         except TimeoutError:
             if not self._awake.is_set():
-                raise EngineError(f"the engine's GPU is the trainer's since over {timeout_s:g} s") from None
+                raise EngineError(f"the trainer has had the engine's GPU for over {timeout_s:g} s") from None
             because = f" ({self._status.last_error})" if self._status.last_error else ""
-            raise EngineError(f"the engine is {self._status.state} since over {timeout_s:g} s{because}") from None
+            raise EngineError(f"the engine has been {self._status.state} for over {timeout_s:g} s{because}") from None
         if self._status.state is EngineState.FAILED:
             raise EngineError(self._status.last_error or "the engine failed")
 
     async def publish(self, publication: Publication) -> PublicationReport:
-        """Serve a version from now on, also after a restart, or say why not; the file of a live one has to stay.
+        """Serve a version from now on, also after a restart; the report says if it is refused. A live version's file
+        must stay.
 
         Raises:
-            EngineError: there is no engine to serve anything.
+            EngineError: no engine serves anything.
             PublicationError: the engine could not read the publication.
         """
         async with self._publishing:
@@ -141,19 +142,20 @@ class EngineSupervisor:
             return report
 
     async def bring(self, publication: Publication) -> None:
-        """Have the file where the engine is before calls are held for it; where that fails, ``publish`` says why."""
+        """Transfer the file to the engine's machine before calls are held for it; if that fails, ``publish`` reports
+        why."""
         if self._status.state is EngineState.READY and self._engine is not None:
             with contextlib.suppress(EngineError, PublicationError):
                 await self._engine.bring(publication)
 
     async def restore(self, policy: str, before: Publication | None) -> None:
-        """Go back to what was served before the version that is: at once, or through a new start where that fails.
+        """Go back to what was served before the live version: at once, or by a restart if that fails.
 
         Args:
-            before: None: version 0, which is served by a new start alone.
+            before: None: version 0, which only a restart can serve.
 
         Raises:
-            EngineError: there is no engine to serve anything.
+            EngineError: no engine serves anything.
         """
         async with self._publishing:
             if before is None:
@@ -169,9 +171,9 @@ class EngineSupervisor:
             await self._set(versions=self._versions())
 
     async def sleep(self, level: int) -> None:
-        """Give the GPU memory away until ``wake``, whatever becomes of the engine: none is started meanwhile.
+        """Release the GPU memory until ``wake``, whatever happens to the engine: none is started meanwhile.
 
-        One that is starting is waited for, and one that cannot fall asleep is ended, which frees as much.
+        A starting engine is waited for, and one that cannot go to sleep is ended, which frees as much.
         """
         async with self._publishing:
             with contextlib.suppress(EngineError):
@@ -183,45 +185,45 @@ class EngineSupervisor:
             try:
                 await engine.sleep(level)
             except (EngineError, PublicationError) as error:
-                logger.warning("the engine does not fall asleep and is ended: %s", error)
+                logger.warning("the engine does not go to sleep and is ended: %s", error)
                 await engine.stop()
                 await self._until_not(engine)
 
     async def wake(self) -> None:
-        """Take the memory back; an engine that died meanwhile is started again, as is one that does not wake."""
+        """Take the memory back; an engine that died meanwhile, or does not wake, is restarted."""
         async with self._publishing:
             engine = self._engine
             if self._status.state is EngineState.READY and engine is not None:
                 try:
                     await engine.wake()
                 except (EngineError, PublicationError) as error:
-                    logger.warning("the engine does not wake and is started again: %s", error)
+                    logger.warning("the engine does not wake and is restarted: %s", error)
                     await engine.stop()
                     await self._until_not(engine)
             self._awake.set()
             await self._set()
 
     async def hold(self, publication: Publication) -> PublicationReport:
-        """Serve an old adapter beside the live one until ``drop``, or until the engine's next restart.
+        """Serve an old adapter next to the live one until ``drop``, or until the engine's next restart.
 
         Raises:
-            EngineError: there is no engine to serve anything.
+            EngineError: no engine serves anything.
             PublicationError: it serves no adapters.
         """
         await self.ready(self.settings.startup_timeout_s)
         return await self._ready_engine().hold(publication)
 
     async def drop(self, policy: str, version: int) -> None:
-        """Unload what ``hold`` loaded, where there is an engine.
+        """Unload an adapter that ``hold`` loaded, if there is an engine.
 
         Raises:
-            EngineError: it died on it.
+            EngineError: it died during the call.
         """
         if self._status.state is EngineState.READY:
             await self._ready_engine().drop(policy, version)
 
     async def stop(self) -> None:
-        """End the engine and stop keeping it; returns when nothing of it is left."""
+        """End the engine and stop supervising it; returns when nothing of it is left."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -232,7 +234,7 @@ class EngineSupervisor:
         await self._set(state=EngineState.STOPPED, pid=None, node=None, versions={})
 
     async def adopt(self, publication: Publication) -> None:
-        """Serve from the next start on what the others serve; one that is running or starting is started again."""
+        """Serve the other replicas' versions from the next start on; a running or starting engine is restarted."""
         async with self._publishing:
             if self._live.get(publication.policy) == publication:
                 return
@@ -244,7 +246,7 @@ class EngineSupervisor:
         failures = 0
         while True:
             started = time.monotonic()
-            # One that was given up is not waited for while it is tried: it has to come back first.
+            # An engine that was given up is not waited for during a retry: it has to come back first.
             if self._status.state is not EngineState.FAILED:
                 await self._set(state=EngineState.RESTARTING if self._status.restarts else EngineState.STARTING)
             error = await self._one_life()
@@ -269,14 +271,14 @@ class EngineSupervisor:
             await self._set(retry_at=None)
 
     def _never_starts(self, failures: int) -> bool:
-        """Whether the first start failed, for good: what is wrong with it, another try would not mend."""
+        """Whether the first start failed for good, because a retry would not fix the cause."""
         if self._status.startup_s is not None:
             return False
         killed = self._engine is not None and self._engine.killed
         return not killed or failures >= self._backoff.first_attempts
 
     async def _one_life(self) -> str:
-        """Start an engine, give it the live weights, and return why it ended."""
+        """Start an engine, load the live weights, and return why it ended."""
         await self._awake.wait()
         started = time.monotonic()
         self._engine = engine = self._make(self.settings)
@@ -295,8 +297,8 @@ class EngineSupervisor:
             return await self._end_of(engine)
         except (EngineError, PublicationError) as error:
             return str(error)
-        except Exception as error:  # whatever it is, another start may do better
-            logger.exception("the engine's start or watch ended in an error that nobody has thought of")
+        except Exception as error:  # whatever the error, another start may succeed
+            logger.exception("starting or watching the engine failed with an unexpected error")
             return f"{type(error).__name__}: {error}"
         finally:
             (error,) = await asyncio.gather(engine.stop(), return_exceptions=True)
@@ -304,7 +306,7 @@ class EngineSupervisor:
                 logger.error("the engine's process may not be gone: %r", error)
 
     async def _end_of(self, engine: Engine) -> str:
-        """Return why it ended, or that it answers nobody any longer."""
+        """Return why it ended, or that it no longer answers."""
         missed = 0
         while missed < self._heartbeat.missed:
             await asyncio.wait({engine.exited}, timeout=self._heartbeat.every_s)

@@ -1,8 +1,8 @@
 """TrainingBatch and StepReport <-> bytes: zlib (level 1) over JSON with a format number. No pickle.
 
-Invariant: decoding gives back an equal value, floats to the last bit (JSON carries their shortest exact form), so that
-a step which is repeated after a crash trains on exactly what was recorded. Bytes are base64 text. NaN and infinity have
-no JSON form and are refused in a batch; in a report's metrics they are kept as text.
+Invariant: decoding returns an equal value, floats to the last bit (JSON carries their shortest exact form), so that a
+step that is repeated after a crash trains on exactly what was recorded. Bytes are base64 text. NaN and infinity have no
+JSON form and are refused in a batch; in a report's metrics they are stored as text.
 """
 
 import math
@@ -29,8 +29,8 @@ def encode_batch(batch: TrainingBatch) -> bytes:
     """Serialize a batch.
 
     Raises:
-        StoreError: a log-probability, credit, baseline or logit bias is NaN or infinite; training on it would spoil
-            the weights.
+        StoreError: a logprob, credit, baseline, or logit bias is NaN or infinite; training on it would ruin the
+            weights.
     """
     for sample in batch.samples:
         if not all(map(math.isfinite, _floats(sample))):
@@ -53,7 +53,7 @@ def decode_batch(body: bytes) -> TrainingBatch:
 
 
 def encode_report(report: StepReport) -> bytes:
-    """Serialize a step's report: what is small first, then the advantages, which few who read it ask for."""
+    """Serialize a step's report: the small fields first, then the advantages, which few readers need."""
     small = {
         "step": report.step,
         "metrics": _writable_metrics(report.metrics),
@@ -68,9 +68,9 @@ def encode_report(report: StepReport) -> bytes:
 
 
 def decode_report(body: bytes, *, advantages: bool = True) -> StepReport:
-    """Read what :func:`encode_report` wrote; without ``advantages`` there are none in it, and none are decoded.
+    """Read what :func:`encode_report` wrote; with ``advantages`` false, the advantages are left empty and not decoded.
 
-    Reports that were written before they were apart have everything in one part.
+    Old reports have everything in one part.
     """
     small = zlib.decompressobj()
     report = _read(small.decompress(body) + small.flush())["report"]
@@ -104,7 +104,7 @@ def decode_metrics(text: str) -> dict[str, float]:
 
 
 def _written(sample: Sample) -> dict[str, Any]:
-    """Return a sample as format 1 names its fields: by their names, and one of them in British spelling."""
+    """Return a sample with the field names of format 1, one of which has British spelling."""
     return {_WRITTEN_AS.get(name, name): getattr(sample, name) for name in _SAMPLE_FIELDS}
 
 
@@ -172,7 +172,7 @@ def _sample(sample: dict[str, Any]) -> Sample:
 
 
 def _segment(segment: dict[str, Any]) -> Segment:
-    """Batches of version 0.1.0 have neither shaping nor support, and most have no experts."""
+    """Read a segment. Those of version 0.1.0 have neither shaping nor support, and most have no experts."""
     shaping, support, experts = (segment.get(name) for name in ("shaping", "support", "routed_experts"))
     if shaping is not None:
         biases = tuple((token_id, bias) for token_id, bias in shaping["logit_bias"])

@@ -1,7 +1,7 @@
-"""What the tables' queries ask of a connection; sqlite3's is one, and ``postgres/connection.py`` has the other.
+"""The connection interface that the tables' queries use: sqlite3's, or the one in ``postgres/connection.py``.
 
-Queries are written once, in SQL that both databases know, with SQLite's placeholders (``?``, ``?1``, ``:name``). Lists
-come as JSON text and are read by ``json_each``.
+Queries are written once, in SQL that both databases understand, with SQLite's placeholders (``?``, ``?1``, ``:name``).
+Lists are passed as JSON text and read by ``json_each``.
 """
 
 import sqlite3
@@ -14,7 +14,7 @@ Parameters = Sequence[Any] | Mapping[str, Any]
 
 
 class Cursor(Protocol):
-    """The rows that a statement found."""
+    """The result rows of a statement."""
 
     @property
     def rowcount(self) -> int: ...
@@ -24,7 +24,7 @@ class Cursor(Protocol):
 
 
 class Connection(Protocol):
-    """In autocommit mode: ``BEGIN`` opens a snapshot, ``BEGIN IMMEDIATE`` a transaction that alone may write."""
+    """In autocommit mode: ``BEGIN`` opens a snapshot, ``BEGIN IMMEDIATE`` an exclusive write transaction."""
 
     @property
     def in_transaction(self) -> bool: ...
@@ -34,13 +34,13 @@ class Connection(Protocol):
 
 
 def stream(connection: Connection, sql: str, parameters: Parameters = ()) -> Iterable[Any]:
-    """Run a query whose rows may be many: they are fetched as they are asked for."""
+    """Run a query with possibly many rows, fetched lazily."""
     streaming = getattr(connection, "stream", connection.execute)
     return streaming(sql, parameters)
 
 
 def has_table(connection: Connection, name: str) -> bool:
-    """Whether there is a table; a SQLite file of an early schema that is open for reading only lacks some."""
+    """Whether a table exists; a SQLite file with an early schema, opened read-only, lacks some."""
     if not isinstance(connection, sqlite3.Connection):
         return True
     found = connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (name,))

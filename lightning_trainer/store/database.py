@@ -1,4 +1,4 @@
-"""A store's database, open: its writer, its readers, its journal; subclasses open and close one."""
+"""A store's open database: its writer, its readers, and its journal; subclasses open and close one."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -19,10 +19,11 @@ class Database(ABC):
     """Use it as an async context manager, or call :meth:`open` and :meth:`close`."""
 
     def __init__(self, name: str, retention: Retention) -> None:
-        """
+        """Set the store up; :meth:`open` opens it.
+
         Args:
-            name: for people: a path, or a URL without its password.
-            retention: the limits that it is kept within.
+            name: for display: a path, or a URL without its password.
+            retention: the limits of the store.
         """
         self.name = name
         self.retention = retention
@@ -32,17 +33,17 @@ class Database(ABC):
 
     @abstractmethod
     def _open(self) -> tuple[GroupCommitWriter, ReaderPool]:
-        """Create or open the database and bring it to the newest schema. In a thread of its own."""
+        """Create or open the database and migrate it to the newest schema; runs in a thread."""
 
     @abstractmethod
     def _release(self) -> None:
-        """Let go of the database; writer and readers are closed."""
+        """Release the database; writer and readers are closed."""
 
     async def open(self) -> Self:
-        """Create or open the database and bring it to the newest schema.
+        """Create or open the database and migrate it to the newest schema.
 
         Raises:
-            StoreError: it cannot be opened, another daemon has it alone, or a newer lightning-trainer wrote it.
+            StoreError: it cannot be opened, another daemon has it exclusively, or a newer lightning-trainer wrote it.
         """
         if self._writer is not None:
             raise StoreError(f"the store {self.name} is already open")
@@ -60,7 +61,7 @@ class Database(ABC):
         return self
 
     async def close(self) -> None:
-        """Commit what is queued and let go of the database; closing twice does nothing."""
+        """Commit what is queued and release the database; closing twice does nothing."""
         writer, readers = self._writer, self._readers
         self._writer = self._readers = None
         if writer is not None and readers is not None:
@@ -84,11 +85,11 @@ class Database(ABC):
         await self.close()
 
     async def scan(self, query: Callable[[Connection], Result]) -> Result:
-        """Run a long query of the caller's (see ``scan.py``) in a reader's thread, on one snapshot."""
+        """Run a caller's long query (see ``scan.py``) in a reader's thread, on one snapshot."""
         return await self._read(query)
 
     async def write(self, operation: Callable[[Connection], Result]) -> Result:
-        """Run a short operation of the caller's in the writer's thread; it returns after its commit."""
+        """Run a caller's short operation in the writer's thread; returns after its commit."""
         return await self._write(operation)
 
     async def _write(self, operation: Callable[[Connection], Result]) -> Result:

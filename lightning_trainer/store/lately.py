@@ -1,6 +1,6 @@
-"""An answer about a store that is being written, where making one takes long.
+"""A cached answer about a store that is being written, for answers that take long to compute.
 
-A question is answered soon: while a new answer takes longer than that, the one before it is given.
+A query returns soon: if a new answer takes longer than that, the previous one is returned.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 _PATIENCE_S = 0.1
 _SHARE = 0.02
-"""Of the time, that may be spent on making answers."""
+"""Maximum share of the time spent on computing answers."""
 Answer = TypeVar("Answer")
 
 
@@ -30,15 +30,15 @@ class Lately(Generic[Answer]):
         self._took_s = 0.0
         self._made_at = 0.0
         self._answer: list[Answer] = []
-        """The newest one, where there is any."""
+        """The newest one, if there is one."""
 
     @property
     def age_s(self) -> float:
-        """How long ago the newest answer was made."""
+        """Return the age of the newest answer."""
         return time.monotonic() - self._made_at
 
     async def get(self) -> Answer:
-        """Return the newest answer; one of a moment ago where a new one takes long.
+        """Return the newest answer, or a recent one if a new one takes long.
 
         Raises:
             StoreError: the store cannot be read.

@@ -1,4 +1,4 @@
-"""Where a store is, by the configuration: a file in the state folder, or a PostgreSQL server."""
+"""The location of a configuration's store: a file in the state folder, or a PostgreSQL server."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -21,7 +21,7 @@ from lightning_trainer.store.upkeep.files import STORE
 
 @dataclass(frozen=True, slots=True)
 class StorePlace:
-    """As text it is what people may read: a path, or a URL without its password."""
+    """Its text form is for display: a path, or a URL without its password."""
 
     path: Path | None
     url: str | None = field(default=None, repr=False)
@@ -31,14 +31,14 @@ class StorePlace:
 
 
 def place_of(config: Config, state_dir: Path | None = None) -> StorePlace:
-    """Return where a configuration's store is; of another folder than its own, the file there."""
+    """Return the location of a configuration's store; for a ``state_dir`` other than its own, the file there."""
     if config.store.url is not None and state_dir is None:
         return StorePlace(None, config.store.url.get_secret_value())
     return StorePlace((state_dir or config.daemon.state_dir) / STORE)
 
 
 def recorded_place(config: Config) -> StorePlace:
-    """Return where a configuration's store is.
+    """Return the location of a configuration's store.
 
     Raises:
         StoreError: nothing was recorded there yet.
@@ -50,7 +50,7 @@ def recorded_place(config: Config) -> StorePlace:
 
 
 def store_at(place: StorePlace, limits: StoreConfig | None = None) -> Store:
-    """Return the store at a place; it is not open yet."""
+    """Return the store at a location, not yet opened."""
     if place.path is not None:
         return SqliteStore(place.path, limits)
     assert place.url is not None
@@ -59,7 +59,7 @@ def store_at(place: StorePlace, limits: StoreConfig | None = None) -> Store:
 
 @contextmanager
 def reading(place: StorePlace) -> Iterator[Connection]:
-    """Open a store for reading, whether or not daemons have it open, and see one snapshot of it.
+    """Open a store for reading one snapshot, whether or not daemons have it open.
 
     Raises:
         StoreError: there is none, it cannot be read, or a newer lightning-trainer wrote it.

@@ -1,4 +1,4 @@
-"""Readers: a few threads, each with its own read-only connection; in WAL mode they never wait for the writer."""
+"""Readers: a few threads, each with a read-only connection; in WAL mode they never wait for the writer."""
 
 import asyncio
 import sqlite3
@@ -57,7 +57,7 @@ class ReaderPool:
 
 
 def unreadable(error: sqlite3.Error, what: str = "the store") -> StoreError:
-    """Say why the store could not be read, and what helps where its file is damaged."""
+    """Return an error that says why the store could not be read and, if its file is damaged, what helps."""
     if is_damage(error):
         return DamagedStoreError(
             f"{what} cannot be read: {error}; a part of its file is damaged: `lightning-trainer store check` says "
@@ -67,5 +67,6 @@ def unreadable(error: sqlite3.Error, what: str = "the store") -> StoreError:
 
 
 def is_damage(error: sqlite3.Error) -> bool:
+    """Whether an error means that the file is damaged."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)

@@ -1,4 +1,4 @@
-"""What the store gives back that is not part of the common vocabulary."""
+"""Records returned by the store that are not part of the common vocabulary."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,18 +8,18 @@ from lightning_trainer.types import StepReport
 
 
 class StepState(StrEnum):
-    """Life of a step: assigned -> trained or skipped. A crash may train an already trained step again, to the same
-    weights; its report is then replaced."""
+    """The life of a step: assigned -> trained or skipped. A crash may repeat a trained step, to the same weights; its
+    report is then replaced."""
 
     ASSIGNED = "assigned"
     TRAINED = "trained"
     SKIPPED = "skipped"
-    """Its attempts gave nothing to train on; the ledger says why."""
+    """Its attempts contained nothing to train on; the ledger says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One step as the store knows it, without its batch (which is large)."""
+    """One step in the store, without its batch (which is large)."""
 
     step: int
     state: StepState
@@ -27,12 +27,12 @@ class StepRecord:
     report: StepReport | None
     """None until it has been trained."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """What was measured of its attempts when it was assigned; kept for skipped steps too."""
+    """Measurements of its attempts when it was assigned; kept for skipped steps too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rollback:
-    """After ``after_step`` was recorded, the weights became those of ``version`` again."""
+    """After ``after_step`` was recorded, the weights went back to those of ``version``."""
 
     after_step: int
     version: int

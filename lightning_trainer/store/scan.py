@@ -1,7 +1,7 @@
-"""A store read from beginning to end, trace by trace, without its daemon: read-only, also while a daemon writes.
+"""A full pass over a store, trace by trace, without its daemon: read-only, also while a daemon writes.
 
-Memory holds one trace at a time. A trace that was cut into several processes' spans comes whole; the reader sees one
-snapshot, and in WAL mode it neither waits for the writer nor holds it up.
+Memory holds one trace at a time, complete even if several processes recorded it. The reader sees one snapshot; in WAL
+mode it neither waits for the writer nor blocks it.
 """
 
 import sqlite3
@@ -53,8 +53,8 @@ def _connect(path: Path) -> sqlite3.Connection:
             (version,) = connection.execute("PRAGMA user_version").fetchone()
         except sqlite3.OperationalError:
             connection.close()
-            # In a folder that is not ours to write to, SQLite cannot make the index of a log; without a log it is not
-            # needed, and nobody is writing.
+            # In a folder that we cannot write to, SQLite cannot create a log's index; without a log it needs none, and
+            # there is no writer.
             if options == "mode=ro" and not log.exists():
                 continue
             raise
@@ -69,7 +69,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def named(connection: Connection, name: str, *, newest: int | None = None) -> Iterator[Span]:
-    """Yield every span of one name, in the order in which they came; of the ``newest`` spans where that is given."""
+    """Yield every span of one name, in order of arrival; of the ``newest`` spans if given."""
     (last,) = connection.execute("SELECT coalesce(max(seq), 0) FROM spans").fetchone()
     rows = stream(
         connection,
@@ -84,11 +84,11 @@ def named(connection: Connection, name: str, *, newest: int | None = None) -> It
 def traces(
     connection: Connection, slim: Callable[[Span], Span] = lambda span: span, *, newest: int | None = None
 ) -> Iterator[list[Span]]:
-    """Yield every trace's spans, one trace at a time, in an order that depends on nothing but the spans.
+    """Yield every trace's spans, one trace at a time, in an order that depends only on the spans.
 
     Args:
-        slim: takes off a span what the caller does not need before the next one is read.
-        newest: only of the newest so many spans.
+        slim: strips a span of what the caller does not need, before the next one is read.
+        newest: only this many of the newest spans.
     """
     resources: dict[int, dict[str, AttributeValue]] = {}
     (last,) = connection.execute("SELECT coalesce(max(seq), 0) FROM spans").fetchone()

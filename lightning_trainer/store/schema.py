@@ -279,7 +279,7 @@ MIGRATIONS: tuple[str, ...] = (
 
 
 def migrate(connection: sqlite3.Connection, *, where: str) -> None:
-    """Bring a file to the newest schema; each step is one transaction, so a crash between two of them is harmless.
+    """Migrate a file to the newest schema; each step is one transaction, so a crash between two of them is harmless.
 
     Raises:
         StoreError: the file was written by a newer lightning-trainer.
@@ -295,9 +295,9 @@ def migrate(connection: sqlite3.Connection, *, where: str) -> None:
 
 
 def supply_tables(connection: sqlite3.Connection) -> None:
-    """Let a file of an earlier schema that is open for reading only have the tables that it lacks, empty.
+    """Give a read-only file of an earlier schema the tables that it lacks, empty.
 
-    They are temporary ones: nothing is written. ``evaluations`` has what a migration would fill it with.
+    They are temporary tables: nothing is written. ``evaluations`` gets the contents that a migration would give it.
     """
     known = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     lacking = {name: table for name, table in _LATER_TABLES.items() if name not in known}

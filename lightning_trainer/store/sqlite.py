@@ -26,10 +26,10 @@ _ADVICE_ON_DAMAGE = "; `lightning-trainer store check` says what is damaged, `st
 
 
 class SqliteStore(Store):
-    """One daemon's alone: a lock next to the file says so."""
+    """A store for one daemon, exclusively: a lock file next to it enforces that."""
 
     def __init__(self, path: Path | str, retention: StoreConfig | None = None) -> None:
-        """``retention``: the limits that it is kept within; the defaults' unless given."""
+        """``retention``: the limits of the store; by default the settings' defaults."""
         self.path = Path(path)
         super().__init__(
             str(path),
@@ -45,10 +45,10 @@ class SqliteStore(Store):
             raise StoreError(f"the store {self.path} cannot be created: {error.strerror}") from error
         try:
             connection = self._connect()
-            connection.execute("PRAGMA page_size=8192")  # of a new file: a call of 640 token ids fits in one page
-            connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # of a new file: free pages can be given back
+            connection.execute("PRAGMA page_size=8192")  # for a new file: a call of 640 token ids fits in one page
+            connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # for a new file: free pages can be returned
             connection.execute("PRAGMA journal_mode=WAL")
-            # Pages that every commit touches (those of the indices) are copied into the file once in 32 MiB of log.
+            # Pages that every commit touches (index pages) are copied into the file once per 32 MiB of log.
             log_bytes = self.retention.log_bytes
             connection.execute(f"PRAGMA wal_autocheckpoint={min(4096, log_bytes // (4 * 8192))}")
             connection.execute(f"PRAGMA journal_size_limit={log_bytes}")

@@ -1,8 +1,8 @@
-"""Store: what every part of the daemon asks of the store, on whichever database.
+"""Store: the interface of the store for every part of the daemon, on either database.
 
-Durability: an ``append`` returns only after its commit, which both databases have on the disk by then, so an
-acknowledged span survives ``kill -9`` of the daemon and the loss of power. The price, one sync a transaction, is shared
-by everything that queued up meanwhile (see ``writer.py``).
+Durability: ``append`` returns only after its commit, which both databases have synced to disk by then, so an
+acknowledged span survives ``kill -9`` of the daemon and a power failure. The cost, one sync per transaction, is shared
+by everything queued meanwhile (see ``writer.py``).
 """
 
 import asyncio
@@ -40,44 +40,44 @@ from lightning_trainer.types import (
 
 
 class Store(MediaStore):
-    """What is asked of a store; see ``SqliteStore`` and ``PostgresStore``."""
+    """The store's operations; see ``SqliteStore`` and ``PostgresStore``."""
 
-    # -- whose turn it is to train a policy ---------------------------------------------------------------------------
+    # -- the lease on training a policy (turns) ------------------------------------------------------------------------
 
     shared = False
-    """Whether several daemons may have it open; of a store that is not, every turn is its one daemon's."""
+    """Whether several daemons may have it open; if not, every turn belongs to its only daemon."""
 
     async def take_turn(self, policy: str, holder: str) -> str | None:
-        """Take the turn to train a policy, for some seconds; None where it is ours, else who has it.
+        """Take the turn to train a policy, for some seconds; return None if it is ours, else its holder.
 
         Args:
-            holder: who asks, for people: the daemon's URL.
+            holder: the daemon's URL, for display.
         """
         return None
 
     async def renew_turn(self, policy: str) -> bool:
-        """Let our turn go on; False where it is another's by now, whose it stays."""
+        """Extend our turn; False if another daemon has it by now."""
         return True
 
     async def give_up_turn(self, policy: str) -> None:
-        """End our turn, so that nobody has to wait for the next one."""
+        """End our turn, so that the next daemon need not wait."""
 
     def _fenced(self, policy: str, operation: Callable[[Connection], Result]) -> Callable[[Connection], Result]:
-        """Return an operation that is refused to a daemon whose turn it is not."""
+        """Return an operation that is refused if another daemon holds the turn."""
         return operation
 
     async def write_in_turn(self, policy: str, operation: Callable[[Connection], Result]) -> Result:
-        """As :meth:`write`, for the one daemon that trains the policy.
+        """Like :meth:`write`, but only for the daemon that trains the policy.
 
         Raises:
-            TurnLostError: that is another daemon.
+            TurnLostError: another daemon does.
         """
         return await self._write(self._fenced(policy, operation))
 
     # -- spans and attempts ------------------------------------------------------------------------------------------
 
     async def append(self, spans: Sequence[Span]) -> int:
-        """Commit spans, and what they say of their attempts; return how many were new.
+        """Commit spans, and what they say about their attempts; return how many were new.
 
         Raises:
             MalformedTelemetryError: a span cannot be written as OTLP; none of them was written.
@@ -101,7 +101,7 @@ class Store(MediaStore):
         return await self._read(lambda connection: span_table.has_response(connection, response_id, attempt_id))
 
     async def attempts_of_response(self, response_id: str) -> list[str]:
-        """Return the first attempts whose calls have the response id; more than one where a server repeats its ids."""
+        """Return the first attempts whose calls have the response id; more than one if a server repeats its ids."""
         return await self._read(lambda connection: span_table.attempts_of_response(connection, response_id))
 
     async def consumed(
@@ -124,14 +124,14 @@ class Store(MediaStore):
         )
 
     async def last_span(self) -> int:
-        """Return a number that is another one when spans were stored."""
+        """Return a number that changes whenever spans are stored."""
         return await self._read(span_table.last)
 
     async def counts(self) -> StoreCounts:
         return await self._read(count)
 
     async def spans_of_attempts(self, attempt_ids: Sequence[str]) -> list[Span]:
-        """Return everything that belongs to the attempts, oldest first; see :func:`spans.select_of_attempts`."""
+        """Return all spans of the attempts, oldest first; see :func:`spans.select_of_attempts`."""
         return await self._read(lambda connection: span_table.select_of_attempts(connection, attempt_ids))
 
     async def spans_of_trace(self, trace_id: str) -> list[Span]:
@@ -142,13 +142,13 @@ class Store(MediaStore):
     ) -> list[Attempt]:
         """Return all ended attempts that no step has consumed (of ``policy``, or of any), oldest end first.
 
-        It looks through history: loops ask for :meth:`waiting_attempts`.
+        It scans the history; loops should use :meth:`waiting_attempts`.
         """
         wanted = None if mode is None else RolloutMode(mode)
         return await self._read(lambda connection: attempt_table.select_ended(connection, mode=wanted, policy=policy))
 
     async def enroll(self, policy: str, *, earlier: bool = False) -> None:
-        """Begin to keep the list of attempts that wait for a policy; see :func:`waiting.enroll`."""
+        """Start to maintain the list of attempts that wait for a policy; see :func:`waiting.enroll`."""
         await self._write(lambda connection: waiting.enroll(connection, policy, earlier=earlier))
 
     async def waiting_attempts(self, policy: str) -> list[WaitingAttempt]:
@@ -156,20 +156,20 @@ class Store(MediaStore):
         return await self._read(lambda connection: waiting.select(connection, policy))
 
     async def let_go(self, policy: str, attempt_ids: Collection[str]) -> None:
-        """Leave waiting attempts alone until their group or task is heard of again."""
+        """Release waiting attempts until something of their group or task arrives."""
         if attempt_ids:
             await self._write(lambda connection: waiting.let_go(connection, policy, attempt_ids))
 
     async def drop(
         self, name: str, *, reason: str, kind: drops.Kind | None = None, policy: str | None = None
     ) -> drops.Dropped:
-        """Take something out of what will be trained; see :func:`drops.drop`."""
+        """Take something out of training; see :func:`drops.drop`."""
         return await self._write(
             lambda connection: drops.drop(connection, name, reason=reason, kind=kind, policy=policy)
         )
 
     async def take_part(self, policy: str, attempt_ids: Collection[str]) -> None:
-        """Note that a policy's calls are among those of the attempts."""
+        """Record that a policy answered calls of the attempts."""
         if attempt_ids:
 
             def put(connection: Connection) -> None:
@@ -179,7 +179,7 @@ class Store(MediaStore):
             await self._write(put)
 
     async def begin_policy(self, policy: str) -> int | None:
-        """Note that a policy is started; the first time return how many rollouts were recorded before, later None."""
+        """Record that a policy is started; the first time return how many rollouts were recorded before, later None."""
         return await self._write(lambda connection: participation_table.begin(connection, policy))
 
     async def ended_by_group(
@@ -192,9 +192,9 @@ class Store(MediaStore):
         after: str | None = None,
         limit: int | None = None,
     ) -> dict[str, int]:
-        """Return how many attempts of a mode have ended of each group whose id begins with ``prefix``, by that id: of
-        those that ``policy`` took part in, and with ``taken``, a policy and two steps, that its steps beyond the first
-        and up to the second have taken; of those behind ``after`` the first ``limit``."""
+        """Return the number of ended attempts of a mode for each group whose id begins with ``prefix``: only groups
+        that ``policy`` took part in; with ``taken``, a policy and two steps, only attempts that its steps after the
+        first and up to the second have consumed; only the first ``limit`` groups after ``after``."""
         return await self._read(
             lambda connection: attempt_table.count_ended(
                 connection, prefix, mode=mode, policy=policy, taken=taken, after=after, limit=limit
@@ -202,8 +202,8 @@ class Store(MediaStore):
         )
 
     async def missing_spans(self, policy: str | None = None) -> dict[str, int]:
-        """Return how many spans have not come, of every ended attempt that lacks some and that no step (of that policy,
-        or of any) has consumed."""
+        """Return the number of missing spans of every incomplete ended attempt that no step (of that policy, or of any)
+        has consumed."""
         return await self._read(lambda connection: arrival_table.select_missing(connection, policy))
 
     async def attempts(
@@ -216,7 +216,7 @@ class Store(MediaStore):
         state: AttemptState | str | None = None,
         limit: int | None = None,
     ) -> list[Attempt]:
-        """Return the attempts that meet every condition given, oldest start first; with a limit, the newest ones."""
+        """Return the attempts that meet every given condition, oldest start first; with a limit, the newest ones."""
         return await self._read(
             lambda connection: attempt_table.select(
                 connection,
@@ -230,7 +230,7 @@ class Store(MediaStore):
         )
 
     async def attempt(self, attempt_id: str) -> Attempt | None:
-        """Return one attempt, or None when no span named it."""
+        """Return one attempt, or None if no span names it."""
         found = await self.attempts(attempt_ids=[attempt_id])
         return found[0] if found else None
 
@@ -247,7 +247,7 @@ class Store(MediaStore):
         state: StepState | str = StepState.ASSIGNED,
         metrics: Mapping[str, float] | None = None,
     ) -> None:
-        """Record a step with its batch, ledger and metrics and mark its attempts as consumed, in one transaction.
+        """Record a step with its batch, ledger, and metrics, and mark its attempts as consumed, in one transaction.
 
         Raises:
             StoreError: the step exists, or an attempt is unknown or already consumed; nothing was written.
@@ -272,7 +272,7 @@ class Store(MediaStore):
         """Record how a step ended.
 
         Raises:
-            StoreError: it was never assigned, or its state does not lead there.
+            StoreError: it was never assigned, or its state does not allow the change.
         """
         ended = StepState(state)
         await self._write(self._fenced(policy, lambda connection: step_table.finish(connection, policy, report, ended)))
@@ -287,8 +287,8 @@ class Store(MediaStore):
         oldest: int | None = None,
         advantages: bool = False,
     ) -> list[StepRecord]:
-        """Return steps, first to last: all, those before or after one, of these the last or first so many; reports
-        without advantages unless they are asked for."""
+        """Return steps in ascending order: all, those before or after one, and of these the newest or oldest ones;
+        reports without advantages unless requested."""
         return await self._read(
             lambda connection: step_table.select_steps(
                 connection, policy, before=before, after=after, newest=newest, oldest=oldest, advantages=advantages
@@ -329,7 +329,7 @@ class Store(MediaStore):
     async def ledger(
         self, policy: str, step: int | None = None, *, since: int = 0, before: int | None = None
     ) -> list[LedgerRow]:
-        """Return the rows of one step, or of the steps from ``since`` to the one before ``before``."""
+        """Return the ledger rows of one step, or of the steps from ``since`` up to, but not including, ``before``."""
         return await self._read(
             lambda connection: step_table.select_ledger(connection, policy, step, since=since, before=before)
         )
@@ -337,34 +337,34 @@ class Store(MediaStore):
     # -- policy versions ---------------------------------------------------------------------------------------------
 
     async def put_version(self, version: PolicyVersion) -> None:
-        """Insert or update a version; making one live retires the one that was, in the same transaction.
+        """Insert or update a version; making one live retires the previous live one, in the same transaction.
 
         Raises:
-            StoreError: its recorded state does not lead to the new one.
+            StoreError: its recorded state does not allow the change.
         """
         await self._write(self._fenced(version.policy, lambda connection: version_table.put(connection, version)))
 
     async def versions(
         self, policy: str, *, before: int | None = None, newest: int | None = None, oldest: int | None = None
     ) -> list[PolicyVersion]:
-        """Return versions, first to last: all, those before one, and of these the last or first so many."""
+        """Return versions in ascending order: all, those before one, and of these the newest or oldest ones."""
         return await self._read(
             lambda connection: version_table.select(connection, policy, before=before, newest=newest, oldest=oldest)
         )
 
     async def version(self, policy: str, version: int) -> PolicyVersion | None:
-        """Return one version, or None where there is none of that number."""
+        """Return one version, or None if there is none of that number."""
         return await self._read(lambda connection: version_table.select_one(connection, policy, version))
 
     async def served_versions(self, policy: str, *, newest: int) -> list[int]:
-        """Return the newest versions that are or were live, first to last."""
+        """Return the newest versions that are or were live, ascending."""
         return await self._read(lambda connection: version_table.select_served(connection, policy, newest))
 
     async def live_version(self, policy: str) -> PolicyVersion | None:
         return await self._read(lambda connection: version_table.select_live(connection, policy))
 
     async def put_rollback(self, policy: str, version: int, *, at_ns: int) -> Rollback:
-        """Record that the next step goes on from the weights of ``version``."""
+        """Record that the next step continues from the weights of ``version``."""
         return await self._write(
             self._fenced(policy, lambda connection: version_table.put_rollback(connection, policy, version, at_ns))
         )
@@ -372,10 +372,10 @@ class Store(MediaStore):
     async def rollbacks(self, policy: str) -> list[Rollback]:
         return await self._read(lambda connection: version_table.select_rollbacks(connection, policy))
 
-    # -- how much is kept --------------------------------------------------------------------------------------------
+    # -- retention -----------------------------------------------------------------------------------------------------
 
     async def sweep(self) -> bool:
-        """Delete a slice of what the limits of age and use let go; True where there may be more."""
+        """Delete a slice of what the limits of age and use release; True if there may be more."""
         return await self._write(self.retention.sweep)
 
     async def holds(self) -> dict[str, Any]:
@@ -383,7 +383,7 @@ class Store(MediaStore):
         return await self._read(self.retention.holds)
 
     async def measures(self) -> dict[str, float]:
-        """Return what a step's metrics say of the store."""
+        """Return the store's values for a step's metrics."""
         held = await self._read(totals.select)
         return {
             "store/bytes": float(self.retention.size.total),

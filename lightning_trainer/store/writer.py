@@ -1,8 +1,8 @@
-"""The one writer: a thread that commits whatever has queued up as one transaction (group commit).
+"""The single writer: a thread that commits everything queued as one transaction (group commit).
 
 Invariant: a future resolves only after the commit of its operation. With ``synchronous=FULL`` in WAL mode the commit
-has been fsynced by then, so what was acknowledged survives ``kill -9`` and the loss of power. Each operation runs in a
-savepoint of its own: one that is refused leaves the others of its group alone.
+has been fsynced by then, so what was acknowledged survives ``kill -9`` and a power failure. Each operation runs in its
+own savepoint: one that is refused does not affect the others of its group.
 """
 
 import logging
@@ -33,8 +33,8 @@ class GroupCommitWriter:
 
     Args:
         connection: in autocommit mode (``isolation_level=None``), usable from another thread.
-        max_group: operations in one transaction at most.
-        after_commit: called after each transaction, outside of it; nobody waits for what it does but the next one.
+        max_group: maximum number of operations in one transaction.
+        after_commit: called after each transaction, outside it; only the next transaction waits for it.
     """
 
     def __init__(
@@ -118,15 +118,15 @@ class GroupCommitWriter:
                 operation.future.set_exception(operation.error)
         try:
             self._after_commit(self._connection)
-        except Exception as error:  # the commit is done; whatever this raises, the next one must not wait for ever
-            logger.warning("what follows a commit failed, and is tried again after the next one: %s", error)
+        except Exception as error:  # the commit is done; whatever this raises, the next one must not wait forever
+            logger.warning("the work after a commit failed and is retried after the next one: %s", error)
 
     def _run(self, operation: _Operation) -> None:
         self._connection.execute("SAVEPOINT operation")
         try:
             operation.result = operation.run(self._connection)
         except Exception as error:
-            # A full disk rolls the whole transaction back by itself; then this raises and the group is refused.
+            # A full disk rolls back the whole transaction by itself; then this raises and the group is refused.
             self._connection.execute("ROLLBACK TO operation")
             operation.error = error if isinstance(error, LightningError) else _as_store_error(error)
         self._connection.execute("RELEASE operation")

@@ -1,1 +1,1 @@
-"""Batches of samples to better weights: verl's TrainingWorker over a token tree, checkpoints and published weights."""
+"""From batches of samples to better weights: verl's TrainingWorker on a token tree, checkpoints, publication."""

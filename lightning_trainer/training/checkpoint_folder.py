@@ -1,6 +1,6 @@
-"""Folders that are whole or not there: written under a temporary name, synced, then renamed. Checkpoints are such.
+"""Atomic folders: written under a temporary name, synced, then renamed. Checkpoints are such folders.
 
-A checkpoint's manifest has a checksum of each of its files, so that a damaged one is never gone on from.
+A checkpoint's manifest has a checksum of each of its files, so training never resumes from a damaged one.
 """
 
 import json
@@ -20,7 +20,7 @@ _FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a checkpoint says about itself."""
+    """A checkpoint's metadata."""
 
     policy: str
     step: int
@@ -28,15 +28,15 @@ class Manifest:
 
 @contextmanager
 def writing(directory: Path, manifest: Manifest) -> Iterator[Path]:
-    """Give a folder to write a checkpoint into; it becomes ``directory`` when the block ends without an error.
+    """Yield a folder to write a checkpoint into; it becomes ``directory`` when the block ends without an error.
 
     Raises:
-        CheckpointError: the disk refused.
+        CheckpointError: the disk could not be written.
     """
     with whole_folder(directory) as partial:
         try:
             yield partial
-        except RuntimeError as error:  # torch's name for a full disk
+        except RuntimeError as error:  # torch's error for a full disk
             raise CheckpointError(f"cannot write {directory}: {error}") from error
         files = {str(path.relative_to(partial)): file_checksum(path) for path in _files_in(partial)}
         (partial / _MANIFEST).write_text(json.dumps({"format": _FORMAT, **asdict(manifest), "files": files}))
@@ -44,12 +44,12 @@ def writing(directory: Path, manifest: Manifest) -> Iterator[Path]:
 
 @contextmanager
 def whole_folder(directory: Path) -> Iterator[Path]:
-    """Give a folder to write into; it becomes ``directory``, synced, when the block ends without an error.
+    """Yield a folder to write into; it becomes ``directory``, synced, when the block ends without an error.
 
-    One that has the name already is replaced.
+    An existing folder of that name is replaced.
 
     Raises:
-        CheckpointError: the disk refused.
+        CheckpointError: the disk could not be written.
     """
     partial = directory.with_name(f".{directory.name}.{os.getpid()}.partial")
     replaced = directory.with_name(f".{directory.name}.{os.getpid()}.replaced")
@@ -71,7 +71,7 @@ def whole_folder(directory: Path) -> Iterator[Path]:
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """Return what a whole checkpoint says about itself.
+    """Return a complete checkpoint's metadata.
 
     Raises:
         CheckpointError: there is none, or it is damaged.

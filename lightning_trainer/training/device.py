@@ -1,4 +1,4 @@
-"""The device that verl computes on in this process: chosen once, before verl is imported, which reads it once."""
+"""The device that verl uses in this process: chosen once, before verl is imported, because verl reads it on import."""
 
 import os
 from collections.abc import Sequence
@@ -7,17 +7,17 @@ from lightning_trainer.config.hardware import Device
 from lightning_trainer.errors import TrainingError
 
 _chosen: list[Device] = []
-"""One at most, and of the process: so is verl's, which reads it when it is imported."""
+"""At most one, for the whole process, like verl's own, which is read on import."""
 
 
 def choose(device: Device, gpus: Sequence[str] = ()) -> None:
-    """Make it this process's; again is the same as once.
+    """Set this process's device; idempotent.
 
     Args:
-        gpus: the only ones that this process sees; those that it sees already when there are none.
+        gpus: the only GPUs that this process sees; if empty, those that it already sees.
 
     Raises:
-        TrainingError: it has another one already.
+        TrainingError: another device was chosen before.
     """
     if _chosen and _chosen[0] != device:
         raise TrainingError(
@@ -30,12 +30,12 @@ def choose(device: Device, gpus: Sequence[str] = ()) -> None:
 
 
 def chosen() -> Device:
-    """Return what was chosen; "cpu" where nobody has."""
+    """Return the chosen device; "cpu" by default."""
     return _chosen[0] if _chosen else "cpu"
 
 
 def require() -> None:
-    """See that torch can compute on it.
+    """Check that torch can use it.
 
     Raises:
         TrainingError: it cannot.
@@ -51,7 +51,7 @@ def require() -> None:
 
 
 def release(offloaded: bool) -> None:
-    """Give back what torch keeps of a GPU's memory for itself, where someone else needs it between two calls."""
+    """Return torch's cached GPU memory, if another process needs it between two calls."""
     if offloaded and chosen() == "cuda":
         import torch
 

@@ -1,4 +1,4 @@
-"""Trainers on a thread of this process: no second copy of anything, but a crash takes the daemon along."""
+"""Trainers on a thread of this process: nothing is held twice, but a crash takes the daemon down."""
 
 import asyncio
 import threading
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class InProcess(TrainerProcess):
-    """Of several such threads one computes at a time, their start included.
+    """A trainer thread; of several, only one computes at a time, including while they start.
 
-    transformers replaces functions of torch while it makes a model, verl reads the environment and prints, and random
-    numbers come from one state. All of that is the process's.
+    transformers replaces functions of torch while it builds a model, verl reads the environment and prints, and random
+    numbers come from one state. All of that is global to the process.
     """
 
     _alone = threading.Lock()
@@ -67,7 +67,7 @@ def build_trainers(settings: Sequence[TrainerSettings], gpus: Sequence[str] = ()
     """Import verl and load what the policies share.
 
     Args:
-        gpus: the only ones that this process sees from now on; without any, those that it sees.
+        gpus: the only GPUs that this process sees from now on; if empty, those that it already sees.
 
     Raises:
         MissingExtraError: the packages are not installed.

@@ -1,9 +1,8 @@
-"""What trains: this process or others, for one policy, or for several whose adapters share one base.
+"""The training process, this one or a separate one: for one policy, or for several whose adapters share one base.
 
-The first policy that is opened starts it and the last that is closed ends it. A policy that is opened again, because
-its trainer failed or is to begin anew, is built anew beside the others. But where the process has died, or failed in a
-way that nobody has thought of, it is replaced as a whole: then every other policy hears so from its next call, and goes
-on from its own checkpoint.
+Opening the first policy starts it, and closing the last one ends it. A policy that is opened again, because its trainer
+failed or must start over, is rebuilt next to the others. If the process has died, or failed in an unforeseen way, it is
+replaced as a whole: every other policy learns so at its next call, and resumes from its own checkpoint.
 """
 
 import asyncio
@@ -17,16 +16,13 @@ from lightning_trainer.training.settings import TrainerSettings
 
 
 class TrainerProcess(ABC):
-    """Calls of all policies are answered one at a time."""
+    """The interface to the training process; calls of all policies are answered one at a time."""
 
     process_id: int | None = None
-    """Of the process that trains, where it is one of its own and running."""
+    """Id of the training process, if it is a separate one and running."""
 
     def __init__(self, settings: Sequence[TrainerSettings]) -> None:
-        """
-        Args:
-            settings: one for each policy; what concerns the base is alike in all.
-        """
+        """``settings``: one for each policy; those for the base are equal in all."""
         self._settings = tuple(settings)
         self._common = self._settings[0]
         self.computing = asyncio.Lock()
@@ -34,20 +30,20 @@ class TrainerProcess(ABC):
         self._changing = asyncio.Lock()
         self._open: set[str] = set()
         self._lost: dict[str, str] = {}
-        """Why, of policies whose weights went with a process."""
+        """The reason, for policies whose weights were lost with a process."""
         self._unneeded: list[str] = []
-        """Policies that were closed and that the process has not yet forgotten."""
+        """Policies that were closed but not yet dropped by the process."""
 
     @property
     def policies(self) -> tuple[str, ...]:
         return tuple(one.policy for one in self._settings)
 
     def holds(self, policy: str) -> bool:
-        """Whether the policy's weights are there."""
+        """Whether the policy's weights are loaded."""
         return policy in self._open
 
     async def open(self, policy: str) -> None:
-        """Have the policy's trainer at step 0, whatever became of an earlier one.
+        """Build the policy's trainer at step 0, whatever happened to an earlier one.
 
         Raises:
             TrainingError: the model or the settings cannot be trained with.
@@ -57,14 +53,14 @@ class TrainerProcess(ABC):
         async with self._changing:
             self._open.discard(policy)
             if self._open:
-                with contextlib.suppress(TrainerDiedError, TrainerBrokenError):  # now it is to be replaced
+                with contextlib.suppress(TrainerDiedError, TrainerBrokenError):  # it is replaced next
                     return await self._build(policy)
             await self._end()
             await self._start()
             await self._build(policy)
 
     async def close(self, policy: str) -> None:
-        """The policy is not trained any longer; again is the same as once."""
+        """Stop training the policy; idempotent."""
         async with self._changing:
             self._lost.pop(policy, None)
             self._open.discard(policy)
@@ -74,7 +70,7 @@ class TrainerProcess(ABC):
                 await self._end()
 
     async def call(self, policy: str, method: str, *arguments: Any) -> Any:
-        """Call a method of the policy's trainer, while ``computing`` is held.
+        """Call a method of the policy's trainer; ``computing`` must be held.
 
         Raises:
             TrainingError: the trainer failed, or is not open.
@@ -96,15 +92,15 @@ class TrainerProcess(ABC):
 
     @abstractmethod
     async def _start(self) -> None:
-        """Get ready to open policies; what they share is loaded."""
+        """Prepare to open policies; what they share is loaded."""
 
     @abstractmethod
     async def _end(self) -> None:
-        """Leave nothing behind; again is the same as once."""
+        """Clean up completely; idempotent."""
 
     @abstractmethod
     async def _asked(self, what: str, policy: str, *arguments: Any) -> Any:
-        """Ask the process's ``Trainers``."""
+        """Call a method of the process's ``Trainers``."""
 
     async def _ask(self, what: str, policy: str, *arguments: Any) -> Any:
         try:

@@ -1,7 +1,7 @@
-"""The processes that train one policy together: how they meet, and what only the first of them does.
+"""The processes that train one policy together: how they join, and what only the first of them does.
 
-Every process is given every call and does the same; the passes of a model are what they divide (``update.share``). One
-process alone is a group too, which opens no port.
+Every process gets every call and does the same; only a model's passes are divided among them (``update.share``). A
+single process is a group too, which opens no port.
 """
 
 import ipaddress
@@ -19,7 +19,7 @@ from lightning_trainer.errors import LightningError, TrainingError
 from lightning_trainer.training.device import chosen
 
 _BACKENDS = {"cpu": "cpu:gloo", "cuda": "cpu:gloo,cuda:nccl"}
-"""By device. On the CPU verl would ask for "cpu:gloo,cpu:gloo", which torch refuses as a duplicate."""
+"""By device. On the CPU, verl would ask for "cpu:gloo,cpu:gloo", which torch refuses as a duplicate."""
 _CHUNK_BYTES = 16 * 2**20
 _JOIN_TIMEOUT = timedelta(minutes=5)
 
@@ -27,14 +27,14 @@ Result = TypeVar("Result")
 
 
 class Meeting(NamedTuple):
-    """Where the processes of a group find each other."""
+    """The address where the processes of a group meet."""
 
     host: str
     port: int
 
 
 class Host:
-    """The store of a group, held by its first process, on that machine's address alone."""
+    """The group's store, in its first process, bound only to that machine's address."""
 
     def __init__(self, address: str, world_size: int) -> None:
         listener = socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
@@ -51,10 +51,10 @@ class Host:
 
 
 def join(meeting: Meeting, rank: int, world_size: int, host: Host | None = None) -> None:
-    """Become one of a group; returns when all are there.
+    """Join a group; returns when all processes have joined.
 
     Args:
-        host: of the process that holds the store.
+        host: in the process that holds the store.
     """
     interface = _interface_to(meeting)
     for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if interface else ():
@@ -64,7 +64,7 @@ def join(meeting: Meeting, rank: int, world_size: int, host: Host | None = None)
 
 
 def _interface_to(meeting: Meeting) -> str:
-    """The network interface that the group is reached by; a machine's name may stand for another one."""
+    """Return the network interface that reaches the group; a host name may resolve to another one."""
     if ipaddress.ip_address(meeting.host).is_loopback:
         return "lo"
     family = socket.AF_INET6 if ":" in meeting.host else socket.AF_INET
@@ -77,11 +77,11 @@ def _interface_to(meeting: Meeting) -> str:
 
 
 def collect(folder: Path, own: Path) -> None:
-    """Bring what each process has written into a folder of its own into the first one's, on whichever disk that is.
+    """Copy what each process has written into its own folder into the first one's, on whichever disk that is.
 
     Args:
         folder: of the first process.
-        own: this process's; the first one's itself where they share a disk.
+        own: this process's; the same as the first one's if they share a disk.
     """
     missing = own != folder
     listed = {str(path.relative_to(own)): path.stat().st_size for path in own.rglob("*") if path.is_file() and missing}
@@ -101,18 +101,19 @@ def collect(folder: Path, own: Path) -> None:
 
 
 def join_alone() -> None:
-    """Become a group of one, in memory, unless this process is in a group already."""
+    """Create a group of one, in memory, unless this process is already in a group."""
     if not dist.is_initialized():
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         dist.init_process_group(_BACKENDS[chosen()], store=dist.HashStore(), rank=0, world_size=1)
 
 
 def on_first(work: Callable[[], Result]) -> Result:
-    """Do something in the first process alone; all have its result or its error.
+    """Run a function in the first process only; all processes get its result or its error.
 
     Raises:
-        LightningError: of the work, as is any other error of it but these: nobody must wait for a result in vain.
-        OSError: of the work.
+        LightningError: raised by the function; any other error except OSError is converted to it, so that no process
+            waits for a result in vain.
+        OSError: raised by the function.
     """
     outcome: list[Any] = [None, None]
     if dist.get_rank() == 0:
@@ -130,7 +131,7 @@ def on_first(work: Callable[[], Result]) -> Result:
 
 
 def gathered(value: Result) -> list[Result]:
-    """Return every process's, in order of rank."""
+    """Return every process's value, in order of rank."""
     if dist.get_world_size() == 1:
         return [value]
     values: list[Any] = [None] * dist.get_world_size()

@@ -1,7 +1,7 @@
-"""One asynchronous face of each policy's trainer, whether it lives in this process or in Ray actors, alone or shared.
+"""The asynchronous client of each policy's trainer, in this process or in Ray actors, alone or shared.
 
-Neither torch nor verl nor Ray is imported before ``start``. A trainer that failed or died raises TrainingError from
-every call until ``restart``, which builds it anew from the model folder; going on is then ``load``.
+torch, verl, and Ray are imported only by ``start``. A trainer that failed or died raises TrainingError from every call
+until ``restart``, which rebuilds it from the model folder; then resume with ``load``.
 """
 
 import asyncio
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 class TrainerClient:
-    """The trainer of one policy. Calls are answered one at a time, in the order they were made."""
+    """The trainer of one policy. Calls are answered one at a time, in order."""
 
     turns: AbstractAsyncContextManager[object] = nullcontext()
-    """Held while it computes, for processes that share their cores with others."""
+    """Held while it computes, by processes that share their cores with others."""
     gpu: AbstractAsyncContextManager[object] = nullcontext()
     """Held while it uses a GPU that it shares with an engine."""
 
@@ -39,12 +39,12 @@ class TrainerClient:
 
     @property
     def process_id(self) -> int | None:
-        """Of the process that trains, where it is one of its own and running."""
+        """Return the id of the training process, if it is a separate one and running."""
         return self.process.process_id if self.process.holds(self._policy) else None
 
     @property
     def companions(self) -> tuple[str, ...]:
-        """The other policies whose adapters are on the same base."""
+        """Return the other policies whose adapters are on the same base."""
         return tuple(name for name in self.process.policies if name != self._policy)
 
     async def start(self) -> None:
@@ -57,11 +57,11 @@ class TrainerClient:
         await self.process.open(self._policy)
 
     async def close(self) -> None:
-        """Take the trainer down and leave nothing of it behind; again is the same as once."""
+        """Shut the trainer down, leaving nothing behind; idempotent."""
         await self.process.close(self._policy)
 
     async def restart(self) -> None:
-        """Replace the trainer by a new one at step 0, whatever became of the old one."""
+        """Replace the trainer with a new one at step 0, whatever happened to the old one."""
         async with self.gpu:
             await self.start()
 
@@ -93,7 +93,7 @@ class TrainerClient:
 
 
 def make_trainer(backend: Literal["ray", "inprocess"], settings: TrainerSettings) -> TrainerClient:
-    """Return a trainer that is not started yet."""
+    """Return a trainer that has not been started."""
     return make_trainers(backend, [settings])[0]
 
 
@@ -106,13 +106,14 @@ def make_trainers(
     cluster: RayConfig | None = None,
     session: "RaySession | None" = None,
 ) -> list[TrainerClient]:
-    """Return trainers that are not started yet, one for each settings; those of one base share a process.
+    """Return trainers that have not been started, one for each of the settings; those with the same base share a
+    process.
 
     Args:
         at_once: how many processes may compute at the same time; the others wait for their turn.
-        gpus: of this machine, that they may use.
-        cluster: that they run in, where it has an address.
-        session: the connection to the cluster, where others share it (``cluster_session``).
+        gpus: of this machine, for the trainers.
+        cluster: run in this cluster if it has an address.
+        session: a shared connection to the cluster (``cluster_session``).
     """
     groups: dict[str | int, list[TrainerSettings]] = {}
     for number, one in enumerate(settings):
@@ -132,7 +133,7 @@ def make_trainers(
 
 
 def cluster_session(cluster: RayConfig) -> "RaySession":
-    """Return a connection to a cluster, for trainers and engines together; it is joined when the first one starts."""
+    """Return a connection to a cluster, shared by trainers and engines; the first one to start joins the cluster."""
     return _session(1, (), cluster)
 
 
@@ -144,7 +145,7 @@ def _session(processes: int, gpus: Sequence[str], cluster: RayConfig | None) -> 
 
 
 def _on_ray(session: "RaySession") -> Callable[[Sequence[TrainerSettings]], TrainerProcess]:
-    """Return what makes the process of a group; all share the session."""
+    """Return the function that creates a group's process; all share the session."""
     if session.cluster is None:
         from lightning_trainer.training.on_ray.process import RayProcess
 

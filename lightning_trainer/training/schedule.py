@@ -1,4 +1,4 @@
-"""How many optimizer steps a step can have, and what a person should hear about it before a run starts."""
+"""How many optimizer steps a step can have, and warnings about the schedule before a run starts."""
 
 from collections.abc import Iterator
 
@@ -8,20 +8,20 @@ from lightning_trainer.config.algorithms.presets import PRESETS
 from lightning_trainer.training.tree.mini_batches import GROUPS_AT_LEAST
 
 _ROUNDING = 0.01
-"""A clip range below this is within what an engine in bfloat16 rounds: 0.02 nats a token, less over a sequence."""
+"""A clip range below this is within the rounding of a bfloat16 engine: 0.02 nats a token, less over a sequence."""
 _PLAIN = ("vanilla", "gpg")
-"""Losses of which nobody expects more than policy gradient from a single update."""
+"""Losses that are expected to equal policy gradient in a single update."""
 
 
 def most_mini_batches(algorithm: AlgorithmConfig, groups_per_step: int) -> int:
-    """Return how many mini-batches an epoch has where every group of the step is trained."""
+    """Return the number of mini-batches per epoch if every group of the step is trained."""
     return max(1, min(algorithm.mini_batches, groups_per_step // GROUPS_AT_LEAST))
 
 
 def schedule_sentences(
     algorithm: AlgorithmConfig, *, groups_per_step: int, max_staleness: int | None, rounds: bool
 ) -> Iterator[str]:
-    """Say what of the settings has no effect under the schedule that is asked for, or another one than was meant.
+    """Return warnings about settings that have no effect under the schedule, or probably not the intended one.
 
     Args:
         groups_per_step: of the policy.
@@ -32,7 +32,7 @@ def schedule_sentences(
         return
     parts = most_mini_batches(algorithm, groups_per_step)
     by_preset = algorithm.preset and PRESETS[algorithm.preset].get("mini_batches") == algorithm.mini_batches
-    if parts < algorithm.mini_batches and not by_preset:  # a paper's number is of the paper's batch
+    if parts < algorithm.mini_batches and not by_preset:  # a preset's number belongs to its paper's batch
         yield (
             f"mini_batches = {algorithm.mini_batches} and groups_per_step = {groups_per_step}: a mini-batch has "
             f"{GROUPS_AT_LEAST} groups or more, so there are at most {parts} in an epoch; groups_per_step = "

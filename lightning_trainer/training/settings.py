@@ -1,4 +1,4 @@
-"""Everything the trainer needs to know, in one picklable value without torch: it travels to the Ray actor."""
+"""All of the trainer's settings in one picklable value without torch, which is sent to the Ray actor."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ _PROBE_TOLERANCE = {"float32": (1e-3, 2e-4), "bfloat16": (1.0, 0.1)}
 
 @dataclass(frozen=True, slots=True)
 class StageSettings:
-    """What a stage trains by, from its first step on."""
+    """The settings of a stage, from its first step on."""
 
     first_step: int
     advantage: str
@@ -39,15 +39,15 @@ class TrainerSettings:
     advantage: str = "grpo"
     """Name in verl's advantage-estimator registry, or ``credit``: the credits are the advantages."""
     algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
-    """All but its ``advantage``, which the credit scheme may replace."""
+    """All of it except ``advantage``, which the credit scheme may replace."""
     value_credit: CreditSettings | None = None
-    """The credit scheme, where it is one that a critic's values are needed for: the credits are rewards then."""
+    """The credit scheme, if it needs a critic's values: the credits are then rewards."""
     horizon: int = 2048
-    """Tokens of the longest sample: a length that does not depend on the batch."""
+    """Length in tokens of the longest sample, independent of the batch."""
     reference_dir: Path | None = None
-    """The frozen model that divergences are taken from; None: ``model_dir``."""
+    """The frozen reference model for divergences; None: ``model_dir``."""
     lora: LoraConfig | None = None
-    """None: all weights are trained. The critic, where there is one, has all of its weights trained."""
+    """None: all weights are trained. A critic, if there is one, always trains all of its weights."""
     lr: float = 1e-5
     schedule: Literal["constant", "cosine"] = "constant"
     total_steps: int | None = None
@@ -58,11 +58,11 @@ class TrainerSettings:
     clip_grad: float = 1.0
     device: Device = "cpu"
     gpus_per_process: float = 0.0
-    """What each asks Ray for."""
+    """GPUs that each process requests from Ray."""
     strategy: Strategy = "fsdp2"
     attention: Literal["auto", "tree", "stock"] = "auto"
     dtype: Dtype = "float32"
-    """Of the matrix products; weights, gradients and optimiser are float32."""
+    """Of matrix products; weights, gradients, and optimizer state are float32."""
     serving_dtype: Dtype = "float32"
     """Of the published file."""
     max_model_len: int = 2048
@@ -79,13 +79,13 @@ class TrainerSettings:
     """Of each process."""
     seed: int = 0
     log_dir: Path | None = None
-    """Where the Ray actor's logs go; None: nowhere."""
+    """Folder for the Ray actor's logs; None: no logs."""
     base: str | None = None
-    """Policies that have the same share one model, each with an adapter of its own; None: it has one for itself."""
+    """Policies with an equal value share one model, each with its own adapter; None: the policy has its own model."""
     first_step: int = 1
     """Of the stage."""
     stages: tuple[StageSettings, ...] = ()
-    """One after the other; the fields above are the first one's then."""
+    """In order; the fields above are then the first one's."""
 
     def at_step(self, step: int) -> "TrainerSettings":
         """Return the settings of the stage that a step belongs to."""
@@ -128,14 +128,14 @@ def trainer_settings(
 
     Args:
         model_dir: the resolved model.
-        log_dir: where the trainer may leave its logs.
-        reference_dir: the resolved ``reference_model``, where one is named.
-        gpus_per_process: what each of its processes gets.
+        log_dir: folder for the trainer's logs.
+        reference_dir: the resolved ``reference_model``, if one is named.
+        gpus_per_process: GPUs of each of its processes.
         shares_gpu: with an engine, which needs its memory between two updates.
     """
     stages = tuple(
         _stage(first_step, one)
-        for first_step, one in zip(first_steps(policy.stage), policy.of_stages, strict=False)  # none: one of them
+        for first_step, one in zip(first_steps(policy.stage), policy.of_stages, strict=False)  # without stages: none
     )
     policy = policy.at_step(1)
     training, optimizer = config.training, policy.optimizer
@@ -180,9 +180,9 @@ def trainer_settings(
 
 
 def base_of(config: Config, policy: PolicyConfig) -> str | None:
-    """Return what policies agree on whose adapters can be trained on one model; None: the policy has its own.
+    """Return what policies must have in common to train their adapters on one model; None: the policy has its own.
 
-    All of ``[training]`` and ``[engine]`` is the same for every policy.
+    ``[training]`` and ``[engine]`` are the same for every policy.
     """
     if policy.lora is None or not config.training.share_base:
         return None
@@ -190,7 +190,7 @@ def base_of(config: Config, policy: PolicyConfig) -> str | None:
 
 
 def schedule_notes(config: Config, policy: PolicyConfig) -> list[str]:
-    """Return what a person should hear of a policy's update schedule, one sentence each; of all stages."""
+    """Return warnings about a policy's update schedule, one sentence each, for all stages."""
     rounds = "bfloat16" in (config.engine.dtype, config.training.dtype)
     found: dict[str, None] = {}
     for stage in policy.of_stages if policy.train else ():

@@ -1,10 +1,9 @@
-"""One policy's weights and optimiser: steps over batches, published versions, checkpoints.
+"""One policy's weights and optimizer: steps over batches, published versions, checkpoints.
 
-Where several processes train it, each has such a trainer, and every call is made in all of them (``process_group``).
+If several processes train it, each has such a trainer, and every call is made in all of them (``process_group``).
 
-Invariant: a step is a function of (weights, optimiser state, batch, seed) alone, so repeating the recorded batches
-after the last checkpoint gives the weights that an uninterrupted run would have. verl is imported with this module
-(10-20 s).
+Invariant: a step is a function of (weights, optimizer state, batch, seed) alone, so repeating the recorded batches
+after the last checkpoint gives the weights of an uninterrupted run. This module imports verl (10-20 s).
 """
 
 import shutil
@@ -39,8 +38,8 @@ class Trainer:
         """Load the model and build verl's worker.
 
         Args:
-            base: whose model the policy's adapter is on, where it is loaded already; every call of this trainer comes
-                while the adapter has its turn (``shared_base``).
+            base: the already loaded model with the policy's adapter; every call to this trainer must come while the
+                adapter is swapped in (``shared_base``).
 
         Raises:
             TrainingError: the model or the settings cannot be trained with.
@@ -54,7 +53,7 @@ class Trainer:
 
     @property
     def steps_done(self) -> int:
-        """The step that the present weights come from; 0 is the model that the run started with."""
+        """Return the step that the current weights come from; 0 is the initial model."""
         return self._steps_done
 
     @property
@@ -62,10 +61,10 @@ class Trainer:
         return self._learner.policy.module
 
     def step(self, batch: TrainingBatch) -> StepReport:
-        """Take one step over a batch: as many optimiser steps as its algorithm has epochs and mini-batches.
+        """Take one step over a batch: as many optimizer steps as its algorithm's epochs and mini-batches.
 
         Raises:
-            TrainingError: the batch is of another policy, was trained already, or cannot give advantages.
+            TrainingError: the batch is another policy's, was already trained, or cannot give advantages.
         """
         if batch.policy != self._settings.policy:
             raise TrainingError(f"a batch of policy {batch.policy!r} came to the trainer of {self._settings.policy!r}")
@@ -85,7 +84,7 @@ class Trainer:
         )
 
     def publish(self, path: Path, version: int) -> Publication:
-        """Write the weights, or the adapter alone, in the serving dtype and score the probe on exactly those values.
+        """Write the weights, or only the adapter, in the serving dtype, and score the probe with exactly those values.
 
         Raises:
             TrainingError: the file cannot be written.
@@ -102,7 +101,7 @@ class Trainer:
 
         checksum = on_first(write)
         served = _TORCH_DTYPES[settings.serving_dtype]
-        sharded = self._learner.policy.sharded  # another strategy's parameters are verl's affair alone
+        sharded = self._learner.policy.sharded  # other strategies keep parameters in verl's own form
         with rounded_weights(self.module, served) if sharded else nullcontext():
             logprobs = self.score(self._probe_ids)
         return Publication(
@@ -118,7 +117,7 @@ class Trainer:
         )
 
     def score(self, token_ids: Sequence[Sequence[int]]) -> tuple[tuple[float, ...], ...]:
-        """Return ``log p(token | before it)`` in nats, for every token of each sequence but its first.
+        """Return ``log p(token | before it)`` in nats, for every token of each sequence except its first.
 
         Raises:
             TrainingError: a sequence has fewer than two tokens.
@@ -128,20 +127,20 @@ class Trainer:
         return self._learner.policy.score(token_ids)
 
     def save(self, directory: Path, step: int) -> None:
-        """Write weights, optimiser, scheduler and random state; ``directory`` is whole or not there.
+        """Write weights, optimizer, scheduler, and random state; ``directory`` is complete or absent.
 
-        Its folder ``huggingface`` is the model in the serving dtype, to be loaded with transformers or vLLM; of a LoRA
-        policy there is the folder ``adapter`` instead, to be loaded with PEFT or vLLM.
+        Its folder ``huggingface`` is the model in the serving dtype, loadable with transformers or vLLM; a LoRA policy
+        has the folder ``adapter`` instead, loadable with PEFT or vLLM.
 
         Raises:
-            CheckpointError: the disk refused.
+            CheckpointError: the disk could not be written.
         """
         checkpoint = writing(directory, Manifest(policy=self._settings.policy, step=step))
         with ExitStack() as whole:
-            # The first process makes the folder and, when all have written their part, gives it its name.
+            # The first process creates the folder and renames it when all have written their part.
             folder = on_first(lambda: whole.enter_context(checkpoint))
             tensors = self._exported()
-            # On another disk, a process writes its part next to where its checkpoint would be.
+            # On another disk, a process writes its part where its own checkpoint would be.
             own = folder if folder.is_dir() else directory.with_name(f".{directory.name}.part")
             try:
                 self._learner.save(own, step)
@@ -150,7 +149,7 @@ class Trainer:
                 if own != folder:
                     shutil.rmtree(own, ignore_errors=True)
             on_first(lambda: self._write_model(folder, tensors))
-        on_first(lambda: None)  # it has its name, for everyone
+        on_first(lambda: None)  # wait until the first process has renamed it
 
     def _write_model(self, folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
         model = folder / "huggingface"
@@ -164,11 +163,11 @@ class Trainer:
         adapter_shape(self.module, self._settings.lora).write_config(adapter)
 
     def load(self, directory: Path) -> int:
-        """Go on from a checkpoint and return its step.
+        """Load a checkpoint and return its step.
 
         Raises:
-            CheckpointError: it is not whole, or damaged; nothing has changed.
-            TrainingError: it is of another policy, or of another model.
+            CheckpointError: it is incomplete or damaged; nothing has changed.
+            TrainingError: it is another policy's, or another model's.
         """
         manifest = read_manifest(directory)
         if manifest.policy != self._settings.policy:

@@ -1,6 +1,6 @@
-"""The trainers of one process: of one policy, or of several, each an adapter on the base that they share.
+"""The trainers of one process: of one policy, or of several, each an adapter on a shared base.
 
-Where several processes train together, each has the same trainers and is given the same calls (``process_group``).
+If several processes train together, each has the same trainers and gets the same calls (``process_group``).
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ class Trainers:
     """By policy. Not thread-safe: one call at a time."""
 
     def __init__(self, settings: Sequence[TrainerSettings]) -> None:
-        """Load what several policies share; one alone loads its model when it is opened.
+        """Load what several policies share; a single policy's model is loaded when it is opened.
 
         Raises:
             TrainingError: the model or the settings cannot be trained with.
@@ -43,7 +43,7 @@ class Trainers:
         return trainer
 
     def drop(self, policy: str) -> None:
-        """Forget the policy's trainer; what others share stays."""
+        """Drop the policy's trainer; what others share stays loaded."""
         self._trainers.pop(policy, None)
         adapter = self._adapters.pop(policy, None)
         if self._base is not None and adapter is not None:

@@ -1,1 +1,1 @@
-"""What becomes of a policy's versions: where each came from, which are kept, how good each is, and the way back."""
+"""The life cycle of a policy's versions: lineage, retention, scores, and rollback."""

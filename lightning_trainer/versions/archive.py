@@ -1,9 +1,9 @@
-"""The weights of versions that are kept: ``state_dir``/versions/POLICY/v00000012, a model folder each, whole or absent.
+"""The stored weights of versions: ``state_dir``/versions/POLICY/v00000012, a model folder each, complete or absent.
 
-Of a LoRA policy it is an adapter's folder, which PEFT and vLLM load alongside the model.
+For a LoRA policy it is an adapter's folder, which PEFT and vLLM load on top of the model.
 
-Next to the weights lies the publication that they were proven with, so that an engine which is given them later proves
-them in the same way (promise 8).
+Next to the weights is the publication that they were proven with, so that an engine that loads them later proves them
+in the same way (promise 8).
 """
 
 import json
@@ -29,8 +29,8 @@ class VersionArchive:
     """The stored versions of one policy."""
 
     def __init__(self, root: Path, *, model_dir: Path) -> None:
-        """``model_dir``: its configuration and tokenizer go into every folder, so that transformers and vLLM can load
-        one as it is."""
+        """``model_dir``: its configuration and tokenizer are copied into every folder, so that transformers and vLLM
+        can load it."""
         self._root = root
         self._model_dir = model_dir
 
@@ -38,14 +38,14 @@ class VersionArchive:
         return self._root / f"v{version:08d}"
 
     def versions(self) -> list[int]:
-        """Return what is stored, ascending."""
+        """Return the stored versions, ascending."""
         return stored_versions(self._root)
 
     def add(self, publication: Publication) -> None:
-        """Copy a published file before the next publication removes it; a version that is there stays as it is.
+        """Copy a published file before the next publication removes it; a version already stored is not changed.
 
         Raises:
-            TrainingError: the disk refused.
+            TrainingError: the disk could not be written.
         """
         folder = self.folder(publication.version)
         if folder.is_dir():
@@ -59,10 +59,10 @@ class VersionArchive:
             (partial / _PUBLICATION).write_text(json.dumps(publication.to_json()))
 
     def publication(self, version: int) -> Publication:
-        """Return a stored version as it was published, with the path of the stored file.
+        """Return a stored version's publication, with the path of the stored file.
 
         Raises:
-            PublicationError: it is not stored, or what is stored cannot be read.
+            PublicationError: it is not stored, or cannot be read.
         """
         folder = self.folder(version)
         try:
@@ -73,11 +73,11 @@ class VersionArchive:
         return replace(publication, path=str((folder / _weights_name(publication)).absolute()))
 
     def remove(self, version: int) -> None:
-        """Remove a version; nothing where it is not stored."""
+        """Remove a version, if it is stored."""
         shutil.rmtree(self.folder(version), ignore_errors=True)
 
     def prune(self, kept: Collection[int]) -> None:
-        """Remove all others, and whatever an interrupted copy left."""
+        """Remove all others, and leftovers of interrupted copies."""
         names = {self.folder(version).name for version in kept}
         for entry in self._root.iterdir() if self._root.is_dir() else ():
             if entry.is_dir() and entry.name not in names:
@@ -86,7 +86,7 @@ class VersionArchive:
     def _copy_beside_weights(self, folder: Path) -> None:
         for pattern in _BESIDE_WEIGHTS:
             for file in self._model_dir.glob(pattern):
-                if not file.name.endswith(".index.json"):  # of the start's own weight files
+                if not file.name.endswith(".index.json"):  # of the initial model's own weight files
                     shutil.copyfile(file, folder / file.name)
 
 
@@ -95,31 +95,32 @@ def _weights_name(publication: Publication) -> str:
 
 
 def stored_versions(root: Path) -> list[int]:
-    """Return the versions whose folders are whole, ascending."""
+    """Return the versions whose folders are complete, ascending."""
     if not root.is_dir():
         return []
     return sorted(int(match[1]) for entry in root.iterdir() if (match := _NAME.fullmatch(entry.name)))
 
 
 def archive_root(state_dir: Path, policy: str) -> Path:
+    """Return the folder of a policy's stored versions."""
     return state_dir / "versions" / policy
 
 
-# Which versions' weights are kept: a pure rule over numbers and scores.
+# Retention of versions' weights: a pure rule over numbers and scores.
 
 
 def kept(stored: Collection[int], scores: Mapping[int, float], rule: VersionsConfig, *, served: int) -> set[int]:
-    """Return those of the stored versions that stay.
+    """Return the stored versions to keep.
 
     Args:
-        scores: held-out, higher is better; a version without one is not among the best.
-        served: stays always, even when a rollback made it the oldest.
+        scores: held-out scores, higher is better; a version without one is never among the best.
+        served: always kept, even if a rollback made it the oldest.
     """
     newest_first = sorted(stored, reverse=True)
     stay = {served, *newest_first[: rule.keep_last]}
     if rule.keep_every is not None:
         stay |= {version for version in stored if version % rule.keep_every == 0}
     scored = [version for version in newest_first if version in scores]
-    # Among equals the newest: it was trained on more.
+    # Among equal scores the newest, which was trained on more.
     stay |= set(sorted(scored, key=lambda version: scores[version], reverse=True)[: rule.keep_best])
     return stay & set(stored)

@@ -1,8 +1,8 @@
-"""How good a version is on held-out tasks: the mean reward of the evaluation attempts whose calls it sampled.
+"""The held-out score of a version: the mean reward of the evaluation attempts whose calls it sampled.
 
-An attempt during which the version changed says nothing about either and is left out, as is one without a reward. What
-each attempt says is kept in the store, and worked out again when something of the attempt comes: an evaluation is read
-once, not once a question.
+An attempt during which the version changed is left out, as is one without a reward. Each attempt's verdict is kept in
+the store and recomputed when something new of the attempt arrives, so an evaluation is read once and not at every
+query.
 """
 
 import json
@@ -21,25 +21,27 @@ from lightning_trainer.store.tables.spans import select_of_attempts
 from lightning_trainer.types import Attempt, Span
 
 _AT_ONCE = 100
-"""Attempts that are read in one go: a tenth of a second or so."""
+"""Attempts read in one transaction: a tenth of a second or so."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldOutScore:
+    """The held-out score of a version."""
+
     mean: float
     attempts: int
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One evaluation attempt."""
+    """The result of one evaluation attempt."""
 
     version: int
     reward: float
 
 
 def verdicts(attempts: Sequence[Attempt], spans: Sequence[Span], policy: PolicyConfig) -> dict[str, Verdict]:
-    """Return by attempt id what each attempt says of one version; absent where it says nothing (yet).
+    """Return by attempt id the verdict of each attempt on one version; absent if it has none (yet).
 
     Args:
         attempts: evaluations that have ended.
@@ -69,10 +71,10 @@ class _Slice:
 
 
 async def refresh_verdicts(store: Store, policy: PolicyConfig, *, most: int | None = None) -> None:
-    """Read the evaluations of which something has come since the last time, and keep what they say.
+    """Read the evaluations with new data since the last time, and store their verdicts.
 
     Args:
-        most: so many at most; what is left comes with the next call.
+        most: maximum number of attempts; the rest follows with the next call.
     """
     while True:
         read = await store.scan(
@@ -86,7 +88,7 @@ async def refresh_verdicts(store: Store, policy: PolicyConfig, *, most: int | No
 
 
 def select_scores(connection: Connection, policy: PolicyConfig, first: int, last: int) -> dict[int, HeldOutScore]:
-    """Return the scores of the versions from ``first`` to ``last``, as they were kept; see ``refresh_verdicts``."""
+    """Return the stored scores of the versions from ``first`` to ``last``; see ``refresh_verdicts``."""
     rows = connection.execute(
         """SELECT version, avg(reward), count(*) FROM verdicts WHERE policy = ? AND version BETWEEN ? AND ?
            GROUP BY version""",
@@ -96,7 +98,7 @@ def select_scores(connection: Connection, policy: PolicyConfig, first: int, last
 
 
 def select_verdicts(connection: Connection, policy: PolicyConfig) -> dict[str, Verdict]:
-    """Return the verdicts of all evaluations, those included that nobody has read yet: they are read and not kept."""
+    """Return the verdicts of all evaluations; those not read before are read now, but not stored."""
     position = _position(connection, policy)
     rows = connection.execute("SELECT attempt_id, version, reward FROM verdicts WHERE policy = ?", (policy.name,))
     found = {attempt_id: Verdict(version, reward) for attempt_id, version, reward in rows if position}
@@ -108,7 +110,7 @@ def select_verdicts(connection: Connection, policy: PolicyConfig) -> dict[str, V
 
 
 def held_out_scores(found: Mapping[str, Verdict]) -> dict[int, HeldOutScore]:
-    """Return by version the mean over its attempts."""
+    """Return each version's mean over its attempts."""
     rewards: dict[int, list[float]] = {}
     for verdict in found.values():
         rewards.setdefault(verdict.version, []).append(verdict.reward)
@@ -125,7 +127,7 @@ def _next_slice(connection: Connection, policy: PolicyConfig, position: int, mos
 
 
 def _keep(connection: Connection, policy: PolicyConfig, read: _Slice) -> None:
-    if not _position(connection, policy):  # the first time, or with other rewards than before
+    if not _position(connection, policy):  # the first time, or with a different reward setting
         connection.execute("DELETE FROM verdicts WHERE policy = ?", (policy.name,))
     connection.executemany(
         "DELETE FROM verdicts WHERE policy = ? AND attempt_id = ?", [(policy.name, one) for one in read.attempt_ids]

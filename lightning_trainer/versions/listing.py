@@ -1,4 +1,4 @@
-"""A policy's versions as ``lightning-trainer versions`` shows them, read from a store on one snapshot."""
+"""A policy's versions as ``lightning-trainer versions`` shows them, read from one snapshot of the store."""
 
 from collections.abc import Collection, Mapping
 from enum import StrEnum
@@ -16,20 +16,22 @@ from lightning_trainer.versions.lineage import Lineage
 
 
 class Whereabouts(StrEnum):
+    """Where a version is."""
+
     SERVING = "serving"
-    """What calls of the policy get, while the daemon runs."""
+    """Answers the policy's calls while the daemon runs."""
     STORED = "stored"
     """Its weights are kept: ``POLICY@vN`` is answered."""
     GONE = "gone"
-    """Its weights are not kept; a rollback makes them again from a checkpoint and the recorded steps."""
+    """Its weights are not kept; a rollback rebuilds them from a checkpoint and the recorded steps."""
     CANARY = "canary"
-    """It answers a share of live rollouts, and training waits for what that decides."""
+    """It answers a share of live rollouts, and training waits for the decision."""
     REFUSED = "refused"
-    """Trainer and engine did not agree on it, or the guard held it back; no call of the policy was answered by it."""
+    """Trainer and engine did not agree on it, or the guard held it back; it answered none of the policy's calls."""
 
 
 class CanaryRow(TypedDict):
-    """A candidate that a share of live rollouts was answered by."""
+    """A candidate that answered a share of live rollouts."""
 
     state: str
     """``going_on``, ``promoted``, ``refused`` or ``stopped``."""
@@ -38,27 +40,29 @@ class CanaryRow(TypedDict):
     began_ns: int
     ended_ns: int | None
     evidence: Mapping[str, Any]
-    """Of the candidate and of the live version: ended ``rollouts``, those with a reward (``rewards``), ``means``; the
-    bounds of either mean; and what went wrong (``harms``), in which share of the rollouts. In ``shadow`` also rollouts
-    that are ``incomplete``, and calls that the candidate was not asked (``dropped``) or did not answer (``failed``)."""
+    """For the candidate and the live version: ended ``rollouts``, those with a reward (``rewards``), ``means``; the
+    bounds of both means; and what went wrong (``harms``), with the share of rollouts. With ``shadow`` also
+    ``incomplete`` rollouts, and calls that the candidate skipped (``dropped``) or did not answer (``failed``)."""
     reason: str | None
 
 
 class VersionRow(TypedDict):
+    """One version in the list."""
+
     version: int
     parent: int | None
     """The version it was trained from."""
     state: str
     created_ns: int
     reward: float | None
-    """Mean over the rollouts of the step that goes on from it: what it earned in training. None until there is one."""
+    """Mean over the rollouts of the step that continues from it: its reward in training. None until there is one."""
     held_out: float | None
     """Mean reward of its evaluation attempts."""
     held_out_attempts: int
     reason: str | None
     """Why it was refused."""
     canary: CanaryRow | None
-    """What its canary has seen; None where it had none."""
+    """The result of its canary; None if it had none."""
 
 
 def list_versions(
@@ -70,11 +74,11 @@ def list_versions(
     newest: int | None = None,
     fresh: bool = True,
 ) -> list[VersionRow]:
-    """Return the policy's versions, first to last: all, those before one, and of these the last so many.
+    """Return the policy's versions in ascending order: all, or those before one, and of these the newest ones.
 
     Args:
         stored: versions whose weights are kept.
-        fresh: also read the evaluations that nobody has read yet, however many there are.
+        fresh: also read evaluations that were not read before, however many there are.
     """
     versions = version_table.select(connection, policy.name, before=before, newest=newest)
     if not versions:
@@ -82,7 +86,7 @@ def list_versions(
     first, last = versions[0].version, versions[-1].version
     lineage, children = _family(connection, policy.name, first, last)
     metrics = step_table.select_metrics(connection, policy.name, children)
-    # Of several steps from one version (after a rollback to it) the last one counts.
+    # Of several steps from one version (after a rollback to it), the last one counts.
     earned = {lineage.parent(step): values.get("reward/mean") for step, values in metrics.items()}
     scores = (
         held_out_scores(select_verdicts(connection, policy))
@@ -111,15 +115,16 @@ def list_versions(
 
 
 def _family(connection: Connection, policy: str, first: int, last: int) -> tuple[Lineage, list[int]]:
-    """Return where the versions from ``first`` to ``last`` and their children came from, and the steps that may be
-    their children: those among and behind them, and those that follow a rollback to one of them."""
+    """Return the parents of the versions from ``first`` to ``last`` and of their children, and the steps that may be
+    their children: those in and after the range, and those that follow a rollback into it."""
     rollbacks = version_table.select_rollbacks(connection, policy)
     before, _ = step_table.trained_beside(connection, policy, first)
     _, after = step_table.trained_beside(connection, policy, last)
     steps = set(step_table.trained_between(connection, policy, before, after or last))
     for rollback in rollbacks:
         if first <= rollback.version <= last:
-            # What is recorded next goes on from the version; the step before it says whether it is the first to.
+            # The next recorded step continues from the version; the step before it shows whether it is the first to do
+            # so.
             _, child = step_table.trained_beside(connection, policy, rollback.after_step)
             if child is not None:
                 steps |= {child, step_table.trained_beside(connection, policy, child)[0]}

@@ -1,4 +1,4 @@
-"""Live rollouts as a canary compares them: which version answered, what it earned, and what went wrong."""
+"""Live rollouts as a canary compares them: the version that answered, its reward, and what went wrong."""
 
 import math
 from collections import Counter
@@ -17,12 +17,12 @@ from lightning_trainer.versions.sequential import Comparison, Decision, bounds, 
 
 _REFUSALS = frozenset({"refusal", "content_filter"})
 _FEWEST_BEFORE = 20
-"""Rollouts that have to be known before it can be said what is long or slow."""
+"""Minimum number of rollouts before long and slow can be defined."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveRollout:
-    """One ended attempt whose calls of the policy were answered by one version alone."""
+    """One ended attempt whose calls to the policy were all answered by one version."""
 
     version: int
     reward: float | None
@@ -30,21 +30,21 @@ class LiveRollout:
     tool_errors: bool
     refused: bool
     tokens: int
-    """That the version sampled."""
+    """Sampled by the version."""
     seconds: float
-    """That its answers took."""
+    """Total duration of its answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """What 19 of 20 rollouts stayed below before the candidate came; infinite where too few are known."""
+    """Limits that 19 of 20 rollouts did not exceed before the candidate came; infinite if too few are known."""
 
     tokens: float = math.inf
     seconds: float = math.inf
 
 
 def read_rollouts(attempts: Sequence[Attempt], spans: Sequence[Span], policy: PolicyConfig) -> dict[str, LiveRollout]:
-    """Return the attempts by id that one version answered; the others say nothing of either."""
+    """Return the attempts by id that a single version answered; others are evidence for neither."""
     reading = read_spans(spans)
     known = {attempt.attempt_id: attempt for attempt in attempts}
     rewards = read_rewards(reading.evaluations, reading.calls, known, policy.reward_weights)
@@ -75,7 +75,7 @@ def read_rollouts(attempts: Sequence[Attempt], spans: Sequence[Span], policy: Po
 
 
 def usual(rollouts: Sequence[LiveRollout]) -> Usual:
-    """Return what is long and what is slow, from rollouts before the candidate."""
+    """Return the limits for long and slow, from rollouts before the candidate."""
     if len(rollouts) < _FEWEST_BEFORE:
         return Usual()
     place = math.ceil(0.95 * len(rollouts)) - 1
@@ -83,7 +83,7 @@ def usual(rollouts: Sequence[LiveRollout]) -> Usual:
 
 
 def harms(rollout: LiveRollout, before: Usual) -> dict[str, bool]:
-    """Return what went wrong with a rollout, whatever it earned."""
+    """Return what went wrong with a rollout, whatever its reward."""
     return {
         "failed": rollout.failed,
         "tool errors": rollout.tool_errors,
@@ -95,19 +95,19 @@ def harms(rollout: LiveRollout, before: Usual) -> dict[str, bool]:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is known of a candidate now."""
+    """The current evidence on a candidate."""
 
     comparison: Comparison
     decision: Decision
     reason: str | None
-    """Why it does not go live; None where it does, or nothing is decided."""
+    """Why it does not go live; None if it does, or nothing is decided."""
     harms: Mapping[str, tuple[float, float]]
-    """By kind: in what share of the candidate's rollouts and of the live version's."""
+    """By kind: its share among the candidate's rollouts and among the live version's."""
     rollouts: tuple[int, int]
-    """That ended, of the candidate and of the live version."""
+    """Number of ended rollouts, of the candidate and of the live version."""
 
     def evidence(self) -> dict[str, Any]:
-        """Return it in plain numbers."""
+        """Return it as JSON-able values."""
         return {
             "rollouts": list(self.rollouts),
             "rewards": [self.comparison.candidate.count, self.comparison.live.count],
@@ -121,7 +121,7 @@ class Finding:
 def judge_candidate(
     rollouts: Iterable[LiveRollout], candidate: int, live: int, config: CanaryConfig, before: Usual
 ) -> Finding:
-    """Decide on a candidate by what is known now; ask again whenever a rollout has ended or was rewarded."""
+    """Decide on a candidate given the current evidence; call it again whenever a rollout has ended or got a reward."""
     new, old = [], []
     for one in rollouts:
         if one.version in (candidate, live):
@@ -141,7 +141,7 @@ def judge_candidate(
     for name in harms(LiveRollout(0, None, False, False, False, 0, 0.0), before):
         ours, theirs = (Counter(float(one[name]) for one in group) for group in (of_new, of_old))
         shares[name] = (ours[1.0] / max(1, len(new)), theirs[1.0] / max(1, len(old)))
-        # Of five things that are looked at, each has a fifth of the error.
+        # The five checks each get a fifth of the error.
         if is_below(theirs, ours, share=1 - config.share, error=error / 5, by=config.guard_margin):
             ours_share, theirs_share = shares[name]
             worst = worst or f"{name} in {ours_share:.0%} of its rollouts, the live version in {theirs_share:.0%}"
@@ -155,16 +155,15 @@ def judge_candidate(
     return Finding(comparison, decision, reason, shares, (len(new), len(old)))
 
 
-# A candidate that answers alongside the live version answers the same calls, so what is compared is the difference
-# within each pair: how hard a rollout is falls out of it. The mean of differences has a confidence sequence as any mean
-# has.
+# A candidate in shadow mode answers the same calls as the live version, so the difference within each pair is compared,
+# which removes the rollout's difficulty. The mean of differences has a confidence sequence like any mean.
 
 
 def judge_shadow(pairs: Iterable[tuple[LiveRollout, LiveRollout]], config: CanaryConfig, before: Usual) -> Finding:
-    """Decide on a candidate that answers alongside the live version; ask again whenever there is something new.
+    """Decide on a candidate in shadow mode; call it again whenever there is new evidence.
 
     Args:
-        pairs: what the candidate and what the live version made of the same rollout.
+        pairs: the candidate's and the live version's results for the same rollout.
     """
     pairs, error = list(pairs), 1 - config.confidence
     low, high = config.range
@@ -187,7 +186,7 @@ def judge_shadow(pairs: Iterable[tuple[LiveRollout, LiveRollout]], config: Canar
     shares: dict[str, tuple[float, float]] = {}
     worst: str | None = None
     told = [(harms(new, before), harms(old, before)) for new, old in pairs]
-    for name in ("refusals", "long answers", "slow answers"):  # nothing that it says is run, so no tool can fail
+    for name in ("refusals", "long answers", "slow answers"):  # its tool calls are not run, so no tool can fail
         ours, theirs = ([float(pair[place][name]) for pair in told] for place in (0, 1))
         shares[name] = (sum(ours) / max(1, len(told)), sum(theirs) / max(1, len(told)))
         more = bounds(counted((1 + new - old) / 2 for new, old in zip(ours, theirs, strict=True)), error / 3)

@@ -1,4 +1,4 @@
-"""Which versions were trained with something: those of the steps that took it, and all that go on from these."""
+"""Which versions were trained with given data: those of the steps that took it, and all that descend from them."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -13,21 +13,21 @@ from lightning_trainer.versions.lineage import Lineage
 
 @dataclass(frozen=True, slots=True)
 class MadeWith:
-    """What of one policy was made with it."""
+    """One policy's steps and versions that the data is part of."""
 
     policy: str
     steps: tuple[int, ...]
-    """That took it."""
+    """Steps that took it."""
     not_trained: tuple[int, ...]
-    """Of these, the ones that are recorded and not trained yet."""
+    """Of these, the ones that are recorded but not trained yet."""
     versions: tuple[int, ...]
     """Ascending."""
     before: int
-    """The version that the first of the steps went on from: the newest one without it."""
+    """The parent of the first of the steps: the newest version without it."""
 
     @property
     def sentence(self) -> str:
-        """Say it, and what to do."""
+        """Return this as a sentence, with what to do."""
         which = f"step{'s' * (len(self.steps) != 1)} {_listed(self.steps)} of policy {self.policy}"
         said = f"{which} took it"
         if self.versions:
@@ -43,7 +43,7 @@ class MadeWith:
 
 
 def made_with(connection: Connection, steps: Collection[TrainedStep]) -> list[MadeWith]:
-    """Return by policy what the steps made."""
+    """Return by policy what the steps produced."""
     found = []
     for policy in sorted({one.policy for one in steps}):
         taken = sorted(one.step for one in steps if one.policy == policy)
@@ -58,7 +58,7 @@ def made_with(connection: Connection, steps: Collection[TrainedStep]) -> list[Ma
 
 
 def _listed(numbers: Iterable[int]) -> str:
-    """Say numbers as runs: 3, 5 to 9."""
+    """Return numbers as ranges: 3, 5 to 9."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:

@@ -1,4 +1,4 @@
-"""Going back to a version: one durable record; the next daemon that trains follows it, after a crash as well."""
+"""Rollback: one durable record, which the next daemon that trains follows, also after a crash."""
 
 import time
 from collections.abc import Collection
@@ -11,20 +11,20 @@ from lightning_trainer.versions.lineage import Lineage
 
 
 async def read_lineage(store: Store, policy: str) -> Lineage:
-    """Return where every version of a policy came from."""
+    """Return the parent of every version of a policy."""
     steps = [step for step, state in (await store.step_states(policy)).items() if state is not StepState.SKIPPED]
     return Lineage(steps, await store.rollbacks(policy))
 
 
 async def record_rollback(store: Store, policy: str, version: int, *, checkpoints: Collection[int] = ()) -> Rollback:
-    """Make the weights of ``version`` those that the next step goes on from.
+    """Make the next step continue from the weights of ``version``.
 
     Args:
-        checkpoints: steps that the trainer can go on from.
+        checkpoints: steps that the trainer can resume from.
 
     Raises:
-        RollbackError: there is no such version, it was never proven served, it is the newest already, or what it would
-            be made again from was deleted.
+        RollbackError: there is no such version, it was never proven served, it is already the newest, or the data to
+            rebuild it was deleted.
     """
     known, lineage = await _known(store, policy, version)
     if known.state in (VersionState.REFUSED, VersionState.TRAINED):
@@ -40,13 +40,13 @@ async def record_rollback(store: Store, policy: str, version: int, *, checkpoint
 async def record_promotion(
     store: Store, policy: str, version: int, *, checkpoints: Collection[int] = ()
 ) -> Rollback | None:
-    """Make the weights of a version that was held back those that the next step goes on from, so that it is published.
+    """Make the next step continue from a version that was held back, so that it is published.
 
     Returns:
-        None where training goes on from it already.
+        None if training already continues from it.
 
     Raises:
-        RollbackError: there is no such version, it was served before, or what it would be made again from was deleted.
+        RollbackError: there is no such version, it was served before, or the data to rebuild it was deleted.
     """
     known, lineage = await _known(store, policy, version)
     if known.state is VersionState.RETIRED:

@@ -1,19 +1,19 @@
-"""Whether a new version is worse than the live one, asked after every rollout and right all the same.
+"""Sequential testing of whether a new version is worse than the live one, valid however often it is checked.
 
-A confidence sequence holds the mean at all times at once, with the confidence that it was made for: one who looks after
-each observation and stops at will is not misled, as would happen with an interval for a fixed number of them.
+A confidence sequence contains the mean at all times at once, with the given confidence: checking after each observation
+and stopping at will does not invalidate it, as it would an interval for a fixed sample size.
 
-It is the betting one: who bets that the mean is above ``m`` multiplies his money by ``1 + bet * (x - m)`` each time. If
-it is not, he has twenty times as much with a probability of 1 in 20 at most, ever (Ville's inequality); so ``m`` is out
-as soon as he has. His money is divided over several sizes of bets, some right for few rollouts and some for many.
-Source: Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting", Journal of the Royal
-Statistical Society B 86 (2024), sections 4 and B.4 (bets on a grid).
+It is constructed by betting: a bet that the mean is above ``m`` multiplies the money by ``1 + bet * (x - m)`` for each
+observation. If the mean is not above ``m``, the probability that the money ever reaches twenty times its start is at
+most 1 in 20 (Ville's inequality); so ``m`` is excluded as soon as it does. The money is divided over several sizes of
+bets, some suited to few rollouts and some to many. Source: Waudby-Smith and Ramdas, "Estimating means of bounded random
+variables by betting", Journal of the Royal Statistical Society B 86 (2024), sections 4 and B.4 (bets on a grid).
 
-Two versions are compared by betting against both at once: that the candidate's mean is below ``m`` and the live one's
-above. Were the candidate not worse, some ``m`` would lie between the two means, and there the money of both bets
-together is not expected to grow; so it is worse once there is enough money for every ``m`` (the least of such
-processes over a composite hypothesis is an e-process: Ramdas, Gruenwald, Vovk and Shafer, "Game-theoretic statistics
-and safe anytime-valid inference", Statistical Science 38 (2023)).
+Two versions are compared by two bets at once: that the candidate's mean is below ``m`` and the live one's above. If the
+candidate were not worse, some ``m`` would lie between the two means, and for it the product of both bets is not
+expected to grow; so the candidate is worse once there is enough money for every ``m`` (the minimum of such processes
+over a composite hypothesis is an e-process: Ramdas, Gruenwald, Vovk and Shafer, "Game-theoretic statistics and safe
+anytime-valid inference", Statistical Science 38 (2023)).
 """
 
 import itertools
@@ -25,18 +25,20 @@ from enum import StrEnum
 
 _BETS = (0.8, 0.4, 0.2, 0.1, 0.05)
 _CELLS = 64
-"""That means are divided into where a least amount is looked for; a bound of each cell is taken, so it still holds."""
+"""Cells of the grid of means on which a minimum is searched; a bound of each cell is used, so the result stays valid.
+"""
 _FOR_THE_PLACE = 0.1
-"""Of the error: for where the mean of which more is known lies, which ``m`` has to be looked for around alone."""
+"""Share of the error spent on locating the better-known mean, so that ``m`` is searched only around it."""
 _STEPS = 40
-"""Halvings of an interval of 1."""
+"""Bisections of an interval of length 1."""
 _GRID = 512
-"""Values are rounded to so many steps, down for the lower bound and up for the upper one, so the bounds still hold."""
+"""Values are rounded to this many steps, down for the lower bound and up for the upper one, so the bounds stay valid.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Where a mean lies: each side at all times with the confidence asked for."""
+    """The interval of a mean: each side holds at all times with the required confidence."""
 
     mean: float
     low: float
@@ -45,10 +47,10 @@ class Bounds:
 
 
 def bounds(counts: Mapping[float, int], error: float) -> Bounds:
-    """Return the bounds of a mean after some observations; in which order they came does not matter.
+    """Return the bounds of a mean after some observations; their order does not matter.
 
     Args:
-        counts: how often each value was seen; values are from 0 to 1.
+        counts: the number of times each value was observed; values are from 0 to 1.
         error: of either side, at any time.
 
     Raises:
@@ -65,7 +67,7 @@ def bounds(counts: Mapping[float, int], error: float) -> Bounds:
 
 
 def _low(counts: Mapping[float, int], error: float) -> float:
-    """Return the least mean that is not out."""
+    """Return the smallest mean that is not excluded."""
     needed = math.log(1 / error)
     low, high = 0.0, 1.0
     if _money(counts, low) < needed:
@@ -77,18 +79,18 @@ def _low(counts: Mapping[float, int], error: float) -> float:
 
 
 def _money(counts: Mapping[float, int], mean: float) -> float:
-    """Return the logarithm of what 1 has become by betting on more than ``mean``; it falls with ``mean``."""
+    """Return the logarithm of the money after betting 1 that the mean is above ``mean``; decreasing in ``mean``."""
     return _sum_of([_wealth(counts, mean, bet) for bet in _BETS])
 
 
 def counted(values: Iterable[float], scale: tuple[float, float] = (0.0, 1.0)) -> Counter[float]:
-    """Return how often each value was seen, on a scale from 0 to 1; what is beyond counts as the end."""
+    """Return how often each value was observed, scaled to 0 to 1 and clipped."""
     low, high = scale
     return Counter(min(1.0, max(0.0, (value - low) / (high - low))) for value in values)
 
 
 class Decision(StrEnum):
-    """What becomes of a candidate."""
+    """The decision on a candidate."""
 
     GOING_ON = "going_on"
     PROMOTED = "promoted"
@@ -96,12 +98,12 @@ class Decision(StrEnum):
     REFUSED = "refused"
     """It is worse."""
     STOPPED = "stopped"
-    """Nobody can say after the most rollouts that were allowed."""
+    """Undecided after the maximum number of rollouts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two versions' means with their bounds, and what follows."""
+    """Two versions' means with their bounds, and the decision."""
 
     candidate: Bounds
     live: Bounds
@@ -117,15 +119,15 @@ def compare(
     tolerance: float,
     most: int,
 ) -> Comparison:
-    """Decide on a candidate; ask again whenever something has come.
+    """Decide on a candidate; call it again with every new observation.
 
-    A candidate that is as good as the live version is refused with a probability of ``error`` at most, however often
-    this is asked, and one that is worse by more than the tolerance is promoted with as much at most.
+    The probability that a candidate as good as the live version is ever refused, however often this is called, is at
+    most ``error``; the same holds for promoting one that is worse by more than the tolerance.
 
     Args:
-        candidate: how often each reward was earned, from 0 to 1.
-        live: of the version that is served, in the same time.
-        share: of the rollouts that are the candidate's; a wrong one costs rollouts and no validity.
+        candidate: the number of times each reward was earned, from 0 to 1.
+        live: the same for the live version, over the same time.
+        share: the candidate's share of the rollouts; a wrong value costs rollouts but not validity.
         error: from 0 to 1.
         tolerance: how much worse it may be.
         most: rewards of the candidate after which it ends undecided.
@@ -143,7 +145,7 @@ def decide(
     tolerance: float,
     most: int,
 ) -> Decision:
-    """Return what :func:`compare` decides, without the bounds that it shows."""
+    """Return the decision of :func:`compare`, without the bounds that are for display."""
     if is_below(candidate, live, share=share, error=error):
         return Decision.REFUSED
     if is_below(live, candidate, share=1 - share, error=error, by=-tolerance):
@@ -157,25 +159,26 @@ def is_below(
     """Whether the mean of one is certainly below that of the other less ``by``.
 
     Args:
-        share: of ``one`` in both together, expected before anything was seen.
-        error: how often this is said, at any time, where it is not so.
+        share: the expected share of ``one`` in all observations, fixed in advance.
+        error: the probability that this is ever wrongly true.
         by: a negative number asks whether it is certainly not above by as much.
     """
     if not sum(one.values()) or not sum(other.values()):
         return False
     needed = math.log(1 / (error * (1 - _FOR_THE_PLACE)))
     ratio = share / (1 - share)
-    small, large = (1.0, ratio) if ratio <= 1 else (1 / ratio, 1.0)  # the larger bet is on whom there is less of
+    small, large = (1.0, ratio) if ratio <= 1 else (1 / ratio, 1.0)  # the larger bet: fewer observations
     down, up = _rounded(one, up=True), _rounded(other, up=False)
 
     def money(left: float, right: float) -> float:
-        """The least between two means: what is won on ``one`` grows with the mean, on ``other`` it falls."""
+        """Return the minimum between two means: the winnings on ``one`` increase with the mean, those on ``other``
+        decrease."""
         return _sum_of([_wealth(down, left, -bet * small) + _wealth(up, right + by, bet * large) for bet in _BETS])
 
     likely = _mean(one) if share > 0.5 else _mean(other) - by
     if money(likely, likely) < needed:
-        return False  # there is one for which it is not enough; most often this is all there is to look at
-    # Were it not below, the mean of either would do as `m`: that of which more is known is looked for where it lies.
+        return False  # one mean without enough money is sufficient; usually no more are checked
+    # If it were not below, either mean would do as `m`: so search around the better-known one.
     of_one = sum(one.values()) >= sum(other.values())
     place = bounds(one if of_one else other, error * _FOR_THE_PLACE / 2)
     first, last = (place.low, place.high) if of_one else (place.low - by, place.high - by)
@@ -195,7 +198,7 @@ def _wealth(counts: Mapping[float, int], mean: float, bet: float) -> float:
 
 
 def _sum_of(logarithms: list[float]) -> float:
-    """Return the logarithm of the mean of what they are logarithms of."""
+    """Return the logarithm of the mean of the values whose logarithms are given."""
     most = max(logarithms)
     return most + math.log(math.fsum(math.exp(one - most) for one in logarithms) / len(logarithms))
 

@@ -158,7 +158,7 @@ def test_the_table_names_every_metric_that_is_ours():
 
 
 def test_the_table_and_the_unit_have_the_exit_statuses_that_there_are():
-    assert f"\n| {TEMPORARY} | something was not there" in PAGE
+    assert f"\n| {TEMPORARY} | something was unavailable" in PAGE
     assert f"\n| {CONFIG}, 2 | the configuration" in PAGE
     (unit,) = blocks("ini")
     assert f"\nRestartPreventExitStatus=2 {CONFIG} 130\n" in unit

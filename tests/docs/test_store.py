@@ -63,7 +63,7 @@ def test_the_commands_work_as_they_stand(recorded):
     ("command", "sentence"),
     [
         (("store", "restore", "nowhere"), "nowhere is not a backup"),
-        (("store", "backup", "."), "is there already"),
+        (("store", "backup", "."), "already exists"),
         (("drop", "nobody"), "there is no rollout or group or step 'nobody' in the store"),
     ],
 )

@@ -1,1 +1,1 @@
-"""Who the daemon is: the token that opens it (``known``), and its proof that it has that token too (``proof``)."""
+"""Authentication with the daemon: the token (``known``), and the daemon's proof that it has the same (``proof``)."""

@@ -1,8 +1,8 @@
-"""What a daemon of this user's has left for this user's clients: its token, and with TLS the certificate that it shows,
-in a file that nobody else can read.
+"""What a daemon of the same user has left for its clients: its token, and with TLS its certificate, in a file readable
+only by the user.
 
-One file an address (host and port), in ``LIGHTNING_ACCESS_DIR`` or a folder of the XDG state directory. It stays when
-the daemon stops: who takes the port meanwhile does not know the token, and so is known not to be the daemon.
+One file per address (host and port), in ``LIGHTNING_ACCESS_DIR`` or a folder of the XDG state directory. It stays when
+the daemon stops: a process that takes the port meanwhile does not know the token, so it is known not to be the daemon.
 """
 
 from __future__ import annotations
@@ -23,17 +23,20 @@ _LONGEST_FILE = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class KnownDaemon:
+    """The access data of a daemon."""
+
     token: str | None = None
-    """None: it asks for none."""
+    """None: the daemon requires none."""
     certificate: str | None = None
-    """The one that it shows, PEM; None for a daemon without TLS."""
+    """Its certificate, PEM; None for a daemon without TLS."""
     daemon: str | None = None
-    """Its id; None for one of an older version."""
+    """The daemon's id; None for an older version."""
     state_dir: str | None = None
-    """Where it keeps everything, for people."""
+    """The daemon's state folder, for display."""
 
 
 def access_dir() -> Path:
+    """Return the folder of the access files."""
     named = os.environ.get("LIGHTNING_ACCESS_DIR")
     if named:
         return Path(named).expanduser()
@@ -42,7 +45,7 @@ def access_dir() -> Path:
 
 
 def remember(url: str, daemon: KnownDaemon) -> Path:
-    """Leave word of a daemon that listens there.
+    """Save the access data of a daemon that listens there.
 
     Raises:
         OSError: the folder or file cannot be written.
@@ -62,7 +65,7 @@ def remember(url: str, daemon: KnownDaemon) -> Path:
 
 
 def known_daemon(url: str) -> KnownDaemon | None:
-    """Return what is known of the daemon at a URL; None where nothing is, or where someone else could have said it."""
+    """Return what is known about the daemon at a URL; None if nothing is, or if another user could have written it."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         descriptor = os.open(_path(url), flags)

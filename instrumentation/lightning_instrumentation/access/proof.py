@@ -1,8 +1,9 @@
-"""Before anything is sent to a daemon that has a token, it shows that it has it, without either side saying it.
+"""Challenge-response: before anything is sent to a daemon with a token, it proves that it has it, and neither side
+sends it.
 
-The client sends a number that it has drawn, the daemon answers with ``HMAC-SHA256(token, number)``. What else listens
-at that address gets the number alone: no prompt, no token. A proof is good for the connection that it came over:
-connections of ``Access.open`` are never opened again behind it.
+The client sends a random nonce, and the daemon answers with ``HMAC-SHA256(token, nonce)``. Any other process at that
+address gets only the nonce: no prompt, no token. A proof is valid for the connection that it came over: connections
+from ``Access.open`` are never reopened.
 """
 
 from __future__ import annotations
@@ -29,48 +30,48 @@ __all__ = ["Access", "UnprovenDaemonError", "proof"]
 
 PATH = "/lightning/challenge"
 TOKEN_HEADER = "x-lightning-token"
-"""Opens the daemon along with a key that the caller's client sends for its own reasons."""
+"""Carries the daemon's token in addition to a key that the caller's client sends for its own reasons."""
 NO_TOKEN = "none"
 """As a token: the daemon has none."""
 _CONTEXT = b"lightning-trainer daemon 1\n"
 _IDENTITY_CONTEXT = b"lightning-trainer daemon id 1\n"
 _HOLDS_S = 10.0
-"""A proof is good for so long where connections are not ours, as long as no call met a closed port."""
+"""How long a proof is valid for connections that are not ours, as long as no call met a closed port."""
 _LOOK_AGAIN_S = 1.0
-"""After so long the file with the token is read again."""
+"""How often the file with the token is read again."""
 _TIMEOUT_S = 2.0
 _LONGEST_ANSWER = 4096
 _PROXY_SPEAKS = 500
-"""From this status on it may be a proxy that tells of a daemon which is away."""
+"""From this status on, the answer may come from a proxy whose daemon is down."""
 SPEAK_TLS = 426
-"""Status of a daemon with TLS, for who speaks plain HTTP to it. Source: RFC 9110, section 15.5.22."""
+"""Status of a daemon with TLS for clients that speak plain HTTP. Source: RFC 9110, section 15.5.22."""
 
 
 def proof(token: str, nonce: str) -> str:
-    """Return what a daemon answers to a challenge."""
+    """Return a daemon's answer to a challenge."""
     return hmac.new(token.encode(), _CONTEXT + nonce.encode(), hashlib.sha256).hexdigest()
 
 
 def identity_proof(token: str, nonce: str, daemon: str) -> str:
-    """Return what a daemon that says its id answers besides that."""
+    """Return the additional answer of a daemon that sends its id."""
     return hmac.new(token.encode(), _IDENTITY_CONTEXT + f"{nonce}\n{daemon}".encode(), hashlib.sha256).hexdigest()
 
 
 def owner_of_token(token: str) -> str:
-    """Return for whom spans wait as long as no more than its token is known; the token does not follow from it."""
+    """Return the owner of waiting spans while only the daemon's token is known; the token cannot be derived from it."""
     return f"token-{hmac.new(token.encode(), b'lightning-trainer spool 1', hashlib.sha256).hexdigest()[:32]}"
 
 
 class Access:
-    """How one process comes to one daemon; asked by any number of threads.
+    """One process's access to one daemon; thread-safe.
 
     Args:
         endpoint: base URL of the daemon.
-        given: its token, where someone said it; ``none`` for a daemon without. Else it is found where the daemon
-            left it for clients of its own user.
-        ca_file: certificates of the authorities that an https daemon's is signed by, PEM; None for what the daemon left
-            for clients of its own user, else the machine's authorities.
-        certificate: the daemon's own, PEM, where it is known without having been left.
+        given: its token, if set explicitly; ``none`` for a daemon without one. By default the one that the daemon left
+            for clients of its own user.
+        ca_file: certificates of the authorities that sign an https daemon's certificate, PEM; None for the certificate
+            that the daemon left for clients of its own user, else the machine's authorities.
+        certificate: the daemon's own, PEM, if it is known in another way.
     """
 
     def __init__(
@@ -88,13 +89,13 @@ class Access:
         self._proven: tuple[str, float] = "", 0.0
         self._found: tuple[KnownDaemon, float] | None = None
         self.daemon: str | None = None
-        """Id of the one that this process records for, once it is known: another one at the address is a stranger."""
+        """Id of the daemon that this process records for, once known: another one at the address is refused."""
         self.verified_by: ssl.SSLContext | None = None
-        """What looked at the daemon's certificate when it was last ``opened``; None where there is no TLS."""
+        """The SSL context that verified the daemon's certificate when ``opened`` was last called; None without TLS."""
 
     @property
     def token(self) -> str | None:
-        """None where it is not known, or there is none."""
+        """Return the token; None if it is unknown, or there is none."""
         if self._given is not None:
             return None if self._given == NO_TOKEN else self._given
         known = self._known()
@@ -102,8 +103,8 @@ class Access:
 
     @property
     def owner(self) -> str | None:
-        """For whom to keep what waits; None where nobody is known. It may follow from what was left, before any proof:
-        a program that starts while its daemon is away belongs to the one that was there last."""
+        """Return the owner of spans that wait; None if no daemon is known. It may come from the saved access data,
+        before any proof: a program that starts while its daemon is down belongs to the last one at the address."""
         if self.daemon is None:
             known = self._known()
             if known is not None and (self._given is None or known.token == self.token):
@@ -114,10 +115,10 @@ class Access:
         return None if token is None else owner_of_token(token)
 
     def tls(self) -> ssl.SSLContext | None:
-        """Return what looks at the daemon's certificate; None where the endpoint is not https.
+        """Return the SSL context that verifies the daemon's certificate; None if the endpoint is not https.
 
         Raises:
-            TlsError: what it is to be looked at with cannot be read.
+            TlsError: a certificate file cannot be read.
         """
         if not self._secure:
             return None
@@ -134,15 +135,15 @@ class Access:
         now = time.monotonic()
         if self._found is None or now - self._found[1] > _LOOK_AGAIN_S:
             known = known_daemon(self.endpoint)
-            if known is None:  # looked for again by the next call: a daemon may be starting this moment
+            if known is None:  # the next call looks again: a daemon may be starting right now
                 return None
             self._found = known, now
         return self._found[0]
 
     def open(self, timeout_s: float) -> tuple[http.client.HTTPConnection, str | None]:
-        """Open a connection whose other end has proven itself; return it with the token that it may be sent.
+        """Open a connection whose other end has proven itself; return it with the token that may be sent over it.
 
-        It is not opened again by itself: when the other end has closed it, whatever is asked on it raises.
+        It is not reopened automatically: once the other end has closed it, any request on it raises.
 
         Raises:
             UnprovenDaemonError: what answers is not the daemon.
@@ -157,7 +158,7 @@ class Access:
             raise
 
     def _connected(self, timeout_s: float) -> http.client.HTTPConnection:
-        import http.client  # 20 ms that only a process which talks to a daemon needs
+        import http.client  # 20 ms that only processes with a daemon need
 
         context = self.tls()
         if context is None:
@@ -173,7 +174,7 @@ class Access:
                 connection.close()
                 left = self._ca_file is None and self._left_certificate() is not None
                 raise explained(error, self.endpoint, left=left) from error
-        connection.auto_open = 0  # else it would connect again by itself, to whatever process listens there then
+        connection.auto_open = 0  # otherwise it would reconnect by itself, to whatever process listens by then
         return connection
 
     def _prove(self, connection: http.client.HTTPConnection) -> str | None:
@@ -205,13 +206,13 @@ class Access:
             and not _agree(said.get("daemon_proof"), identity_proof(token, nonce, daemon))
         ):
             raise UnprovenDaemonError(f"what answers at {self.endpoint} does not prove which daemon it is")
-        # With a token, one of an older version says no id; without one, that is all there is to tell daemons apart.
+        # An older version with a token sends no id; without a token, the id is all that distinguishes daemons.
         self._expect(daemon, required=token is None)
         self._proven = token or "", time.monotonic()
         return token
 
     def _why_not(self, status: int, body: bytes) -> str:
-        """What is wrong, and what to do: a wrong token is told apart from another program, and from another daemon."""
+        """Return what is wrong, and what to do: distinguishes a wrong token, another program, and another daemon."""
         said = _document(body)
         if "proof" not in said:
             return (
@@ -231,7 +232,7 @@ class Access:
         )
 
     def _expect(self, daemon: str | None, *, required: bool = False) -> None:
-        """Raises OtherDaemonError: that is not the daemon of this process."""
+        """Raise OtherDaemonError if that is not this process's daemon."""
         if self.daemon is None:
             self.daemon = daemon
         elif daemon != self.daemon and (daemon is not None or required):
@@ -242,19 +243,19 @@ class Access:
             )
 
     def _expect_what_was_left(self) -> None:
-        """Another project's daemon that has left its word here is not even asked. Raises OtherDaemonError."""
+        """Raise OtherDaemonError if the saved access data is another project's daemon's, without contacting it."""
         if self._given is None and self.daemon is not None and (known := self._known()) is not None:
             self._expect(known.daemon)
 
     def opened(self, timeout_s: float = _TIMEOUT_S) -> str | None:
-        """Return the token for a connection that someone else makes, after a proof of the last seconds or a new one.
+        """Return the token for a connection that a caller makes, after a recent proof or a new one.
 
         Args:
-            timeout_s: how long a daemon that is there may take for each part of a new proof.
+            timeout_s: limit for each part of a new proof.
 
         Raises:
             UnprovenDaemonError: what answers there does not prove itself.
-            OSError, http.client.HTTPException: nobody answers.
+            OSError, http.client.HTTPException: nothing answers.
         """
         self._expect_what_was_left()
         self.verified_by = self.tls()
@@ -268,28 +269,28 @@ class Access:
         return token
 
     def headers(self) -> dict[str, str]:
-        """Return what opens the daemon; raises what ``opened`` does."""
+        """Return the authentication headers; raises like ``opened``."""
         return authorization(self.opened())
 
     def forget(self) -> None:
-        """A connection failed: the next one has to prove itself again."""
+        """Invalidate the proof after a failed connection: the next one has to prove itself again."""
         self._proven = "", 0.0
         self._found = None
 
     def in_child(self) -> Access:
-        """After a fork: the lock may be held by a thread that the child does not have."""
+        """Reset after a fork: a thread that does not exist in the child may hold the lock."""
         child = Access(self.endpoint, self._given, ca_file=self._ca_file, certificate=self._certificate)
         child.daemon = self.daemon
         return child
 
 
 def authorization(token: str | None) -> dict[str, str]:
-    """Return the header that says a token."""
+    """Return the header that carries a token."""
     return {} if token is None else {"authorization": f"Bearer {token}"}
 
 
 def _read(body: bytes) -> dict[str, str]:
-    """What is said in an answer to a challenge, as far as it is text."""
+    """Return the text fields of an answer to a challenge."""
     return {name: value for name, value in _document(body).items() if isinstance(value, str) and value.isascii()}
 
 

@@ -1,8 +1,9 @@
-"""Which certificate a daemon at an ``https`` URL has to show, and what is said where it shows another.
+"""Verifying the certificate of a daemon at an ``https`` URL, and explaining a failure.
 
-Either the one that a daemon of the same user has left (``known``): then that certificate alone is believed, whatever
-name it is called by here. Or, where an authority was named (``LIGHTNING_CA_FILE``) or no daemon has left anything, one
-for the URL's host name, signed by that authority, else by those of the machine (``SSL_CERT_FILE``, ``SSL_CERT_DIR``).
+Either it is the one that a daemon of the same user has left (``known``): then only that certificate is trusted,
+whatever name it is for. Or, if an authority was named (``LIGHTNING_CA_FILE``) or no daemon has left anything, it must
+be for the URL's host name and signed by that authority, else by one of the machine's (``SSL_CERT_FILE``,
+``SSL_CERT_DIR``).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 CA_FILE = "LIGHTNING_CA_FILE"
 AUTHORITY_VARIABLES = ("NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE")
-"""What programs that are not ours read it from: Node, and whatever uses OpenSSL, Go or curl."""
+"""The variables from which other programs read it: Node, and anything that uses OpenSSL, Go, or curl."""
 _HOST_MISMATCH = (62, 64)
 """OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
 _EXPIRED, _NOT_YET_VALID = 10, 9
@@ -29,23 +30,24 @@ _NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAIL
 
 
 class TlsError(UnprovenDaemonError):
-    """The other end cannot be trusted, or speaks no TLS; the message says what to do. Nothing was sent to it."""
+    """The other end cannot be trusted, or does not speak TLS; the message says what to do. Nothing was sent to it."""
 
 
 def ca_file_of_environment() -> Path | None:
+    """Return the file that ``LIGHTNING_CA_FILE`` names; None if it is not set."""
     named = os.environ.get(CA_FILE)
     return Path(named).expanduser() if named else None
 
 
 def tls_context(ca_file: Path | None, certificate: str | None) -> ssl.SSLContext:
-    """Return what looks at a daemon's certificate.
+    """Return the SSL context that verifies a daemon's certificate.
 
     Args:
         ca_file: certificates of authorities, PEM; None for those of the machine.
-        certificate: the daemon's own, PEM, where it has left it; not looked at with a ``ca_file``.
+        certificate: the daemon's own, PEM, if it has left it; ignored with a ``ca_file``.
 
     Raises:
-        TlsError: the file cannot be read, or holds no certificate.
+        TlsError: the file cannot be read, or contains no certificate.
     """
     if ca_file is not None:
         try:
@@ -71,7 +73,7 @@ def _of_authority(ca_file: Path, changed_ns: int) -> ssl.SSLContext:
 
 @lru_cache(maxsize=16)
 def _of_one(certificate: str) -> ssl.SSLContext:
-    """It alone is the anchor: a server that shows another one fails, no matter who signed it, names do not count."""
+    """Trust only this certificate: a server with another one fails, whatever signed it; names are not checked."""
     import ssl
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -86,22 +88,23 @@ def _of_one(certificate: str) -> ssl.SSLContext:
 
 @lru_cache(maxsize=4)
 def _of_machine(file: str | None, folder: str | None) -> ssl.SSLContext:
-    """Args: what OpenSSL itself reads from the environment, so that a change is seen."""
+    """Return the context with the machine's authorities. The arguments are OpenSSL's environment variables, as cache
+    keys."""
     import ssl
 
     context = ssl.create_default_context()
     places = ssl.get_default_verify_paths()
     if file is None and folder is None and places.cafile is None and places.capath is None:
-        with contextlib.suppress(ImportError):  # an interpreter that knows no authorities of its machine
+        with contextlib.suppress(ImportError):  # an interpreter that does not know its machine's authorities
             context.load_verify_locations(cafile=importlib.import_module("certifi").where())
     return context
 
 
 def explained(error: ssl.SSLError, endpoint: str, *, left: bool) -> TlsError:
-    """Return the sentence for a handshake that failed.
+    """Return a sentence for a failed handshake.
 
     Args:
-        left: whether the certificate was to be the one that the daemon has left.
+        left: whether the expected certificate was the one that the daemon has left.
     """
     import ssl
 
@@ -109,7 +112,7 @@ def explained(error: ssl.SSLError, endpoint: str, *, left: bool) -> TlsError:
     if not isinstance(error, ssl.SSLCertVerificationError):
         if error.reason in _NOT_TLS:
             return TlsError(f"what answers at {endpoint} does not speak TLS: write http:// in LIGHTNING_ENDPOINT")
-        return TlsError(f"no TLS connection to {endpoint} comes about ({error.reason or error})")
+        return TlsError(f"cannot establish a TLS connection to {endpoint} ({error.reason or error})")
     if error.verify_code in _HOST_MISMATCH:
         return TlsError(
             f"{what}: its certificate is for another name ({error.verify_message}); write a name that it has in "

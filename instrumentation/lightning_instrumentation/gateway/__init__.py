@@ -1,1 +1,1 @@
-"""Which calls go to the daemon's gateway, and with which identity."""
+"""Which calls go to the daemon's gateway, and with what identity."""

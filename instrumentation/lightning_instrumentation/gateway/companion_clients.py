@@ -1,7 +1,7 @@
-"""Clients of ours, one next to each client object of the user's: they carry routed calls to the daemon's gateway.
+"""Our own clients, one for each client object of the user's: they carry routed calls to the daemon's gateway.
 
-A client of our own and not the user's with another URL: what theirs adds on the way (keys, default headers, cookies,
-hooks, proxies and credentials) cannot reach the daemon. It lives as long as the user's, so connections end when theirs
+A separate client, instead of the user's with another URL, so that what theirs adds (keys, default headers, cookies,
+hooks, proxies, and credentials) cannot reach the daemon. It lives as long as the user's, so connections end when theirs
 do.
 """
 
@@ -19,10 +19,10 @@ _lock = threading.Lock()
 
 
 def beside(client: Any, key: Hashable, make: Callable[[], Any], *, is_async: bool) -> Any:
-    """Return ours, made at the first routed call; a client of one event loop serves that loop.
+    """Return our client, created at the first routed call; a client of one event loop serves only that loop.
 
     Args:
-        key: what ours is made for, besides the user's client: the daemon and its token.
+        key: what ours depends on besides the user's client: the daemon and its token.
     """
     place = (_running_loop() if is_async else None, key)
     with _lock:
@@ -37,12 +37,12 @@ def beside(client: Any, key: Hashable, make: Callable[[], Any], *, is_async: boo
 def _running_loop() -> asyncio.AbstractEventLoop | None:
     try:
         return asyncio.get_running_loop()
-    except RuntimeError:  # another library's loop
+    except RuntimeError:  # another library's event loop
         return None
 
 
 def _forget_connections() -> None:
-    """In a forked child: the connections are the parent's."""
+    """In a forked child, drop the connections: they are the parent's."""
     global _lock
     _lock = threading.Lock()
     _clients.clear()

@@ -1,6 +1,6 @@
-"""Where one model call goes: to the gateway, where a policy claims its agent, else where it always went.
+"""The destination of one model call: the gateway, if a policy claims its agent, else its original host.
 
-Asked once a call by whichever hook sees it first, so that its retries go to the same place.
+Decided once per call by the first hook that sees it, so that its retries go to the same place.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from lightning_instrumentation.wire.apis import ending_of
 
 _PATHS = ("/chat/completions", "/completions", "/responses", "/messages")
 _KEPT_ELSEWHERE = ("previous_response_id", "conversation", "prompt", "background")
-"""Fields of a Responses request that mean something only to the host which keeps what they refer to."""
+"""Fields of a Responses request that refer to state at another host."""
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """The gateway, for one call."""
+    """The gateway as the destination of one call."""
 
     policy: str
     path: str
     """Below ``/v1``."""
     url: str
     own_url: str
-    """Where the caller sent it."""
+    """The caller's original URL."""
     own_model: str
 
     def attributes(self) -> dict[str, Any]:
@@ -43,7 +43,7 @@ class Destination:
 
 
 def destination_of(url: str, body: Mapping[str, Any]) -> Destination | None:
-    """Return where a call goes instead of to ``url``; None for one that goes where it always went."""
+    """Return where a call goes instead of to ``url``; None if it keeps its destination."""
     started = runtime()
     if started is None or started.router.routes_nothing():
         return None
@@ -59,7 +59,7 @@ def destination_of(url: str, body: Mapping[str, Any]) -> Destination | None:
 
 
 def not_routed(url: str) -> None:
-    """Count a call that cannot go elsewhere, where a policy claims its agent, and say so once."""
+    """Count and report once a call that cannot be routed although a policy claims its agent."""
     started = runtime()
     if started is None or started.router.routes_nothing():
         return
@@ -74,7 +74,7 @@ def _claiming(started: Runtime) -> str | None:
 
 
 def fell_back(started: Runtime, destination: Destination, reason: object) -> None:
-    """The daemon was not there for a routed call."""
+    """Record that the daemon was down for a routed call."""
     started.router.daemon_is_away()
     failures.note(
         "route-fallback",
@@ -84,7 +84,7 @@ def fell_back(started: Runtime, destination: Destination, reason: object) -> Non
 
 
 def _servable(started: Runtime, policy: str, path: str, body: Mapping[str, Any]) -> str | None:
-    """Return the gateway's path for a call; None, counted and said once, where the gateway cannot answer it."""
+    """Return the gateway's path for a call; None if the gateway cannot serve it, which is counted and reported once."""
     path = _ending(path)
     if path not in started.router.paths:
         _note_not_served(policy, path)

@@ -1,4 +1,4 @@
-"""Which hosts may be sent trace context and asked for token ids: those that the user named, no other (promise 11)."""
+"""Which hosts may get trace context and requests for token ids: only those that the user named (promise 11)."""
 
 from collections.abc import Iterable
 from enum import Enum
@@ -16,23 +16,25 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class HostTrust(Enum):
+    """What a host may be sent."""
+
     DAEMON = "daemon"
     """The endpoint: gets trace context; its gateway records the tokens itself."""
     TRUSTED = "trusted"
-    """Named by the user: gets trace context and is asked for token ids."""
+    """Named by the user: gets trace context and requests for token ids."""
     UNTRUSTED = "stranger"
     """Gets exactly what it would get without us."""
 
 
 def canonical_host(host: str) -> str:
-    """All names of the loopback interface are one host."""
+    """Map all names of the loopback interface to one host."""
     host = host.lower().strip("[]").rstrip(".")
     return LOOPBACK if host in _LOOPBACK_NAMES else host
 
 
 @lru_cache(maxsize=256)
 def address(url: str) -> tuple[str, int | None]:
-    """Return host and port as a URL names them; ValueError where it cannot be read."""
+    """Return host and port of a URL; raises ValueError if it is invalid."""
     parts = urlsplit(url)
     return parts.hostname or "", parts.port
 
@@ -47,7 +49,7 @@ def _place(parts: SplitResult) -> tuple[str, int | None]:
 
 
 class Hosts:
-    """``trusted`` entries are ``host`` (any port), ``host:port`` or a URL.
+    """The trusted hosts; each entry is ``host`` (any port), ``host:port``, or a URL.
 
     Raises:
         ConfigurationError: an entry that is none of these.
@@ -83,17 +85,18 @@ _quoted = lru_cache(maxsize=1024)(partial(quote, safe="", errors="replace"))
 
 
 def traceparent(trace_id: int, span_id: int) -> str:
-    """Args: of a span that is recorded, as all of ours are."""
+    """Return the header for a recorded span; all of ours are."""
     return f"00-{trace_id:032x}-{span_id:016x}-01"
 
 
 def baggage(identity: Identity | None, agent: Agent | None, state: str | None = None) -> str:
-    """Return our members alone: what else the user keeps in baggage is none of our business."""
+    """Return only our own baggage members; the user's are left alone."""
     members = identity.attributes() if identity else {}
     if identity is not None and identity.attempt_id is not None:
         numbering = sequences.started(identity.attempt_id)
         if numbering is not None:
-            # The gateway's record tells the daemon of spans that have not come yet, whichever process they are from.
+            # The gateway's record tells the daemon about spans that have not arrived yet, whichever process they are
+            # from.
             members[semconv.SEQUENCE], members[semconv.SEQUENCE_STARTED] = numbering[0], str(numbering[1])
     if agent is not None:
         members[semconv.AGENT_NAME] = agent.name

@@ -1,8 +1,8 @@
-"""Which calls go to the daemon's gateway: those of agents that a policy claims, no other.
+"""Routing: calls of agents that a policy claims go to the daemon's gateway, no others.
 
-What the daemon selects is fetched by short-lived threads, never by the call that asks. Only the first question of a
-process may wait, and no longer than ``FIRST_WAIT_S`` after the first fetch began: a script's first call should be
-routed too. Afterwards a call uses what is known and at most starts the next fetch.
+The daemon's selection is fetched by short-lived threads, never by the call that asks. Only the first query of a process
+may wait, and no longer than ``FIRST_WAIT_S`` after the first fetch began, so that a script's first call is routed too.
+Later calls use the cached selection and at most start the next fetch.
 """
 
 from __future__ import annotations
@@ -17,24 +17,25 @@ from lightning_instrumentation.failures import log
 from lightning_instrumentation.gateway.selection import Selection, SelectionError, fetch_selection
 
 REFRESH_S = 5.0
-"""A selection older than this is fetched again, in the background, when the next call asks."""
+"""A selection older than this is refetched in the background by the next call."""
 FIRST_WAIT_S = 0.25
 _TRUST_S = 30.0
-"""How long a selection holds while the daemon is there and too busy (or broken) to repeat it."""
+"""How long a selection remains valid while the daemon is up but too busy (or broken) to repeat it."""
 _MOST_REMEMBERED = 4096
 
 
 class GatewayUnprovenError(BaseException):
-    """A claimed call may go nowhere. Not an ``Exception``: what guards the agent against us must not let it pass."""
+    """A claimed call must not be sent anywhere. Not an ``Exception``, so that the guards that protect the agent from us
+    do not swallow it."""
 
 
 class Router:
-    """Knows the selection of one daemon; asked by any number of threads.
+    """Caches the selection of one daemon; thread-safe.
 
     Args:
         access: to the daemon.
-        enabled: False routes nothing and asks nobody.
-        fallback: whether a claimed call may go to the user's own URL while the daemon is away. If not, the last known
+        enabled: False routes nothing and contacts no daemon.
+        fallback: whether a claimed call may go to the user's own URL while the daemon is down. If not, the last known
             selection stays in force, and claimed calls fail rather than go elsewhere.
     """
 
@@ -54,9 +55,10 @@ class Router:
         self._said: set[str] = set()
 
     def routes_nothing(self) -> bool:
-        """Whether a call stays where it is, no matter who makes it: asked first, since most programs are only watched.
+        """Whether no call can be routed, whichever agent makes it: checked first, because most programs are only
+        observed.
 
-        False also where the next question has something to do: to wait for the first selection, to fetch, to tell.
+        False also if the next query has work to do: wait for the first selection, fetch, or report.
         """
         return not self.enabled or (
             not self._selection.policies
@@ -66,7 +68,7 @@ class Router:
         )
 
     def policy_of(self, agent: str | None) -> str | None:
-        """Return the policy that claims the agent, as far as is known here and now."""
+        """Return the policy that claims the agent, according to the cached selection."""
         if agent is None or not self.enabled:
             return None
         self.keep_fresh()
@@ -83,40 +85,40 @@ class Router:
 
     @property
     def paths(self) -> frozenset[str]:
-        """What the gateway serves."""
+        """Return the paths that the gateway serves."""
         return self._selection.paths
 
     def keep_fresh(self) -> None:
-        """Start a fetch where one is due and none is under way."""
+        """Start a fetch if one is due and none is in progress."""
         now = time.monotonic()
         if not self.enabled or now < self._fetch_at:
             return
-        if self._first_deadline is None:  # before anything says that a fetch is under way: anyone who sees that waits
+        if self._first_deadline is None:  # before the mark of a fetch: threads that see the mark wait
             self._first_deadline = now + FIRST_WAIT_S
         if not self._fetching.acquire(blocking=False):
             return
         try:
             self._fetch_at = now + REFRESH_S
             threading.Thread(target=self._fetch, name="lightning-selection", daemon=True).start()
-        except RuntimeError:  # the interpreter is ending, or there are too many threads
+        except RuntimeError:  # the interpreter is shutting down, or there are too many threads
             self._fetching.release()
 
     def daemon_is_away(self) -> None:
-        """A routed call met a closed port: what follows is not routed until the daemon has answered again."""
+        """Record that a routed call met a closed port: later calls are not routed until the daemon answers again."""
         if self.fallback:
             self._select(Selection())
         self._fetch_at = 0.0
         self.access.forget()
 
     def proven(self) -> bool:
-        """Whether a call may go to the gateway: what answers there has shown just now that it is the daemon.
+        """Whether a call may go to the gateway: what answers there has just proven that it is the daemon.
 
         Raises:
             GatewayUnprovenError: it has not, and the call must not go elsewhere.
         """
         try:
             self.access.opened()
-        except Exception as error:  # an HTTPException is not an OSError, and that module is not imported for its name
+        except Exception as error:  # an HTTPException is not an OSError; importing its module costs time
             self._not_told(error)
             if not self.fallback:
                 raise GatewayUnprovenError(str(error)) from error
@@ -126,7 +128,7 @@ class Router:
         return True
 
     def in_child(self) -> Router:
-        """After a fork: the same knowledge, and locks that no vanished thread holds."""
+        """Keep the selection in a forked child, and replace locks that threads of the parent may hold."""
         child = Router(self.access.in_child(), enabled=self.enabled, fallback=self.fallback)
         child._select(self._selection)
         child._confirmed_at = self._confirmed_at
@@ -172,7 +174,7 @@ class Router:
         self._untold = (words[0], words[1], error)
 
     def _tell(self) -> None:
-        """Once a reason, and only in a process where an agent makes calls: to others it is not news."""
+        """Report each reason once, and only in a process where an agent makes calls."""
         untold, self._untold = self._untold, None
         if untold is not None and untold[0] not in self._said:
             reason, sentence, error = untold
@@ -180,6 +182,6 @@ class Router:
             log.warning(sentence, self.endpoint, error)
 
     def _select(self, selection: Selection) -> None:
-        # In this order: anyone who finds the new table finds the new selection as well.
+        # In this order: a thread that sees the new table also sees the new selection.
         self._selection = selection
         self._policies = {}

@@ -1,7 +1,7 @@
-"""Which policy claims which agent, as the daemon says it at ``GET {endpoint}/lightning/selection``.
+"""Which policy claims which agent, according to the daemon's ``GET {endpoint}/lightning/selection``.
 
-Matching is the daemon's own (``PolicyConfig.claims``): shell-style patterns, case matters. An unnamed call is routed
-nowhere, though the daemon trains those that come to it where a policy claims ``*``.
+Matching is the same as the daemon's (``PolicyConfig.claims``): shell-style patterns, case-sensitive. A call without an
+agent is never routed, although the daemon trains those that reach it if a policy claims ``*``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LONGEST_ANSWER = 1 << 20
 
 
 class SelectionError(RuntimeError):
-    """The endpoint answered, and not with a selection; ``status`` is its HTTP status."""
+    """The endpoint's answer is not a selection; ``status`` is its HTTP status."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -29,10 +29,12 @@ class SelectionError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
+    """The daemon's policies and paths."""
+
     policies: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Name and agent patterns of each policy; the first one that matches has the agent."""
+    """Name and agent patterns of each policy; the first match claims the agent."""
     paths: frozenset[str] = frozenset({"/chat/completions"})
-    """What the gateway serves below ``/v1``."""
+    """Paths that the gateway serves below ``/v1``."""
 
     def policy_of(self, agent: str) -> str | None:
         for name, patterns in self.policies:
@@ -42,12 +44,12 @@ class Selection:
 
 
 def fetch_selection(access: Access) -> Selection:
-    """Ask the daemon.
+    """Fetch the selection from the daemon.
 
     Raises:
-        OSError: nobody answers there, or what does is not the daemon.
-        http.client.HTTPException: what answers does not speak HTTP.
-        SelectionError: what answers has no selection for us.
+        OSError: nothing answers there, or it is not the daemon.
+        http.client.HTTPException: it does not speak HTTP.
+        SelectionError: its answer is not a selection.
     """
     connection, token = access.open(_TIMEOUT_S)
     headers = {"Accept": "application/json", "User-Agent": "lightning-trainer", "Connection": "close"}
@@ -70,10 +72,10 @@ def fetch_selection(access: Access) -> Selection:
 
 
 def read_selection(document: Any) -> Selection:
-    """Read ``{"policies": [{"name": ..., "agents": [...]}], "paths": [...]}``; other keys are a newer daemon's.
+    """Parse ``{"policies": [{"name": ..., "agents": [...]}], "paths": [...]}``; other keys are a newer daemon's.
 
     Raises:
-        KeyError, TypeError: something is missing or of another type.
+        KeyError, TypeError: a field is missing or has another type.
     """
     policies = tuple(
         (_text(policy["name"]), tuple(_text(pattern) for pattern in policy["agents"]))

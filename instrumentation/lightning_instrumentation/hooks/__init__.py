@@ -1,1 +1,1 @@
-"""What is wrapped in other packages, when, and how it is put back."""
+"""Monkey patches of other packages: what is wrapped, when, and how it is restored."""

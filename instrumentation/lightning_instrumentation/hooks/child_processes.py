@@ -1,6 +1,6 @@
-"""Processes of ``multiprocessing`` that were forked end with ``os._exit``: no exit handler runs in them.
+"""Forked processes of ``multiprocessing`` end with ``os._exit``, so no exit handler runs in them.
 
-Their spans are on disk and would be found by the next process; this delivers them when the child ends.
+Their spans are on disk and would be delivered by the next process; this delivers them when the child ends.
 """
 
 from multiprocessing.process import parent_process

@@ -1,9 +1,9 @@
-"""Agents that the program's own OpenTelemetry set-up names: the active span, those above it, and baggage.
+"""Agents named by the program's own OpenTelemetry setup: on the active span, its ancestors, or in baggage.
 
 Frameworks that follow the GenAI conventions (Google ADK, Strands, Pydantic AI with ``instrument_all`` ...) put
-``gen_ai.agent.name`` on their spans, some of them on every span of an agent and some on its first alone. A span of the
-SDK does not know the span above it, so each is told when it starts which agent it lies in: the name and not the span,
-which would keep every span above it in memory. Nothing that is exported of a span changes.
+``gen_ai.agent.name`` on their spans, some on every span of an agent and some only on its first. An SDK span has no
+reference to its parent object, so the agent's name is attached to each span when it starts; only the name and not the
+parent, which would keep every ancestor in memory. Nothing that is exported of a span changes.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from lightning_instrumentation.hooks import patching
 from lightning_instrumentation.scope import Agent
 
 _NOBODY_CHOSE = frozenset({"agent", "strands agents"})
-"""What frameworks call an agent that has no name."""
+"""Default names that frameworks give to unnamed agents."""
 _LIES_IN = "_lightning_agent"
 
 
 def watch_spans(module: Any) -> None:
-    """Args: module: ``opentelemetry.sdk.trace``."""
+    """Hook of ``opentelemetry.sdk.trace``."""
     patching.wrap(module, "Span.start", _start)
 
 
@@ -43,7 +43,7 @@ def _tell(span: Any, context: Any) -> None:
 def agent_here() -> Agent | None:
     """Return the agent of the nearest span that names one, else of the baggage."""
     context = otel_context.get_current()
-    if not context:  # a program that does not use OpenTelemetry itself
+    if not context:  # the program does not use OpenTelemetry itself
         return None
     return _agent_of(trace.get_current_span(context)) or _of_baggage(context)
 

@@ -1,6 +1,6 @@
-"""Functions of other packages that are wrapped, and can be put back.
+"""Wrapping functions of other packages, and restoring them.
 
-What someone else wrapped on top of ours cannot be taken out from below it: there our wrapper stays and passes on.
+If another wrapper was put on top of ours, ours cannot be removed from below it: it stays and only passes calls through.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any
 import wrapt
 
 Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
-"""As in wrapt: takes the wrapped function, its instance, and the arguments."""
+"""As in wrapt: called with the wrapped function, its instance, and the arguments."""
 
 
 @dataclass(slots=True)
 class _Patch:
-    """One attribute of a module or class; ``wrapped`` is what stands there, None while the original does."""
+    """One attribute of a module or class; ``wrapped`` is our wrapper, None while the original is in place."""
 
     owner: Any
     attribute: str
     wrapper: Wrapper
     original: Any = None
     inherited: bool = False
-    """Whether the owner has no such attribute of its own."""
+    """Whether the owner inherits the attribute instead of defining it."""
     wrapped: Any = None
 
     def apply(self) -> None:
@@ -53,7 +53,7 @@ def wrap(target: Any, name: str, wrapper: Wrapper) -> None:
     """Wrap ``target``'s function of this dotted name.
 
     Raises:
-        AttributeError: it has none.
+        AttributeError: there is none.
     """
     owner, attribute, _ = wrapt.resolve_path(target, name)
     patch = _Patch(owner, attribute, wrapper)
@@ -63,7 +63,7 @@ def wrap(target: Any, name: str, wrapper: Wrapper) -> None:
 
 
 def restore_originals() -> None:
-    """Put every original back, the last one first."""
+    """Restore all originals, the last one first."""
     global _active
     with _lock:
         _active = False

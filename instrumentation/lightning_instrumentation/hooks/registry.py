@@ -1,6 +1,6 @@
-"""Which module gets which hook, and when: the first import of the module, never before.
+"""The import hooks: which module gets which hook, at the module's first import and never before.
 
-The one place that knows the names of adapters; each is imported only when the framework that it serves is.
+The only place that knows the names of adapters; each is imported only when its framework is.
 """
 
 import sys
@@ -13,7 +13,7 @@ from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.hooks import patching
 
 _HOOKS: tuple[tuple[str, str], ...] = (
-    # (imported module, "our module:function", called with the imported module)
+    # (imported module, "our module:function", which is called with the imported module)
     ("concurrent.futures.thread", "lightning_instrumentation.hooks.threads:wrap_executor"),
     ("threading", "lightning_instrumentation.hooks.threads:wrap_thread"),
     ("multiprocessing.util", "lightning_instrumentation.hooks.child_processes:deliver_at_end_of_child"),
@@ -44,11 +44,11 @@ _HOOKS: tuple[tuple[str, str], ...] = (
 
 _active = False
 _waiting: set[tuple[str, str]] | None = None
-"""Hooks whose module was not imported yet; None before the first ``install_hooks``."""
+"""Hooks whose module has not been imported yet; None before the first ``install_hooks``."""
 
 
 def install_hooks() -> None:
-    """A module that is imported already is hooked at once, any other at its import; again after ``remove_hooks``."""
+    """Hook modules that are already imported at once, others at their import; works again after ``remove_hooks``."""
     global _active, _waiting
     if _active:
         return
@@ -60,16 +60,17 @@ def install_hooks() -> None:
         return
     patching.wrap_again()
     for module, target in sorted(_waiting):
-        if module in sys.modules:  # imported in between
+        if module in sys.modules:  # imported in the meantime
             _hook(module, target, sys.modules[module])
 
 
 def is_active() -> bool:
+    """Whether hooks are installed."""
     return _active
 
 
 def remove_hooks() -> None:
-    """Put back what was wrapped. Listeners of frameworks' own stay: without calls there is nothing they change."""
+    """Restore what was wrapped. Listeners registered with frameworks stay: without calls they change nothing."""
     global _active
     _active = False
     patching.restore_originals()

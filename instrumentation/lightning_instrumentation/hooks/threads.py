@@ -1,7 +1,7 @@
-"""Work handed to another thread belongs to the code that handed it over.
+"""Work handed to another thread keeps the scope of the code that handed it over.
 
 ``threading.Thread`` and ``ThreadPoolExecutor`` start with an empty context. Only our own scope is carried over, never
-the user's context variables: their program would behave differently with us than without.
+the user's context variables: their program would otherwise behave differently with us than without.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from lightning_instrumentation.scope import Scope, for_another_thread, use_scope
 
 
 def wrap_executor(module: Any) -> None:
+    """Hook of ``concurrent.futures.thread``."""
     patching.wrap(module, "ThreadPoolExecutor.submit", _submit)
 
 
 def wrap_thread(module: Any) -> None:
+    """Hook of ``threading``."""
     patching.wrap(module, "Thread.start", _start)
 
 
@@ -46,7 +48,7 @@ def _start(
 
 
 def _serves_everyone(thread: threading.Thread) -> bool:
-    """A pool's worker takes work from anyone: the scope it was born in says nothing about what it will run."""
+    """Whether it is a pool's worker, which runs work from any caller: the scope of its start is irrelevant."""
     target = getattr(thread, "_target", None)
     return getattr(target, "__module__", None) == "concurrent.futures.thread"
 
@@ -55,7 +57,7 @@ def _run_inside(thread: threading.Thread, scope: Scope) -> Callable[[], None]:
     run = thread.run
 
     def run_inside() -> None:
-        # Taken off again so that thread and function do not keep each other alive.
+        # Removed again so that thread and function do not keep each other alive.
         vars(thread).pop("run", None)
         with use_scope(scope):
             run()

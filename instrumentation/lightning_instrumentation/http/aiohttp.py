@@ -1,4 +1,4 @@
-"""Hook in aiohttp: ``ClientSession._request``, which every way to make a request goes through."""
+"""Hook in aiohttp: ``ClientSession._request``, which every request goes through."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _PASSED = ("timeout", "raise_for_status", "read_until_eof", "read_bufsize", "aut
 
 
 def wrap(module: Any) -> None:
-    # First: where redirects cannot be watched, nothing is added to any request.
+    """Hook of ``aiohttp``."""
+    # First: if redirects cannot be watched, nothing is added to any request.
     patching.wrap(module, "ClientRequest.__init__", _request_made)
     patching.wrap(module, "ClientSession._request", _request)
     patching.wrap(module, "ClientResponse.close", _close)
@@ -53,7 +54,7 @@ async def _request(
 
 
 def _request_made(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """aiohttp makes a request anew for each redirect, all of them with one mapping of headers."""
+    """Watch redirects: aiohttp creates a new request for each, all with one mapping of headers."""
     redirects = under_way()
     url, headers = (args[1] if len(args) > 1 else kwargs.get("url")), kwargs.get("headers")
     if redirects is not None and headers is not None and redirects.must_leave_us(str(url), headers):
@@ -62,7 +63,7 @@ def _request_made(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, .
 
 
 def _with_own_body(redirects: Redirects, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The body is that of the first request, where the redirect keeps it."""
+    """Return the arguments with the first request's body, if the redirect keeps it."""
     if redirects.own_body is None or kwargs.get("data") is None:
         return kwargs
     return {**kwargs, "data": redirects.own_body()}
@@ -85,7 +86,7 @@ def _outgoing(
 def _fall_back(
     session: Any, kwargs: dict[str, Any], out: Outgoing, away: Exception
 ) -> tuple[Outgoing, dict[str, Any], Redirects | None]:
-    """A routed call goes to the caller's own host; whatever goes wrong here, it is asked as they asked it."""
+    """Send a routed call to the caller's own host; if anything fails here, with the caller's own arguments."""
     return guarded("route-fallback", lambda: _with_additions(session, kwargs, out.fall_back(away))) or (
         out,
         kwargs,
@@ -107,7 +108,7 @@ def _with_additions(
 
 
 def _own_body(session: Any, kwargs: dict[str, Any]) -> Any:
-    """What aiohttp itself makes of the arguments."""
+    """Return the body that aiohttp itself makes of the arguments."""
     if kwargs.get("json") is None:
         return kwargs.get("data")
     from aiohttp.payload import JsonPayload
@@ -133,7 +134,7 @@ def _answered(out: Outgoing, response: Any) -> None:
     if response.status >= 400:
         out.refused(response.status)
         return
-    # What its reader hands out is decoded already, unless the session was told to leave it as it came.
+    # Its reader returns decoded bytes, unless the session was told not to decode.
     decoded = getattr(response._session, "_auto_decompress", True) if response._session is not None else True
     encoding = None if decoded else response.headers.get("content-encoding")
     body = Body(out.call, response.headers.get("content-type", ""), encoding)

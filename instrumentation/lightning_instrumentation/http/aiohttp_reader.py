@@ -1,4 +1,4 @@
-"""aiohttp's body reader, watched: every method that hands out bytes shows them to us first."""
+"""aiohttp's body reader, observed: every method that returns bytes passes them to us first."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from lightning_instrumentation.wire.body import Body
 
 
 class WatchedReader(wrapt.ObjectProxy):
-    """Hands out what the reader has, in the pieces that it has."""
+    """Returns the reader's data, in its own pieces."""
 
     def __init__(self, reader: Any, body: Body) -> None:
         super().__init__(reader)
         self._self_body = body
 
     def left(self) -> None:
-        """The caller wants no more."""
+        """Called when the caller stops reading."""
         self._self_body.ended()
 
     async def read(self, n: int = -1) -> bytes:
@@ -83,7 +83,7 @@ class WatchedReader(wrapt.ObjectProxy):
 
 
 class RewrittenReader(WatchedReader):
-    """Hands out what the caller shall get: not the bytes that came, so it keeps a store of its own."""
+    """Returns rewritten bytes instead of those that arrived, so it has its own buffer."""
 
     def __init__(self, reader: Any, body: Body) -> None:
         super().__init__(reader, body)
@@ -113,7 +113,7 @@ class RewrittenReader(WatchedReader):
         while not self._self_whole and len(self._self_held) < n:
             await self._more()
         if len(self._self_held) < n:
-            return await self.__wrapped__.readexactly(n)  # which says in its own words that there is not so much
+            return await self.__wrapped__.readexactly(n)  # raises aiohttp's own error if there is not enough
         return self._out(n)
 
     async def readchunk(self) -> tuple[bytes, bool]:

@@ -1,4 +1,4 @@
-"""Hook in botocore, which boto3 is made of: ``URLLib3Session.send``. Its requests are signed, and never changed."""
+"""Hook in botocore, which boto3 is built on: ``URLLib3Session.send``. Its requests are signed, and never changed."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from lightning_instrumentation.wire.body import rewritten
 
 
 def wrap(module: Any) -> None:
+    """Hook of ``botocore.httpsession``."""
     patching.wrap(module, "URLLib3Session.send", _send)
 
 
@@ -40,7 +41,7 @@ def _outgoing(request: Any) -> Outgoing | None:
     out = going_out("botocore", request.url, request.body, (), may_be_routed=False)
     if out is not None:
         out.call.asks_nothing()
-        # Signed, so it goes where it always went: where a policy claims its agent, that is counted and said.
+        # Signed, so it keeps its destination: if a policy claims its agent, that is counted and reported.
         guarded("route", not_routed, request.url)
     return out
 
@@ -56,5 +57,5 @@ def _answered(out: Outgoing, request: Any, response: Any) -> None:
         return
     response.raw = WatchedRaw(response.raw, out.call, content_type, response.headers.get("content-encoding"))
     out.call.under_way = True
-    # A reader of the stream holds the stream and not the response.
+    # A reader of the stream keeps the stream and not the response.
     weakref.finalize(response.raw, out.call.abandon)

@@ -1,6 +1,6 @@
 """Hooks in httpx and httpx2 (one API under two names): ``Client.send`` and ``AsyncClient.send``.
 
-``send`` lies below every way to make a request and above redirects, authentication and any transport.
+``send`` is below every way to make a request and above redirects, authentication, and any transport.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from lightning_instrumentation.http.request import Outgoing, concerns, going_out
 from lightning_instrumentation.wire.body import Body, rewritten
 
 _DOCUMENT = "_lightning_document"
-"""On a response whose answer we have read as JSON, until someone asks for it."""
+"""On a response whose JSON we have already parsed, until the caller asks for it."""
 
 
 def wrap(module: Any) -> None:
-    # First: where redirects cannot be watched, nothing is added to any request.
+    """Hook of ``httpx`` or ``httpx2``."""
+    # First: if redirects cannot be watched, nothing is added to any request.
     patching.wrap(module, "Client._build_redirect_request", _redirected(module))
     patching.wrap(module, "AsyncClient._build_redirect_request", _redirected(module))
     patching.wrap(module, "Client.send", _send(module))
@@ -31,7 +32,7 @@ def wrap(module: Any) -> None:
 
 
 def _json(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Hand on what was read already, once: anyone who asks again gets a document of their own, as always."""
+    """Return the already parsed document, once: later calls get their own document, as always."""
     document = instance.__dict__.pop(_DOCUMENT, None)
     return wrapped(*args, **kwargs) if document is None or args or kwargs else document
 
@@ -100,7 +101,7 @@ def _async_send(module: Any) -> Callable[..., Any]:
 
 
 def _asking(request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments of ``send`` with another request."""
+    """Return the arguments of ``send`` with another request."""
     return ((request, *args[1:]), kwargs) if args else (args, {**kwargs, "request": request})
 
 
@@ -126,7 +127,7 @@ def _with_additions(module: Any, request: Any, out: Outgoing) -> tuple[Outgoing,
 
 
 def _fall_back(module: Any, request: Any, out: Outgoing, away: Exception) -> tuple[Outgoing, Any, Redirects | None]:
-    """A routed call goes to the caller's own host; whatever goes wrong here, their own request is sent."""
+    """Send a routed call to the caller's own host; if anything fails here, with the caller's own request."""
     return guarded("route-fallback", lambda: _with_additions(module, request, out.fall_back(away))) or (
         out,
         request,
@@ -146,7 +147,7 @@ def _redirected(module: Any) -> Callable[..., Any]:
 
 
 def _give_back_body(module: Any, redirects: Redirects, request: Any) -> None:
-    """A redirect that keeps the method keeps the body, and then it has a length."""
+    """Restore the caller's body: a redirect that keeps the method keeps the body, with its length."""
     if redirects.own_body is None or "content-length" not in request.headers:
         return
     content = redirects.own_body()
@@ -155,7 +156,7 @@ def _give_back_body(module: Any, redirects: Redirects, request: Any) -> None:
 
 
 class _Names:
-    """Whether a header is set; the library's own mapping is blind to case."""
+    """Whether a header is set; the library's own mapping is case-insensitive."""
 
     def __init__(self, headers: Any) -> None:
         self._headers = headers
@@ -190,7 +191,8 @@ def _answered(
         return
     if hasattr(response, "_content"):
         content = response.content
-        # Looking up a header takes longer than all that a plain answer needs here, and an object is not a stream.
+        # Looking up a header takes longer than everything else that a plain answer needs here, and a JSON object is not
+        # a stream.
         is_object = content.startswith(b"{") and not call.api.lines
         content_type = "" if is_object else response.headers.get("content-type", "")
         content, document = rewritten(call, content, content_type)
@@ -210,7 +212,7 @@ def _answered(
 
 
 def _hide_requests(module: Any, request: Any, changed: Any, redirects: Redirects | None, response: Any) -> None:
-    """The requests that the answer tells of are the caller's, and so is one that the caller may send on by hand."""
+    """Make the answer refer to the caller's requests, including one that the caller may send on by hand."""
     if changed is request and redirects is None:
         return
     for one in (*response.history, response):
@@ -225,7 +227,7 @@ def _hide_requests(module: Any, request: Any, changed: Any, redirects: Redirects
 
 @cache
 def _streams(module: Any) -> tuple[Any, Any]:
-    """The library asks for instances of its own stream classes."""
+    """Return our stream classes: the library requires instances of its own."""
 
     class Watched:
         def __init__(self, stream: Any, body: Body) -> None:
@@ -280,11 +282,11 @@ def _streams(module: Any) -> tuple[Any, Any]:
     return SyncWatched, AsyncWatched
 
 
-# Routed calls of httpx and httpx2: a request of ours, sent by a client of ours alongside the user's.
+# Routed calls of httpx and httpx2: our own request, sent by our own client next to the user's.
 
 
 def gateway_request(module: Any, request: Any, out: Outgoing) -> Any:
-    """Of the caller's request, its timeouts go along: their client knows them and ours does not."""
+    """Return the gateway's request, with the timeouts of the caller's, which only their client knows."""
     assert out.destination is not None
     timeout = {name: value for name, value in request.extensions.items() if name == "timeout"}
     return module.Request(
@@ -297,14 +299,14 @@ def gateway_request(module: Any, request: Any, out: Outgoing) -> Any:
 
 
 def gateway_client(module: Any, client: Any, out: Outgoing) -> Any:
-    """Return what sends the request; no proxy between us and the daemon, as for spans, and no redirect to elsewhere."""
+    """Return the client for it; it uses no proxy, as for spans, and follows no redirects."""
     is_async = isinstance(client, module.AsyncClient)
     make = module.AsyncClient if is_async else module.Client
     tls = out.tls()
     return beside(
         client,
         (module.__name__, tls),
-        # Reading certificates that nobody will check costs 20 ms.
+        # Reading certificates that will not be checked costs 20 ms.
         lambda: make(trust_env=False, follow_redirects=False, verify=False if tls is None else tls),
         is_async=is_async,
     )

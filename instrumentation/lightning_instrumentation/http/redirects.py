@@ -1,6 +1,6 @@
-"""Redirects: a host that the user named may send a request on to one that nobody named (promise 11).
+"""Redirects: a host that the user named may redirect to one that the user did not name (promise 11).
 
-From the first such host on, the request is what it would be without us: our headers and fields are taken out of it.
+From the first such host on, the request is what it would be without us: our headers and fields are removed.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from lightning_instrumentation.wire.call import ModelCall, silence
 
 
 class Redirects:
-    """One request under way, to be asked about each place that it is sent on to.
+    """One request in flight, consulted at each redirect.
 
-    Hardly any is ever sent on, and asking a library for headers is slow: they are looked at when it is.
+    Redirects are rare, and reading a library's headers is slow: they are read only then.
 
     Args:
         sent: its headers.
-        before: what the caller had in their place.
-        own_body: makes the caller's body in the form that the library sends; None where nothing was added to it.
+        before: the caller's values that ours replaced.
+        own_body: returns the caller's body in the form that the library sends; None if nothing was added to it.
     """
 
     def __init__(
@@ -40,20 +40,20 @@ class Redirects:
 
     @cached_property
     def _headers(self) -> Mapping[str, str]:
-        """Those of ours that it has, with their values."""
+        """Return our headers in the request, with their values."""
         return {name: value for name, value in self._added.items() if self._sent.get(name) == value}
 
     @cached_property
     def _before(self) -> Mapping[str, str]:
-        """What the caller had under these names."""
+        """Return the caller's values for these names."""
         callers = self._callers
         return {name: callers[name] for name, ours in self._headers.items() if callers.get(name) not in (None, ours)}
 
     def must_leave_us(self, url: str, headers: MutableMapping[str, str]) -> bool:
-        """Whether a request with these headers, on its way to ``url``, has to become the caller's own again.
+        """Whether a request with these headers, on its way to ``url``, must become the caller's own again.
 
-        Then our headers are taken out here, and the library's hook replaces the body. A request of someone else's
-        (a token that the caller's authentication fetches on the way) has nothing of ours and is left alone.
+        If so, our headers are removed here, and the library's hook replaces the body. Other requests (a token that the
+        caller's authentication fetches on the way) contain nothing of ours and are left alone.
         """
         if self._headers and not any(headers.get(name) == value for name, value in self._headers.items()):
             return False
@@ -65,7 +65,7 @@ class Redirects:
         return True
 
     def take_out(self, headers: MutableMapping[str, str]) -> None:
-        """Take our headers out; what the caller set stays, whatever its name."""
+        """Remove our headers; what the caller set stays, whatever its name."""
         for name, value in self._headers.items():
             if headers.get(name) != value:
                 continue
@@ -79,15 +79,15 @@ _under_way: ContextVar[Redirects | None] = ContextVar("lightning.redirects", def
 
 
 def under_way() -> Redirects | None:
-    """What the redirects of the request that goes out here have to be asked; None where it carries nothing of ours."""
+    """Return the redirects of the current request; None if it carries nothing of ours."""
     return _under_way.get()
 
 
 def following(redirects: Redirects | None) -> Any:
-    """Inside the block, a request is sent and redirected; HTTP hooks further in see nothing.
+    """Inside the block, a request is sent and redirected; inner HTTP hooks ignore it.
 
     Args:
-        redirects: None where nothing would have to be taken out on the way.
+        redirects: None if there is nothing to remove on the way.
     """
     return silence() if redirects is None else _following(redirects)
 

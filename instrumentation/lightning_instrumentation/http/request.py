@@ -1,7 +1,7 @@
-"""A request on its way out: whether it is a model call, and what it gets on top at hosts that the user named.
+"""An outgoing request: whether it is a model call, and what is added to it at hosts that the user named.
 
-A request to any other host is not touched: neither its bytes nor its headers. A call of an agent that a policy claims
-goes to the gateway instead, as a request of ours.
+A request to any other host is not changed: neither its bytes nor its headers. A call of an agent that a policy claims
+goes to the gateway instead, as our own request.
 """
 
 from __future__ import annotations
@@ -27,27 +27,29 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
 _ATTEMPT = "x-stainless-retry-count"
-"""A client library on top counts its attempts here; one that is not the first follows one that may have been sent."""
+"""A client library above counts its attempts in this header; a later attempt follows one that may have been sent."""
 
 
-@dataclass(slots=True)  # not frozen: that takes three times as long to make, and every request makes one
+@dataclass(slots=True)  # not frozen: that takes three times as long to create, and every request creates one
 class Outgoing:
+    """One outgoing model call and the changes to its request."""
+
     call: ModelCall
     own: bool
-    """False where a hook further out began the call and will end it."""
+    """False if an outer hook began the call and will end it."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """To add; none of them is set already."""
+    """Headers to add; none of them is already set."""
     document: dict[str, Any] | None = None
-    """The body to send instead, None where it stays as it is."""
+    """The body to send instead; None if it is unchanged."""
     destination: Destination | None = None
-    """The gateway, where the call goes there; then ``document`` is what it gets."""
+    """The gateway, if the call is routed; ``document`` is then the gateway's body."""
     own_document: Mapping[str, Any] = field(default_factory=dict)
     """The caller's body."""
     present: Container[str] = frozenset()
     """Names of the caller's headers."""
 
     def gateway_headers(self, caller: Mapping[str, str]) -> dict[str, str]:
-        """Return the headers of a routed request; of the caller's, those that say in which form to answer."""
+        """Return the headers of a routed request; of the caller's, only those that select the answer's format."""
         started = runtime()
         token = started.router.access.token if started is not None else None
         passed = {
@@ -59,7 +61,7 @@ class Outgoing:
         return {**passed, **authorization, **self.headers, "content-type": "application/json"}
 
     def tls(self) -> SSLContext | None:
-        """Return what looks at the gateway's certificate; None for a gateway without TLS."""
+        """Return the SSL context for the gateway; None for a gateway without TLS."""
         started = runtime()
         return None if started is None else started.router.access.verified_by
 
@@ -69,7 +71,7 @@ class Outgoing:
         return started is not None and started.router.fallback and caller.get(_ATTEMPT, "0") == "0"
 
     def fall_back(self, reason: object) -> Outgoing:
-        """The daemon is away: return the call as it goes to the caller's own host."""
+        """The daemon is down: return the call as it goes to the caller's own host."""
         started, destination = runtime(), self.destination
         if started is None or destination is None:
             return self
@@ -85,7 +87,7 @@ class Outgoing:
             self.call.ended()
 
     def failed(self, error: BaseException) -> None:
-        # A client further out may send the request again: it is the one to say that the call failed.
+        # An outer client may retry the request, so that client reports the failure.
         if self.own:
             self.call.failed(error)
 
@@ -100,7 +102,7 @@ class Outgoing:
         return encodable(text).encode()
 
     def without_ours(self, content: bytes) -> bytes:
-        """Return the body without the fields that a hook further out has added, written as the openai client does."""
+        """Return the body without the fields that an outer hook has added, encoded as the openai client does."""
         document = json.loads(content)
         for name in self.call.api.additions(self.call.extras.asked):
             document.pop(name, None)
@@ -109,12 +111,12 @@ class Outgoing:
     def redirects(
         self, sent: Mapping[str, str], before: Mapping[str, str], own_body: Callable[[], Any]
     ) -> Redirects | None:
-        """Return what has to be asked where the request is sent on; None where it carries nothing of ours.
+        """Return the object to consult at redirects; None if the request carries nothing of ours.
 
         Args:
             sent: its headers.
-            before: what the caller had in their place.
-            own_body: makes the caller's body.
+            before: the caller's values that ours replaced.
+            own_body: returns the caller's body.
         """
         extras = self.call.extras
         if extras.trust is HostTrust.UNTRUSTED:
@@ -123,12 +125,12 @@ class Outgoing:
 
 
 def concerns(method: str, path: str) -> bool:
-    """Whether to look at a request at all; for most requests of a program this is all that happens."""
+    """Whether a request needs a closer look; for most requests of a program this is the only check."""
     return method.upper() == "POST" and api_at(path) is not None and not wire.is_silent()
 
 
 def join() -> Outgoing | None:
-    """Return the call of a hook further out, if this is its request: that hook has made of it what it should be."""
+    """Return the call of an outer hook if this is its request, which that hook has already prepared."""
     call = wire.current_call()
     if call is None:
         return None
@@ -139,13 +141,13 @@ def join() -> Outgoing | None:
 def going_out(
     library: str, url: object, body: Any, present: Container[str], *, may_be_routed: bool = True
 ) -> Outgoing | None:
-    """Begin a call, where ``join`` has found none; None where the request is not a model call.
+    """Begin a call, if ``join`` has found none; None if the request is not a model call.
 
     Args:
-        url: text, or what gives it with ``str``.
-        body: what is sent: bytes, text, or the mapping that will become JSON; anything else cannot be read.
-        present: names of headers that are set, in lower case.
-        may_be_routed: False for a client that is closed: its caller shall hear so.
+        url: text, or an object whose ``str`` is the URL.
+        body: what is sent: bytes, text, or a mapping to be encoded as JSON; anything else cannot be read.
+        present: names of the headers that are set, in lower case.
+        may_be_routed: False for a closed client, so that its caller gets its error.
     """
     url = str(url)
     parts = urlsplit(url)
@@ -155,7 +157,7 @@ def going_out(
         return None
     destination = guarded("route", destination_of, url, document) if may_be_routed else None
     sent = {**document, "model": destination.policy} if destination is not None else document
-    # A key in the query is quoted in the messages of connection errors.
+    # Messages of connection errors quote a key in the query.
     begun = wire.begin(
         api,
         url if destination is None else destination.url,
@@ -176,7 +178,7 @@ def going_out(
 def _additions(
     call: ModelCall, headers: Mapping[str, str], document: Mapping[str, Any], present: Container[str]
 ) -> dict[str, Any]:
-    """What the caller's own host gets: headers to add, and the body where there is something to add to it."""
+    """Return the additions for the caller's own host: headers, and the body if something is added to it."""
     fields = call.api.additions(call.asked)
     return {
         "headers": {name: value for name, value in headers.items() if name not in present},

@@ -26,6 +26,7 @@ _NEVER_CONNECTED = frozenset({"NewConnectionError", "NameResolutionError", "Conn
 
 
 def wrap(module: Any) -> None:
+    """Hook of ``requests``."""
     patching.wrap(module, "Session.send", _send)
 
 
@@ -33,7 +34,7 @@ def _send(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwa
     request = args[0] if args else kwargs.get("request")
     redirects = under_way()
     if redirects is not None:
-        _send_on(redirects, request)  # requests sends each redirect as a request of its own
+        _send_on(redirects, request)  # requests sends each redirect as a separate request
         return wrapped(*args, **kwargs)
     outgoing = guarded("http-request", _outgoing, request)
     if outgoing is None or request is None:
@@ -45,7 +46,7 @@ def _send(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwa
             try:
                 with following(None):
                     response = through_gateway(instance, changed, out, kwargs)
-            except OSError as away:  # whatever requests raises is one
+            except OSError as away:  # all exceptions of requests are OSErrors
                 if not nothing_was_sent(away) or not out.may_fall_back(request.headers):
                     raise
                 out, changed, redirects = _fall_back(request, out, away)
@@ -82,7 +83,7 @@ def _outgoing(request: Any) -> tuple[Outgoing, Any, Redirects | None] | None:
 
 
 def _fall_back(request: Any, out: Outgoing, away: Exception) -> tuple[Outgoing, Any, Redirects | None]:
-    """A routed call goes to the caller's own host; whatever goes wrong here, their own request is sent."""
+    """Send a routed call to the caller's own host; if anything fails here, with the caller's own request."""
     return guarded("route-fallback", lambda: _with_additions(request, out.fall_back(away))) or (out, request, None)
 
 
@@ -119,7 +120,7 @@ def _answered(out: Outgoing, request: Any, changed: Any, redirects: Redirects | 
 
 
 def _hide_requests(request: Any, changed: Any, redirects: Redirects | None, response: Any) -> None:
-    """The requests that the answer tells of are the caller's, and so is one that the caller may send on by hand."""
+    """Make the answer refer to the caller's requests, including one that the caller may send on by hand."""
     for one in (*response.history, response):
         if one.request is changed:
             one.request = request
@@ -132,7 +133,7 @@ def _hide_requests(request: Any, changed: Any, redirects: Redirects | None, resp
 
 
 class WatchedRaw(wrapt.ObjectProxy):
-    """urllib3's response: ``stream`` is what requests reads it with, ``read`` and iteration are for its users."""
+    """urllib3's response: requests reads it with ``stream``; ``read`` and iteration are for its users."""
 
     def __init__(self, raw: Any, call: ModelCall, content_type: str, encoding: str | None) -> None:
         super().__init__(raw)
@@ -170,7 +171,7 @@ class WatchedRaw(wrapt.ObjectProxy):
         return piece
 
     def _read_rewritten(self, amt: int | None, decode_content: bool | None) -> bytes:
-        """What is handed on is not as long as what comes, so it is collected until there is enough."""
+        """Read rewritten data: its length differs from what arrives, so it is buffered until there is enough."""
         if self._self_pieces is None:
             self._self_pieces = self.stream(_PIECE_BYTES, decode_content)
         while amt is None or amt < 0 or len(self._self_held) < amt:

@@ -18,7 +18,7 @@ _LIBRARY = "openai"
 
 
 def begin(client: Any, options: Any) -> tuple[ModelCall, Any, Route | None] | None:
-    """Start the span of a model call; return it with the options to send and, where it is routed, its route.
+    """Start the span of a model call; return it with the options to send and, if it is routed, its route.
 
     None for any other request.
     """
@@ -45,7 +45,7 @@ def _with(call: ModelCall, client: Any, options: Any, headers: dict[str, str]) -
 
 
 def fall_back(call: ModelCall, route: Route, away: DaemonAwayError) -> Any:
-    """The daemon of a routed call is away: return the options with which the call goes to the user's own host."""
+    """The daemon of a routed call is down: return the options with which the call goes to the user's own host."""
     options = guarded("route-fallback", _fall_back, call, route, away)
     return route.own_options if options is None else options
 
@@ -61,7 +61,7 @@ def _fall_back(call: ModelCall, route: Route, away: DaemonAwayError) -> Any:
 
 
 def answered(call: ModelCall) -> None:
-    """The client has returned: an answer that was read is complete, a stream ends when its body does."""
+    """The client has returned: an answer that was read is complete; a stream ends when its body does."""
     if not call.sent:
         failures.note(
             "not-captured:http-client",

@@ -1,4 +1,4 @@
-"""The openai client that carries routed calls to the daemon's gateway, one next to each client of the user."""
+"""The openai client that carries routed calls to the daemon's gateway, one for each client of the user's."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ _ATTEMPT_HEADER = "x-stainless-retry-count"
 
 
 class DaemonAwayError(BaseException):
-    """Nobody took the connection, so nothing was sent. Not an ``Exception``: the openai client would retry it."""
+    """The connection was refused, so nothing was sent. Not an ``Exception``: the openai client would retry it."""
 
 
 def is_gateway_client(client: Any) -> bool:
+    """Whether a client is one of ours."""
     return getattr(client, _MARK, False) is True
 
 
 def gateway_client(
     client: Any, endpoint: str, token: str | None, *, fallback: bool, tls: SSLContext | None = None
 ) -> Any:
-    """Return the one that belongs to ``client``, made at its first routed call.
+    """Return the client that belongs to ``client``, created at its first routed call.
 
     Args:
-        tls: what looks at the gateway's certificate; None for a gateway without TLS.
+        tls: the SSL context for the gateway; None for a gateway without TLS.
     """
     return beside(
         client,
@@ -54,7 +55,7 @@ def _make(client: Any, endpoint: str, token: str | None, fallback: bool, tls: SS
         base_url=f"{endpoint}/v1",
         http_client=(_async_http if is_async else _sync_http)(tls, fallback),
     )
-    # What the constructor took from the environment is for the user's own provider.
+    # What the constructor read from the environment is for the user's own provider.
     made.organization = made.project = None
     made._custom_headers = {}
     setattr(made, _MARK, True)
@@ -62,8 +63,8 @@ def _make(client: Any, endpoint: str, token: str | None, fallback: bool, tls: SS
 
 
 def _transport_options(tls: SSLContext | None) -> dict[str, Any]:
-    """No proxy between us and the daemon, as for spans, and no redirect to elsewhere."""
-    # Reading certificates that nobody will check costs 20 ms.
+    """Return the transport options: no proxy, as for spans, and no redirects."""
+    # Reading certificates that will not be checked costs 20 ms.
     return {"trust_env": False, "follow_redirects": False, "verify": False if tls is None else tls}
 
 
@@ -98,5 +99,6 @@ def _async_http(tls: SSLContext | None, fallback: bool) -> Any:
 
 
 def _nothing_was_sent(error: Exception, request: Any) -> bool:
-    """By name: openai brings one of two HTTP libraries. A retry follows an attempt that may have been sent."""
+    """Whether the connection failed, by class name: openai uses one of two HTTP libraries. A retry follows an attempt
+    that may have been sent."""
     return type(error).__name__ in _NEVER_CONNECTED and request.headers.get(_ATTEMPT_HEADER) == "0"

@@ -1,6 +1,6 @@
-"""The openai client's request options: what is read from them and what is added for hosts that the user named.
+"""The openai client's request options: what is read from them, and what is added for hosts that the user named.
 
-Nothing that the user set is overwritten, and their own options object stays as it is.
+Nothing that the user set is overwritten, and their own options object is not changed.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from lightning_instrumentation.telemetry.otlp import ByIdentity
 from lightning_instrumentation.wire.api import Api
 from lightning_instrumentation.wire.apis import api_at
 
-# Writing a URL costs as much as encoding a message, and so does hashing one.
+# Formatting a URL costs as much as encoding a message, and so does hashing one.
 _as_base: ByIdentity[Any, str] = ByIdentity(lambda url: str(url).rstrip("/") + "/", most=64)
-"""A client's base URL with a slash at its end."""
+"""A client's base URL with a trailing slash."""
 
 
 def api_of(options: Any) -> Api | None:
-    """Return the wire format of a request; None where it is not a model call, or has a body that is sent as it is."""
+    """Return the wire format of a request; None if it is not a model call, or has a raw body."""
     if str(options.method).lower() != "post" or not isinstance(options.json_data, Mapping):
         return None
     return _promised(str(options.url))
@@ -33,23 +33,25 @@ def _promised(url: str) -> Api | None:
 
 
 def url_of(client: Any, options: Any) -> str:
+    """Return the full URL of a request."""
     url = str(options.url)
     return url if "://" in url else _as_base(client.base_url) + url.lstrip("/")
 
 
 def body_of(options: Any) -> dict[str, Any]:
-    """Return the request's JSON as it will be sent: the user's ``extra_body`` counts over the arguments."""
+    """Return the request's JSON as it will be sent: the user's ``extra_body`` overrides the arguments."""
     extra = options.extra_json
     return {**options.json_data, **(extra if isinstance(extra, Mapping) else {})}
 
 
 def key_of(client: Any) -> str | None:
+    """Return the client's API key; None if it has none."""
     key = getattr(client, "api_key", None)
     return key if isinstance(key, str) and key else None
 
 
 def headers_of(options: Any) -> dict[str, str]:
-    """Headers of this request alone; the placeholder for "not given" is not a mapping."""
+    """Return the headers of this request only; the placeholder for "not given" is not a mapping."""
     return dict(options.headers) if isinstance(options.headers, Mapping) else {}
 
 

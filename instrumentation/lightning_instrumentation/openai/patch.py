@@ -1,7 +1,7 @@
 """The hook in the openai client: its ``request`` method.
 
-``request`` and not ``post``: resources keep a bound ``post`` from the moment when they were made, which may be before
-the first line of ours ran; ``request`` is looked up at every call. Retries happen inside it.
+``request`` and not ``post``: resources keep a bound ``post`` from their creation, which may precede our first line;
+``request`` is looked up at every call. Retries happen inside it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from lightning_instrumentation.wire.call import ModelCall, carrying
 
 
 def wrap_client(module: Any) -> None:
+    """Hook of the openai client."""
     patching.wrap(module, "SyncAPIClient.request", _request)
     patching.wrap(module, "AsyncAPIClient.request", _async_request)
     started = runtime()
@@ -39,7 +40,7 @@ def _begin(
 
 
 def _asking(options: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments of ``request`` with other options."""
+    """Return the arguments of ``request`` with other options."""
     if len(args) > 1:
         return (args[0], options, *args[2:]), kwargs
     return args, {**kwargs, "options": options}
@@ -67,7 +68,7 @@ def _send(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Send a call to where it goes; a routed one whose daemon is away goes where it always went."""
+    """Send a call to its destination; a routed one whose daemon is down goes where it always went."""
     if route is not None:
         try:
             return _of(wrapped, route.client)(*args, **kwargs)
@@ -77,8 +78,8 @@ def _send(
 
 
 def _of(wrapped: Callable[..., Any], client: Any) -> Callable[..., Any]:
-    """Return the method of another client. Looked up on that one it would run through the wrappers of ours: twice."""
-    # Called through its class, as wrappers of it do, it is wrapt's partial of a function and not a bound method.
+    """Return the method of another client. Looked up on that client, it would run through our wrappers twice."""
+    # Called through its class, as some wrappers do, it is wrapt's partial of a function and not a bound method.
     function = getattr(wrapped, "__func__", None) or getattr(wrapped, "__wrapped__", None)
     return client.request if function is None else partial(function, client)
 

@@ -1,7 +1,7 @@
 """One model call on its way to the gateway instead of to the host that the user configured.
 
-Only what the gateway needs goes along: the body with the policy as its model, and headers of the openai client's own;
-no key, no other header, no query.
+Only what the gateway needs is sent: the body with the policy as its model, and the openai client's own headers; no key,
+no other header, no query.
 """
 
 from __future__ import annotations
@@ -22,24 +22,26 @@ _SET_BY_THE_CLIENT = frozenset({"x-stainless-retry-count", "x-stainless-read-tim
 
 @dataclass(frozen=True, slots=True)
 class Route:
+    """The clients and options of a routed call."""
+
     destination: Destination
     client: Any
-    """Ours: see ``openai.gateway``."""
+    """Our client: see ``openai.gateway``."""
     options: Any
     url: str
     body: Mapping[str, Any]
     own_client: Any
-    """The user's, with what they asked: where the call goes if the daemon is away."""
+    """The user's client and original options: where the call goes if the daemon is down."""
     own_options: Any
     own_url: str
     own_body: Mapping[str, Any]
 
 
 def route_of(client: Any, options: Any, url: str, body: Mapping[str, Any]) -> Route | None:
-    """Return where a call goes instead; None for one that goes where it always went."""
+    """Return where a call goes instead; None if it keeps its destination."""
     started = runtime()
     destination = destination_of(url, body)
-    # Of a client that is closed the caller shall hear so. Asked last: most calls stay where they are.
+    # A closed client's caller must get its error. Checked last: most calls are not routed.
     if started is None or destination is None or client.is_closed():
         return None
     settings = started.settings
@@ -71,7 +73,7 @@ def _readdressed(client: Any, options: Any, destination: Destination) -> Any:
     changed.json_data = {**options.json_data, "model": destination.policy}
     if isinstance(options.extra_json, Mapping) and "model" in options.extra_json:
         changed.extra_json = {**options.extra_json, "model": destination.policy}
-    # The user's limits, which their client knows and ours does not.
+    # The user's timeouts, which only their client knows.
     changed.max_retries = options.get_max_retries(client.max_retries)
     if type(options.timeout).__name__ == "NotGiven":
         changed.timeout = client.timeout

@@ -1,7 +1,7 @@
-"""The texts inside JSON: what someone said is changed, what says how to read it is not.
+"""The texts inside JSON: content is changed, structure is not.
 
-Keys, numbers and, outside of arguments and results, roles, types, ids and names stay as they are: without them a call
-is no longer one.
+Keys, numbers and, outside of arguments and results, roles, types, ids, and names stay as they are: without them a call
+is no longer valid.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ _STRUCTURE = frozenset(
     {"role", "type", "id", "call_id", "tool_call_id", "name", "finish_reason", "mime_type", "modality", "required"}
 )
 _PAYLOAD = frozenset({"arguments", "args", "response", "result", "input", "output"})
-"""Under these everything is the user's or the model's."""
+"""Under these keys everything is the user's or the model's content."""
 
 _IMAGE = re.compile(r"(?:data:image/[\w.+-]+;base64,)?(?:iVBORw0KGgo|/9j/|R0lGOD|UklGR)[A-Za-z0-9+/]*={0,2}")
-"""How PNG, JPEG, GIF and WebP begin, in base64."""
+"""The first characters of PNG, JPEG, GIF, and WebP in base64."""
 
 Text = Callable[[str], str]
 Named = Callable[[str, str], str]
 
 
 def is_image(text: str) -> bool:
-    """Whether a text is an image in base64 and nothing else: cutting a piece out of it would leave no image."""
+    """Whether a text is exactly an image in base64: cutting a piece out of it would destroy the image."""
     return _IMAGE.fullmatch(text) is not None
 
 
 def redacted(document: Any, text: Text, named: Named, *, payload: bool) -> Any:
-    """Return the document with its texts changed; the same object where nothing did.
+    """Return the document with its texts changed; the same object if nothing changed.
 
     Args:
         text: changes a text.
-        named: changes a text that stands under a key, which it gets first.
-        payload: there is no structure in it: these are arguments, or a result.
+        named: changes a text that has a key; called with the key first.
+        payload: arguments or a result, which have no fixed structure.
     """
     if isinstance(document, str):
         return text(document)

@@ -1,8 +1,8 @@
-"""Finds secrets by their own form, wherever they stand: keys with an issuer's prefix, web tokens, private keys.
+"""Finds secrets by their own format, in any context: keys with an issuer's prefix, web tokens, private keys.
 
-The formats of issuers are those of the library redact-secret, which maintains them. It reads whole texts slowly, so it
-gets what can hold a key alone: runs of characters with a digit among them, and a little of what stands before. Ours
-are those that it lacks, and the ones that are cut out even where they are only half of a key.
+Issuers' formats come from the library redact-secret, which maintains them. It is slow on whole texts, so it gets only
+what can contain a key: runs of characters with a digit, and a little of what precedes them. Ours are those that it
+lacks, and those that are cut even if only half of the key is there.
 """
 
 from __future__ import annotations
@@ -55,45 +55,45 @@ _CERTAIN = (
     r"EAA[A-Za-z0-9]{60,}",
     r"pplx-[A-Za-z0-9]{32,}",
     r"ntn_[0-9]{11}[A-Za-z0-9]{30,40}",
-    # A web token; its signature may be cut off.
+    # A web token; its signature may be truncated.
     r"eyJ[\w-]{7,}\.[\w-]{10,}(?:\.[\w-]{1,})?",
 )
 _PROBABLE = (r"sk-[\w-]{16,}",)
-"""Also what a name in lower case may look like."""
+"""A lower-case name may look like this, too."""
 _LONGER_THAN_A_NAME = 32
 
 _BEGINNING = "(?:^|[^A-Za-z0-9]|\\\\[a-z])"
-"""Not in the middle of a word, of which the letter of an escape (``\\n``) is not a part."""
+"""Not in the middle of a word; the letter of an escape (``\\n``) does not count as part of one."""
 PATTERNS = (
     *(Pattern.of(f"{_BEGINNING}(?P<secret>{'|'.join(forms)})") for forms in (_CERTAIN, _PROBABLE)),
     Pattern.of(r"(?P<secret>-----BEGIN )"),
 )
-"""Of the last one, a private key, the rest is read at its place."""
+"""For the last one, a private key, the rest is read from its position."""
 _PEM_BEGIN = re2.compile(rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _PEM_END = re2.compile(rb"-----END [A-Z0-9 ]{0,48}-----")
 
-# A block of base64, which is content (an image, a certificate), or else a run of characters that may hold a key.
+# A block of base64, which is content (an image, a certificate), or else a run of characters that may contain a key.
 _RUN = re2.compile(rb"(?:[A-Za-z0-9+/=]{60,80}\r?\n){2,}|[\w+/=.~%:$-]{20,}")
 _OF_A_KEY = re.compile(rb"[g-zG-Z_]")
 _DIGIT = re.compile(rb"[0-9]")
 _BEFORE = 16
 """Characters before a run that may name it."""
 _LONGEST_RUN = 4096
-"""Longer ones are content, and no issuer's key."""
+"""Longer ones are content, not an issuer's key."""
 _BY_NAME = frozenset({"generic-token", "bearer-token", "connection-string"})
-"""Detectors of what has no form of its own; ``named`` finds that."""
+"""Detectors without a format of their own; ``named`` covers these."""
 _MOST_RUNS = 2500
-"""In one text: beyond them our own forms alone are looked for."""
+"""Per text: beyond this, only our own formats are searched."""
 
 
 def find_ours(view: bytes) -> Iterator[Span]:
-    """Return where secrets of our forms are.
+    """Return the positions of secrets in our formats.
 
     Args:
-        view: the text in ASCII, a byte a character.
+        view: the text in ASCII, one byte per character.
 
     Raises:
-        TooManyCandidatesError: what comes after a place was not looked at.
+        TooManyCandidatesError: the text after a position was not searched.
     """
     yield from _private_keys(view)
     certain, probable = PATTERNS[:2]
@@ -106,7 +106,7 @@ def find_ours(view: bytes) -> Iterator[Span]:
 
 
 def find_the_librarys(text: str, view: bytes) -> Iterator[Span]:
-    """Return where secrets of the library's forms are."""
+    """Return the positions of secrets in the library's formats."""
     for start, end in _windows(view):
         for finding in redact_secret.scan(text[start:end]):
             if finding.detector not in _BY_NAME:
@@ -124,7 +124,7 @@ def _private_keys(view: bytes) -> Iterator[Span]:
         if match.start() < end:
             continue
         ended = _PEM_END.search(view, match.end())
-        # Where its end is not in sight, all of the rest may be the key.
+        # If its end is not visible, all of the rest may be the key.
         end = len(view) if ended is None else ended.end()
         yield match.start(), end
         if ended is None:
@@ -132,11 +132,11 @@ def _private_keys(view: bytes) -> Iterator[Span]:
 
 
 def _windows(view: bytes) -> Iterator[Span]:
-    """Return the parts of a text in which the library may find something, in order and apart from each other."""
+    """Return the parts of a text that the library must search, in order and disjoint."""
     window: Span | None = None
     for match in islice(_RUN.finditer(view), _MOST_RUNS):
         start, end = match.span()
-        # Without a digit it is a name; of hexadecimal digits alone it is a key only by its name.
+        # Without a digit it is a name; of hexadecimal digits only, it is a key only by its name.
         if end - start > _LONGEST_RUN or view[end - 1] == 10 or not _may_be_a_key(view, start, end):
             continue
         start, end = max(0, start - _BEFORE), end + 1

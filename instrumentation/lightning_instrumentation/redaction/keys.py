@@ -1,4 +1,4 @@
-"""Finds secrets in a text and cuts them out; time is linear in the length of the text, and bounded by candidates."""
+"""Finds secrets in a text and cuts them out; time is linear in the length of the text, with a limit on candidates."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from lightning_instrumentation.redaction.linear import TooManyCandidatesError, a
 REPLACEMENT = "[redacted key]"
 THE_REST = "[redacted: more candidates for keys than can be looked at]"
 _MAY = any_of((*formats.PATTERNS, *named.PATTERNS))
-"""In most texts nothing of all that is: one search says so."""
+"""Most texts contain none of these, which one search shows."""
 _SHORTEST = 8
-"""Nothing shorter is looked for."""
+"""Shorter texts are not searched."""
 
 
 def redact(text: str) -> str:
-    """Return the text with every secret replaced; the same object where there is none.
+    """Return the text with every secret replaced; the same object if there is none.
 
-    From the place on where there are too many candidates to judge each, all of the text is replaced.
+    If there are too many candidates to judge, all of the text from there on is replaced.
     """
     found, end = _find(text)
     if not found and end == len(text):
@@ -34,17 +34,18 @@ def redact(text: str) -> str:
 
 
 def found_in(text: str) -> bool:
+    """Whether a text contains a secret, or too many candidates to tell."""
     found, end = _find(text)
     return bool(found) or end < len(text)
 
 
 def _find(text: str) -> tuple[list[tuple[int, int]], int]:
-    """Return where secrets are, in order, and up to where was looked."""
+    """Return the positions of secrets, in order, and up to where the text was searched."""
     found: list[tuple[int, int]] = []
     end = len(text)
     if end < _SHORTEST:
         return found, end
-    # A byte a character, so that places in it are places in the text: a secret is ASCII, its neighbors may not be.
+    # One byte per character, so that positions are those of the text: a secret is ASCII, its neighbors may not be.
     view = text.encode("ascii", "replace")
     finders = [formats.find_the_librarys(text, view)]
     if _MAY.search(view) is not None:

@@ -1,6 +1,6 @@
-"""Patterns whose secret is a part of what they match: found in linear time by RE2, then read at the place alone.
+"""Patterns with the secret in a group: found in linear time by RE2, then parsed by Python only at the match.
 
-RE2 is fast where it is not asked for groups, and Python's own engine is safe where it reads one match from its start.
+RE2 is fast without groups, and Python's own engine is safe for a single match from a known start.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 import re2
 
 MOST_CANDIDATES = 1500
-"""Of one pattern in one text: judging more would take more time than a text may."""
+"""Per pattern and text: judging more would take longer than a text may."""
 _SECRET = "(?P<secret>"
 
 
 class TooManyCandidatesError(Exception):
-    """``at``: what comes after this place was not looked at."""
+    """``at``: the text after this position was not searched."""
 
     def __init__(self, at: int) -> None:
         super().__init__(at)
@@ -38,7 +38,7 @@ class Pattern:
         return cls(source, re2.compile(without_group(source)), re.compile(source.encode(), re.ASCII))
 
     def matches(self, view: bytes) -> Iterator[re.Match[bytes]]:
-        """Return what matches in a text of one byte a character.
+        """Return the matches in a text of one byte per character.
 
         Raises:
             TooManyCandidatesError: there are more than ``MOST_CANDIDATES``.
@@ -52,9 +52,10 @@ class Pattern:
 
 
 def without_group(source: str) -> bytes:
+    """Return a pattern's source for RE2, without its group."""
     return source.replace(_SECRET, "(?:").encode()
 
 
 def any_of(patterns: tuple[Pattern, ...]) -> Any:
-    """Return one pattern of RE2's that is found where one of these is."""
+    """Return an RE2 pattern that matches where any of these does."""
     return re2.compile(b"|".join(b"(?:" + without_group(pattern.source) + b")" for pattern in patterns))

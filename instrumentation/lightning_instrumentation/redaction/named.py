@@ -1,7 +1,7 @@
-"""Finds secrets by what stands around them: ``password=…``, ``"api_key": "…"``, ``Authorization: …``, ``user:…@host``.
+"""Finds secrets by their context: ``password=…``, ``"api_key": "…"``, ``Authorization: …``, ``user:…@host``.
 
-Most of these have no form of their own, so a value is taken for a secret where it looks drawn at random
-(``randomness``). A password that is a word is not found.
+Most of these have no format of their own, so a value counts as a secret if it looks random (``randomness``). A password
+that is a word is not found.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _TELLS_ABOUT = re.compile(
     r"[_-]?token)$",
     re.IGNORECASE,
 )
-"""A name that ends so is of something else, or about a secret: ``next_token``, ``token_count``, ``secret_name``."""
+"""A name with such an ending is for something else, or about a secret: ``next_token``, ``token_count``,
+``secret_name``."""
 _NAME = re2.compile(f"(?i){_WORDS}")
 _NAME_READ = re.compile(f"(?i){_WORDS}[\\w.-]*".encode(), re.ASCII)
 _NAME_BEFORE = re.compile(rb"[\w.:-]*\Z")
@@ -62,7 +63,7 @@ def _in_url(match: re.Match[bytes]) -> bool:
     password = match["secret"].decode()
     if _TEMPLATE.search(password) or password.lower() in _STAND_INS:
         return False
-    # What stands there is a password in any case, unless it is the word for one.
+    # A value here is a password in any case, unless it is a placeholder.
     return looks_random(password) or not (password.isalpha() and (password.islower() or password.isupper()))
 
 
@@ -72,7 +73,7 @@ def _bearer(match: re.Match[bytes]) -> bool:
 
 
 def _basic(match: re.Match[bytes]) -> bool:
-    """Basic credentials are ``user:password`` in base64."""
+    """Return the password of basic credentials, ``user:password`` in base64."""
     given = match["secret"]
     try:
         return b":" in base64.b64decode(given + b"=" * (-len(given) % 4), validate=True)
@@ -108,7 +109,7 @@ _SOURCES: tuple[tuple[str, Callable[[re.Match[bytes]], bool]], ...] = (
     (r"://(?P<secret>[\w.-]{16,})(?::[\w-]*)?@", _drawn),
     (r"(?i)\bbearer {1,3}(?P<secret>[A-Za-z0-9._~+/-]{16,}={0,2})", _bearer),
     (r"(?i)\bbasic {1,3}(?P<secret>[A-Za-z0-9+/]{8,}={0,2})", _basic),
-    # Addresses that are secrets: Slack's, Discord's and Teams' webhooks, signed links of Azure's.
+    # URLs that are secrets: Slack's, Discord's, and Teams' webhooks, and Azure's signed links.
     (r"hooks\.slack\.com/(?:services|workflows|triggers)/(?P<secret>[\w/+-]{20,})", _always),
     (r"discord(?:app)?\.com/api/webhooks/[0-9]{15,25}/(?P<secret>[\w-]{50,})", _always),
     (r"webhook\.office\.com/webhookb2/(?P<secret>[\w@/-]{60,})", _always),
@@ -119,19 +120,19 @@ PATTERNS = tuple(pattern for pattern, _ in _PLACES)
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether a value that has this name, in JSON say, is one."""
+    """Whether a value with this name (in JSON, say) is a secret."""
     name = name[-_LONGEST_NAME:]
     return len(value) >= 8 and _NAME.search(name) is not None and not _tells_about(name) and looks_random(value)
 
 
 def find(view: bytes) -> Iterator[Span]:
-    """Return where secrets are.
+    """Return the positions of secrets.
 
     Args:
-        view: the text in ASCII, a byte a character.
+        view: the text in ASCII, one byte per character.
 
     Raises:
-        TooManyCandidatesError: what comes after a place was not looked at.
+        TooManyCandidatesError: the text after a position was not searched.
     """
     for pattern, takes in _PLACES:
         for match in pattern.matches(view):

@@ -1,7 +1,7 @@
-"""Patterns of the user's, run by RE2: in time linear in the text, whatever the pattern.
+"""The user's patterns, run by RE2: in time linear in the text, whatever the pattern.
 
-RE2 knows no look-around, back references, atomic groups or possessive repetitions, and its ``\\w``, ``\\d``, ``\\s``
-and ``\\b`` are ASCII's. Source: https://github.com/google/re2/wiki/Syntax.
+RE2 has no look-around, back references, atomic groups, or possessive repetitions, and its ``\\w``, ``\\d``, ``\\s``,
+and ``\\b`` are ASCII. Source: https://github.com/google/re2/wiki/Syntax.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from lightning_instrumentation.errors import ConfigurationError
 
 _FLAGS = {re.IGNORECASE: "i", re.MULTILINE: "m", re.DOTALL: "s"}
 _MOST_MEMORY = 32 << 20
-"""Bytes, of one pattern; beyond it RE2 goes on more slowly."""
+"""Bytes per pattern; beyond it RE2 gets slower."""
 
 
 def replacing(pattern: re.Pattern[str] | str, replacement: str) -> Callable[[str], str]:
-    """Return a function that replaces what the pattern matches.
+    """Return a function that replaces the pattern's matches.
 
     Raises:
         ConfigurationError: RE2 cannot run it; the message says why.

@@ -1,8 +1,8 @@
-"""The rules of redaction, applied to a text or to the texts inside JSON.
+"""The redaction rules, applied to a text or to the texts inside JSON.
 
-Rules are applied one after the other. A rule that raises, or whose answer is not text, raises ``RedactionError``: then
-nothing of the text may be recorded. The built-in rules and patterns of the user's take time linear in the length of the
-text; texts beyond ``LONGEST_FOR_FUNCTIONS`` are not given to a function of the user's.
+Rules are applied one after the other. If a rule raises or returns something other than text, ``RedactionError`` is
+raised: then nothing of the text may be recorded. The built-in rules and the user's patterns take time linear in the
+length of the text; texts longer than ``LONGEST_FOR_FUNCTIONS`` are not passed to a user's function.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ _PREFIX = "regex:"
 
 
 class RedactionError(InstrumentationError, RuntimeError):
-    """A rule failed: what it was to redact must not be recorded."""
+    """A rule failed: its text must not be recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
+    """One redaction rule."""
+
     name: str
     apply: Callable[[str], str]
     may_apply: Callable[[str], bool]
-    """False where the rule would certainly change nothing in the text, nor in what is written in it as JSON."""
+    """False if the rule would certainly change nothing in the text, nor in its JSON encoding."""
 
     def __call__(self, text: str) -> str:
         try:
@@ -46,20 +48,20 @@ class Rule:
 
 
 class Redactor:
-    """Rules in their order; none is a redactor too."""
+    """Rules in order; no rules are a valid redactor too."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self._rules = tuple(rules)
         self._knows_names = any(rule is _KEYS for rule in self._rules)
 
     def __call__(self, text: str, *, payload: bool = False) -> str:
-        """Return what may be recorded of a text, which may be JSON: then of each text in it, and it stays JSON.
+        """Return the recordable form of a text; if the text is JSON, each text in it is redacted, and it stays JSON.
 
         Args:
-            payload: arguments or a result: in its JSON every text is someone's, whatever its key.
+            payload: arguments or a result: in their JSON every text is content, whatever its key.
 
         Raises:
-            RedactionError: a rule failed, or the text is too long for a function of the user's.
+            RedactionError: a rule failed, or the text is too long for a user's function.
         """
         if not text or text[0] not in "[{":
             return self._plain(text)
@@ -74,11 +76,11 @@ class Redactor:
             changed = documents.redacted(document, self._plain, self._named, payload=payload)
         except RecursionError as error:
             raise RedactionError("the document is nested too deeply to be redacted") from error
-        # What did not change stays as it was written.
+        # Unchanged texts keep their original encoding.
         return text if changed is document else _written(changed)
 
     def _may_apply(self, text: str) -> bool:
-        for rule in self._rules:  # noqa: SIM110 - not ``any``: every text of every span comes by here
+        for rule in self._rules:  # noqa: SIM110 - not ``any``: this is the hot path for every text of every span
             if rule.may_apply(text):
                 return True
         return False
@@ -99,10 +101,10 @@ _EMAILS = Rule("emails", emails.redact, emails.may_contain)
 
 
 def redactor(rules: Iterable[RedactionRule]) -> Redactor:
-    """Return the redactor of these rules and of the one for keys, which only ``"none"`` switches off.
+    """Return the redactor with these rules and the one for keys, which only ``"none"`` switches off.
 
     Raises:
-        ConfigurationError: a rule that is none, with its value.
+        ConfigurationError: an invalid rule, with its value.
     """
     wanted = list(rules)
     if "none" in [rule for rule in wanted if isinstance(rule, str)]:
@@ -150,7 +152,7 @@ def _bounded(apply: Callable[[str], str], longest: int) -> Callable[[str], str]:
 
 def _written(document: Any) -> str:
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-    # Half of a surrogate pair can be written in JSON and not in UTF-8.
+    # Half of a surrogate pair is possible in JSON but not in UTF-8.
     return text if text.isprintable() else json.dumps(document, separators=(",", ":"))
 
 

@@ -1,6 +1,6 @@
-"""Takes what must not be recorded out of a span: the last step before it is encoded and written.
+"""Redacts a span: the last step before it is encoded and written.
 
-Only texts are touched, never names, ids or token ids. What cannot be redacted is left out and counted.
+Only texts are changed, never names, ids, or token ids. A text that cannot be redacted is left out and counted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class _ForbiddenError(Exception):
 
 
 class Editor:
-    """One a process; thread-safe, since it keeps nothing."""
+    """Redacts spans; one per process, stateless and so thread-safe."""
 
     def __init__(self, redactor: Redactor, *, capture_content: bool) -> None:
         self._redactor = redactor

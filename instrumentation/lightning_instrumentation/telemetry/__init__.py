@@ -1,1 +1,1 @@
-"""Spans of ours: made, written down, numbered, and encoded as OTLP."""
+"""Our spans: created, numbered, and encoded as OTLP."""

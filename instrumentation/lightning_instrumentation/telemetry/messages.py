@@ -1,7 +1,7 @@
 """Chat messages of the OpenAI wire format as ``gen_ai.input.messages`` and ``gen_ai.output.messages``.
 
 Each message is a role and a list of parts; a part of a kind that the conventions do not know is kept as it came, so
-that images and whatever comes next survive from span to sample. Source: OpenTelemetry GenAI semantic conventions.
+that images and future kinds survive from span to sample. Source: OpenTelemetry GenAI semantic conventions.
 """
 
 import json
@@ -17,20 +17,21 @@ _NOTHING_ELSE = {"role", "content"}
 
 
 def field(thing: Any, name: str) -> Any:
-    """Read a field of a mapping or of a model object; None where it has none."""
-    # Nearly all are plain dicts, and asking for their type costs less than asking what they are like.
+    """Read a field of a mapping or of a model object; None if it has none."""
+    # Nearly all are plain dicts, and checking the type is cheaper than an abstract check.
     return thing.get(name) if type(thing) is dict or isinstance(thing, Mapping) else getattr(thing, name, None)
 
 
 def as_json(value: Any) -> str:
+    """Return a value as JSON text; never raises for odd values."""
     try:
         return orjson.dumps(value, _plain, _AS_JSON_DOES).decode()
-    except TypeError:  # half of a surrogate pair, a key that is not text, a number beyond 64 bits
+    except TypeError:  # half of a surrogate pair, a key that is not text, or a number beyond 64 bits
         return encodable(_encode(value))
 
 
 def encodable(text: str) -> str:
-    """Return a text that has a UTF-8 form: half of a surrogate pair has none, and becomes the escape that JSON has."""
+    """Return a text that has a UTF-8 form: half of a surrogate pair has none, and becomes its JSON escape."""
     if text.isascii():
         return text
     try:
@@ -45,7 +46,7 @@ def _plain(value: Any) -> Any:
     if callable(dump):
         return dump(mode="json", exclude_unset=True)
     if isinstance(value, Enum):
-        return value.value  # as orjson does
+        return value.value  # like orjson
     if isinstance(value, (set, frozenset)) or (isinstance(value, Iterable) and not isinstance(value, (str, bytes))):
         return list(value)
     return str(value)
@@ -56,7 +57,7 @@ _encode = json.JSONEncoder(default=_plain, ensure_ascii=False, separators=(",", 
 
 
 def input_messages(messages: Any) -> list[Any]:
-    """Return a request's messages; what has an unknown shape is kept as it is."""
+    """Return a request's messages; those of an unknown shape are kept as they are."""
     listed = messages if isinstance(messages, Iterable) and not isinstance(messages, (str, Mapping)) else ()
     return [_message(message) for message in listed]
 
@@ -70,6 +71,7 @@ def output_message(
     tool_calls: Sequence[Any],
     finish_reason: str | None,
 ) -> dict[str, Any]:
+    """Return an answer as a message of parts."""
     parts: list[dict[str, Any]] = []
     if reasoning:
         parts.append({"type": "reasoning", "content": reasoning})
@@ -83,7 +85,7 @@ def output_message(
 
 def _message(message: Any) -> Any:
     plain = type(message) is dict
-    if plain and message.keys() == _NOTHING_ELSE:  # nearly all, in a long conversation
+    if plain and message.keys() == _NOTHING_ELSE:  # the usual case in a long conversation
         role, content = message["role"], message["content"]
         if type(content) is str and content and type(role) is str and role != "tool":
             return {"role": role, "parts": [{"type": "text", "content": content}]}
@@ -114,7 +116,7 @@ def _message(message: Any) -> Any:
 
 
 def content_parts(content: Any) -> list[dict[str, Any]]:
-    """Return a message's content as parts: text is one part, a list one part for each of its own."""
+    """Return a message's content as parts: text is one part, a list has one part per item."""
     if isinstance(content, str):
         return [{"type": "text", "content": content}] if content else []
     return [_part(part) for part in content] if isinstance(content, Iterable) else []
@@ -145,12 +147,12 @@ def _image(url: str) -> dict[str, Any]:
 
 
 def blob(mime_type: str, body: str) -> dict[str, Any]:
-    """Return the part that carries bytes itself, in base64."""
+    """Return a part that carries its bytes, in base64."""
     return {"type": "blob", "modality": mime_type.partition("/")[0], "mime_type": mime_type, "content": body}
 
 
 def tool_text(content: Any) -> Any:
-    """The text of a tool's answer; several text parts are one text."""
+    """Return the text of a tool's result; several text parts are joined."""
     if isinstance(content, str) or content is None:
         return content or ""
     if not isinstance(content, Iterable):
@@ -173,7 +175,7 @@ def _tool_call(call: Any) -> dict[str, Any]:
 
 
 def parsed_arguments(arguments: Any) -> Any:
-    """Arguments as the object that they are; text that is not a JSON object stays text: the model wrote it that way."""
+    """Return arguments as an object; text that is not a JSON object stays text, as the model wrote it."""
     if not isinstance(arguments, str):
         return arguments
     try:

@@ -1,8 +1,8 @@
-"""Writes spans as OTLP requests, one span each: protobuf put together by hand.
+"""Encodes spans as OTLP requests, one span each: hand-written protobuf.
 
-The official encoder builds an object for every value first, which costs more than all the rest of a span. Field numbers
-are those of opentelemetry-proto v1 (``trace.proto``, ``common.proto``, ``resource.proto``); the bytes are those that
-the official encoder writes. Source: opentelemetry-proto 1.x; protobuf's "Encoding".
+The official encoder first builds an object for every value, which costs more than everything else about a span. Field
+numbers are those of opentelemetry-proto v1 (``trace.proto``, ``common.proto``, ``resource.proto``); the bytes equal the
+official encoder's. Source: opentelemetry-proto 1.x; protobuf's "Encoding".
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
     from lightning_instrumentation.telemetry.span_record import Event, SpanRecord
 
-# What is made of an object, remembered for that very object: for those that cannot be hashed or are slow to be.
+# A cache by object identity, for objects that cannot be hashed or are slow to hash.
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class ByIdentity(Generic[T, R]):
-    """Calls ``make`` once for each of the ``most`` objects that it keeps; emptied when full."""
+    """Calls ``make`` once per object and caches up to ``most`` results; emptied when full."""
 
     def __init__(self, make: Callable[[T], R], *, most: int) -> None:
         self._make = make
         self._most = most
-        # The object stands next to what was made of it, so that its number stays its own.
+        # The object is kept next to its result, so that its ``id`` is not reused.
         self._known: dict[int, tuple[T, R]] = {}
 
     def __call__(self, thing: T) -> R:
@@ -45,7 +45,7 @@ class ByIdentity(Generic[T, R]):
 
 _HAS_IS_REMOTE, _IS_REMOTE = 0x100, 0x200
 _SHORT = 40
-"""Characters of a text that may be worth remembering: a name, and no id."""
+"""Maximum length of a text worth caching: names, not ids."""
 _ONLY_TEXTS = {str}
 _U64, _INT64 = 2**64 - 1, range(-(2**63), 2**63)
 _ONE_BYTE = tuple(bytes((number,)) for number in range(0x80))
@@ -66,12 +66,12 @@ def _varint(number: int) -> bytes:
 
 
 def _field(tag: bytes, content: bytes) -> bytes:
-    """A field with a length: text, bytes or a message."""
+    """Encode a length-delimited field: text, bytes, or a message."""
     return tag + _varint(len(content)) + content
 
 
 def _text(text: str) -> bytes:
-    # Half of a surrogate pair has no UTF-8; its escape is what JSON would say.
+    # Half of a surrogate pair has no UTF-8; its JSON escape is written.
     return text.encode("utf-8", "backslashreplace")
 
 
@@ -128,7 +128,7 @@ _KINDS: tuple[tuple[type, Callable[[Any], bytes]], ...] = (
 
 
 def _any_value(value: Any) -> bytes:
-    """What OTLP has no type for, an integer beyond 64 bits too, is written as its text."""
+    """Encode a value; types that OTLP lacks, including integers beyond 64 bits, are written as text."""
     write = _WRITERS.get(type(value))
     if write is None:
         write = next((write for kind, write in _KINDS if isinstance(value, kind)), None)
@@ -139,15 +139,15 @@ def _attribute(tag: bytes, key: str, value: Any) -> bytes:
     return _field(tag, _field(b"\x0a", _text(key)) + _field(b"\x12", _any_value(value)))
 
 
-# Most attributes of a span are names and numbers that its neighbors have, too. Plain dicts: asking an ``lru_cache``
-# costs three times as much. One for each type, since 1 equals True; emptied when full.
+# Most attributes of a span are names and numbers that its neighbors have, too. Plain dicts, because an ``lru_cache``
+# costs three times as much. One per type, because 1 equals True; emptied when full.
 _MOST_REMEMBERED = 4096
 _known: dict[type, dict[tuple[str, Any], bytes]] = {str: {}, int: {}, bool: {}, tuple: {}}
 _known_texts, _known_numbers = _known[str], _known[int]
 
 
 def _remembered(key: str, value: Any) -> bytes:
-    """Return an attribute without its tag."""
+    """Return a cached attribute without its tag."""
     known = _known[type(value)]
     written = known.get((key, value))
     if written is None:
@@ -163,7 +163,8 @@ def _key(key: str) -> bytes:
 
 
 def _long_attribute(tag: bytes, key: str, value: bytes, kind: bytes) -> tuple[bytes, bytes]:
-    """Return what stands before a text or bytes, and these: messages and token ids are copied once, at the very end."""
+    """Return the header of a text or bytes attribute, and its value: messages and token ids are copied only once, at
+    the end."""
     named, size = _key(key), len(value)
     kind += _varint(size)
     size += len(kind)
@@ -176,7 +177,7 @@ def _attribute_parts(tag: bytes, attributes: Mapping[str, Any]) -> list[bytes]:
     for key, value in attributes.items():
         kind = type(value)
         if kind is str:
-            if len(value) > _SHORT or key == semconv.RESPONSE_ID:  # no other span has it
+            if len(value) > _SHORT or key == semconv.RESPONSE_ID:  # unique to this span
                 parts += _long_attribute(tag, key, _text(value), b"\x0a")
             else:
                 parts += tag, _known_texts.get((key, value)) or _remembered(key, value)
@@ -260,7 +261,7 @@ def _span_parts(span: SpanRecord) -> list[bytes]:
 
 
 class RequestWriter:
-    """Writes ``ExportTraceServiceRequest`` messages; resource and scope are encoded once."""
+    """Encodes ``ExportTraceServiceRequest`` messages; resource and scope are encoded once."""
 
     def __init__(self, resource: Mapping[str, Any], scope: str, version: str) -> None:
         self._resource = _field(b"\x0a", _attributes(b"\x0a", resource))

@@ -1,7 +1,7 @@
-"""Token ids and log-probabilities on a span: little-endian int32 and float32, whatever the machine.
+"""Token ids and logprobs on a span: little-endian int32 and float32, whatever the machine.
 
-They may also stand there as the text that they came as, a JSON array: reading it would cost the agent more than all
-else that is recorded of its call, and the daemon reads it once.
+They may also be the original text, a JSON array: parsing it would cost the agent more than everything else recorded
+about its call, and the daemon parses it once.
 """
 
 import struct
@@ -31,7 +31,7 @@ def _unpack(typecode: str, packed: bytes) -> array:
 
 
 def recorded_token_ids(token_ids: list[int]) -> bytes | str:
-    """Return ids as they stand on a span: as text, which is written in a fifth of the time; none are no bytes.
+    """Return ids in the form stored on a span: as text, which takes a fifth of the time; an empty list is empty bytes.
 
     The daemon reports an id that is not an int32.
     """
@@ -39,16 +39,16 @@ def recorded_token_ids(token_ids: list[int]) -> bytes | str:
 
 
 def pack_token_ids(token_ids: Iterable[int]) -> bytes:
-    """Raises OverflowError for an id beyond int32, TypeError for one that is not an integer."""
+    """Pack ids. Raises OverflowError for an id beyond int32, TypeError for one that is not an integer."""
     ids = token_ids if isinstance(token_ids, list | tuple) else list(token_ids)
     try:
         return struct.pack(f"<{len(ids)}i", *ids)  # half the time of an array
     except struct.error:
-        return _pack("i", ids)  # its errors say which of the two it is
+        return _pack("i", ids)  # its errors distinguish the two cases
 
 
 class NumberText(str):
-    """Numbers, one or more, as a JSON array that nobody has read yet."""
+    """One or more numbers as an unparsed JSON array."""
 
     __slots__ = ()
 
@@ -58,16 +58,17 @@ class NumberText(str):
 
 
 def unpack_token_ids(packed: bytes | str) -> tuple[int, ...]:
-    """Raises ValueError: bytes that are not int32 values, or a text that is not a JSON array of them."""
+    """Unpack ids. Raises ValueError: the bytes are not int32 values, or the text is not a JSON array of them."""
     return _numbers("i", packed)
 
 
 def pack_logprobs(logprobs: Iterable[float]) -> bytes:
+    """Pack logprobs as float32 bytes."""
     return _pack("f", logprobs)
 
 
 def unpack_logprobs(packed: bytes | str) -> tuple[float, ...]:
-    """Raises ValueError: bytes that are not float32 values, or a text that is not a JSON array of numbers."""
+    """Unpack logprobs. Raises ValueError: the bytes are not float32 values, or the text is no JSON array of numbers."""
     return _numbers("f", packed)
 
 
@@ -76,8 +77,8 @@ def _numbers(typecode: str, packed: bytes | str) -> tuple[Any, ...]:
         return tuple(_unpack(typecode, packed))
     read = orjson.loads(str(packed))
     if not isinstance(read, list):
-        raise ValueError(f"no array of numbers: {packed[:40]!r}")
+        raise ValueError(f"not an array of numbers: {packed[:40]!r}")
     try:
         return tuple(array(typecode, read))
     except (TypeError, OverflowError) as error:
-        raise ValueError(f"no array of such numbers: {error}") from error
+        raise ValueError(f"not an array of such numbers: {error}") from error

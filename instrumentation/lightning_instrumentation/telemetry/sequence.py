@@ -1,9 +1,9 @@
-"""Numbers on an attempt's spans, so that the daemon can tell whether all of them have come.
+"""Sequence numbers on an attempt's spans, so that the daemon can tell whether all of them have arrived.
 
-Each process numbers its spans of an attempt from 1 in the order of their starts, under a random id of its own, and a
-span says when it ends how many had started by then. So a reader of a span knows which others it must have; the root
-span, which ends last, speaks for its whole process. A numbering that is forgotten is begun anew under another id, never
-continued: what was said before stays true.
+Each process numbers its spans of an attempt from 1 in the order of their starts, under its own random id, and a span
+records at its end how many had started by then. So a reader of a span knows which others must exist; the root span,
+which ends last, covers its whole process. A forgotten numbering is restarted under another id, never continued, so
+earlier statements stay true.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ class _Sequence:
 
 
 class Sequences:
-    """The numberings of this process, by attempt; the least recently used is forgotten beyond ``_MOST_ATTEMPTS``."""
+    """The numberings of this process, by attempt; beyond ``_MOST_ATTEMPTS`` the least recently used is forgotten."""
 
     def __init__(self) -> None:
         self.renew()
 
     def renew(self) -> None:
-        """In a forked child, and where another daemon is the receiver from now on: begin anew."""
+        """Start over, in a forked child or when another daemon becomes the receiver."""
         self._lock = threading.Lock()
         self._of_attempt: OrderedDict[str, _Sequence] = OrderedDict()
 
     def take(self, attempt_id: str) -> tuple[str, int]:
-        """A span starts: return the numbering and its number in it."""
+        """Return the numbering and number for a span that starts."""
         with self._lock:
             sequence = self._of_attempt.get(attempt_id)
             if sequence is None:
@@ -48,7 +48,7 @@ class Sequences:
             return sequence.id, sequence.started
 
     def started(self, attempt_id: str) -> tuple[str, int] | None:
-        """Return the numbering and how many spans of it have started; None where none has."""
+        """Return the numbering and how many spans of it have started; None if none has."""
         with self._lock:
             sequence = self._of_attempt.get(attempt_id)
             return None if sequence is None else (sequence.id, sequence.started)

@@ -1,8 +1,9 @@
-"""A span in plain values: how every span leaves, and how one is kept that no code but ours can hold.
+"""A span as plain values: the form in which every span is exported, and in which internal spans are kept from the
+start.
 
-The SDK guards a span against any code that may hold it, with locks, copies and checks of each value. Spans of agents,
-tools and rollouts are the SDK's, and stay as they are when they end: what leaves is a copy, which redaction may change.
-A model call's span is never handed out, so it is a record from the start, for a quarter of what the SDK's costs.
+The SDK protects a span against any code that may hold it, with locks, copies, and checks of each value. Spans of
+agents, tools, and rollouts are the SDK's, and do not change after they end: a copy is exported, which redaction may
+change. A model call's span is never exposed, so it is a record from the start, for a quarter of the SDK's cost.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Event:
+    """An event on a span."""
+
     name: str
     time_ns: int
     attributes: Mapping[str, Any]
@@ -27,6 +30,8 @@ class Event:
 
 @dataclass(slots=True)
 class SpanRecord:
+    """A span as plain values."""
+
     name: str
     trace_id: int
     span_id: int
@@ -39,10 +44,10 @@ class SpanRecord:
     status_message: str
     start_ns: int
     end_ns: int = 0
-    """Nanoseconds since 1970; 0 while it is open."""
+    """Nanoseconds since 1970; 0 while the span is open."""
     shared: tuple[Mapping[str, Any], ...] = ()
-    """Attributes that spans have in common, which are written once for all: each mapping is the same object for each of
-    them, never changes and holds no content. ``attributes`` count more."""
+    """Attributes that spans have in common, encoded once for all: each mapping is the same object for each of them,
+    never changes, and contains no content. ``attributes`` take precedence."""
 
     def get(self, key: str) -> Any:
         return next((known[key] for known in (self.attributes, *self.shared) if key in known), None)
@@ -58,7 +63,7 @@ class SpanRecord:
 
     @classmethod
     def of(cls, span: ReadableSpan) -> SpanRecord:
-        """Copy what the SDK recorded.
+        """Copy a span of the SDK.
 
         Raises:
             ValueError: the span has not ended.
@@ -83,7 +88,7 @@ class SpanRecord:
 
 
 def _copied(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
-    # What the SDK hands out (a view of its own mapping) copies itself in one go; read as a mapping, it locks and looks
-    # up key after key.
+    # The SDK's attributes are a view that copies itself in one go; read as a mapping, it locks and looks up key after
+    # key.
     copy = getattr(attributes, "copy", None)
     return dict(copy() if copy is not None else attributes or {})

@@ -1,4 +1,4 @@
-"""A span of ours from start to end, each step guarded: whatever fails here, the agent does not notice."""
+"""The life of one of our spans, each step guarded: a failure here never reaches the agent."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ _LONGEST_MESSAGE = 2000
 
 
 def begin(tracer: Tracer, name: str, attributes: Mapping[str, Any], **options: Any) -> Span | None:
+    """Start a span of the SDK; None if that fails."""
     do_waiting()
     return guarded("span-start", tracer.start, name, attributes, **options)
 
 
 def end(span: Span | None, error: BaseException | None = None) -> None:
+    """End a span from ``begin``, with an error if there was one."""
     do_waiting()
     if span is None:
         return
@@ -36,25 +38,25 @@ def end(span: Span | None, error: BaseException | None = None) -> None:
 def open(
     tracer: Tracer, name: str, attributes: dict[str, Any], shared: Mapping[str, Any], kind: SpanKind
 ) -> SpanRecord | None:
-    """Start a span that nobody outside of this client will hold; see ``Tracer.open``."""
+    """Start a span that is never exposed outside this client; see ``Tracer.open``."""
     do_waiting()
     return guarded("span-start", tracer.open, name, attributes, shared, kind)
 
 
 def close(tracer: Tracer, span: SpanRecord, *, end_ns: int | None = None) -> None:
-    """End a span that ``open`` has started."""
+    """End a span from ``open``."""
     do_waiting()
     tracer.close(span, end_ns)
 
 
 def end_soon(span: Span | None) -> None:
-    """End a span where the garbage collector may be at work, with this moment as its end."""
+    """End a span, with the current time, where the garbage collector may be running."""
     if span is not None:
         defer(span.end, time.time_ns())
 
 
 def mark_error(span: Span | SpanRecord, error: BaseException, *, secret: str | None = None) -> None:
-    """Record what was raised; ``secret`` is cut out of its message (servers like to quote keys back)."""
+    """Record an exception; ``secret`` is removed from its message (servers often quote keys back)."""
     from opentelemetry.trace import Status, StatusCode
 
     message = str(error)[:_LONGEST_MESSAGE]

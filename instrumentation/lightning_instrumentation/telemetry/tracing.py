@@ -1,7 +1,7 @@
-"""Our own tracer on OpenTelemetry's SDK: separate from the user's provider, limits, sampler and random numbers.
+"""Our own tracer on OpenTelemetry's SDK: separate from the user's provider, limits, sampler, and random numbers.
 
-Nothing of the user's OpenTelemetry set-up changes what is recorded here (no ``OTEL_*`` limit or sampler applies), and
-nothing here changes theirs: the provider is never the global one and ids do not come from the shared ``random``, so a
+Nothing in the user's OpenTelemetry setup changes what is recorded here (no ``OTEL_*`` limit or sampler applies), and
+nothing here changes theirs: the provider is never the global one, and ids do not come from the shared ``random``, so a
 program that seeds it draws the same numbers with and without us, and two seeded processes never share a trace id.
 """
 
@@ -38,7 +38,8 @@ _NOTHING: Mapping[str, Any] = {}
 
 
 class OwnIdGenerator(IdGenerator):
-    """Random numbers of our own, seeded by the operating system: blind to ``random.seed``. A fork makes a new one."""
+    """Our own random numbers, seeded by the operating system and independent of ``random.seed``. A fork makes a new
+    one."""
 
     def __init__(self) -> None:
         self._bits = random.Random().getrandbits
@@ -54,7 +55,7 @@ class OwnIdGenerator(IdGenerator):
 
 
 class RecordsAll(Sampler):
-    """Records every span. Unlike the SDK's, it does not ask the parent for what ours never has: a trace state."""
+    """Records every span. Unlike the SDK's, it does not read the parent's trace state, which ours never have."""
 
     def should_sample(
         self, parent_context: Any, trace_id: int, name: str, kind: Any = None, attributes: Any = None, *others: Any
@@ -66,13 +67,13 @@ class RecordsAll(Sampler):
 
 
 class Tracer:
-    """Starts spans and hands each one, when it ends, to ``put`` as a serialized request of its own.
+    """Starts spans and passes each one, when it ends, to ``put`` as a serialized request of its own.
 
-    Bodies of several are plain concatenation. A fork makes a new tracer, with random numbers of its own.
+    Bodies of several are plain concatenation. A fork makes a new tracer, with new random numbers.
 
     Args:
-        put: takes an ended span.
-        started: is told of each span that starts.
+        put: receives an ended span.
+        started: called with each span that starts.
     """
 
     def __init__(
@@ -103,10 +104,10 @@ class Tracer:
         new_trace: bool = False,
         start_ns: int | None = None,
     ) -> Span:
-        """Start a span below the current one of ours, or a trace of its own.
+        """Start a span below our current one, or a new trace.
 
-        A span of the user's own that is active is not its parent (theirs may never reach our store), but the root of
-        our trace links to it.
+        An active span of the user's is not its parent (theirs may never reach our store), but the root of our trace
+        links to it.
         """
         parent = None if new_trace else current().span
         context = trace.set_span_in_context(parent, Context()) if parent is not None else Context()
@@ -116,10 +117,10 @@ class Tracer:
         return self._tracer.start_span(name, context, kind, known, links, start_ns)
 
     def open(self, name: str, attributes: dict[str, Any], shared: Mapping[str, Any], kind: SpanKind) -> SpanRecord:
-        """Start a span below the current one that nobody outside of this client will hold; ``close`` ends it.
+        """Start a span below the current one that is never exposed outside this client; ``close`` ends it.
 
         Args:
-            attributes: its own from now on; they say nothing of attempt or agent.
+            attributes: owned by the span from now on; without attempt and agent.
             shared: see ``SpanRecord.shared``.
         """
         parent = current().span
@@ -129,7 +130,7 @@ class Tracer:
         ids = self._ids
         trace_id = ids.generate_trace_id() if above is None else above.trace_id
         links = ()
-        if otel_context.get_current():  # else the program does not use OpenTelemetry itself
+        if otel_context.get_current():  # otherwise the program does not use OpenTelemetry itself
             users = trace.get_current_span().get_span_context()
             if users.is_valid:
                 attributes[semconv.OUTER_SPAN] = f"{users.trace_id:032x}-{users.span_id:016x}"
@@ -150,13 +151,13 @@ class Tracer:
             guarded("sequence", _number, attributes, attempt_id)
 
     def close(self, span: SpanRecord, end_ns: int | None = None) -> None:
-        """End a span that ``open`` has started."""
+        """End a span from ``open``."""
         span.end_ns = time.time_ns() if end_ns is None else end_ns
         self._outbound.leave(span)
 
 
 class _Outbound(SpanProcessor):
-    """Where ended spans leave: edited, written, put."""
+    """The exporter of ended spans: redact, encode, put."""
 
     def __init__(self, writer: RequestWriter, put: Callable[[bytes], None], editor: Editor) -> None:
         self._writer = writer
@@ -170,7 +171,7 @@ class _Outbound(SpanProcessor):
             self.leave(record)
 
     def leave(self, span: SpanRecord) -> None:
-        # A forked child has copies of the spans that were open in its parent; each is its parent's to end.
+        # A forked child has copies of its parent's open spans; only the parent may end them.
         if os.getpid() == self._pid:
             guarded("export", self._write, span)
 
@@ -182,7 +183,7 @@ class _Outbound(SpanProcessor):
 
 
 def identity_attributes() -> Mapping[str, str]:
-    """Return attempt and agent as they are here; from incoming baggage where this process knows of no attempt.
+    """Return attempt and agent of the current scope, or of incoming baggage if this process has no attempt.
 
     The same object for the same identity.
     """
@@ -209,7 +210,7 @@ def _from_baggage() -> tuple[tuple[str, str], ...]:
 
 
 def _identity_of(attributes: Mapping[str, Any]) -> dict[str, str]:
-    """Return the identity of a span with these attributes, which count more."""
+    """Return the identity of a span with these attributes, which take precedence."""
     identity = dict(identity_attributes())
     if semconv.AGENT_NAME in attributes:
         identity.pop(semconv.AGENT_SOURCE, None)
@@ -228,7 +229,7 @@ def _say_how_many_started(span: SpanRecord) -> None:
 
 
 def _link_to_users_span() -> tuple[Link, ...]:
-    if not otel_context.get_current():  # a program that does not use OpenTelemetry itself
+    if not otel_context.get_current():  # the program does not use OpenTelemetry itself
         return ()
     context = trace.get_current_span().get_span_context()
     return (Link(context),) if context.is_valid else ()
@@ -259,6 +260,7 @@ def _resource(service_name: str) -> dict[str, str | int]:
 
 
 def client_version() -> str:
+    """Return the version of the installed package."""
     try:
         return version("lightning-trainer")
     except PackageNotFoundError:

@@ -1,7 +1,7 @@
-"""What the model answered, gathered from a whole answer or from the events of a stream.
+"""The model's answer, collected from a whole answer or from the events of a stream.
 
-Sampled token ids and log-probabilities are kept choice by choice; a choice whose two lists differ in length keeps
-its ids and loses its log-probabilities, which is counted: a wrong pairing would be worse than none.
+Sampled token ids and logprobs are kept per choice; a choice whose two lists differ in length keeps its ids and loses
+its logprobs, which is counted: a wrong pairing would be worse than none.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from lightning_instrumentation.telemetry.packing import (
 
 TokenIds = list[int] | NumberText
 Logprobs = list[float] | NumberText
-"""Read, or as they came."""
+"""Parsed, or as they came."""
 
 
 @dataclass(slots=True)
 class ToolCall:
+    """A tool call of the model."""
+
     id: str | None = None
     name: str = ""
     arguments: str = ""
@@ -38,6 +40,8 @@ class ToolCall:
 
 @dataclass(slots=True)
 class Choice:
+    """One choice of an answer."""
+
     role: str = "assistant"
     content: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
@@ -65,7 +69,7 @@ class Choice:
 
 
 class Answer:
-    """Subclasses read one wire format; what was read is the same for all."""
+    """A parsed answer. Subclasses read one wire format; the result is the same for all."""
 
     def __init__(self) -> None:
         self.choices: dict[int, Choice] = {}
@@ -75,10 +79,10 @@ class Answer:
         self.input_tokens: int | None = None
         self.output_tokens: int | None = None
         self.error: str | None = None
-        """What the server says went wrong, in an answer or in the middle of a stream."""
+        """The error that the server reported, in an answer or in the middle of a stream."""
 
     def add(self, part: Mapping[str, Any]) -> None:
-        """Take a whole answer or one event of a stream."""
+        """Add a whole answer or one event of a stream."""
         raise NotImplementedError
 
     @property
@@ -87,17 +91,17 @@ class Answer:
 
     @property
     def finished(self) -> bool:
-        """Whether every choice that began has ended for a reason."""
+        """Whether every choice has a finish reason."""
         return bool(self.choices) and all(choice.finish_reason for choice in self.choices.values())
 
     def choice(self, index: int) -> Choice:
         found = self.choices.get(index)
-        if found is None:  # not ``setdefault``: every event of a stream would make one to throw away
+        if found is None:  # not ``setdefault``: every event of a stream would create one to throw away
             found = self.choices[index] = Choice()
         return found
 
     def identify(self, part: Mapping[str, Any]) -> None:
-        """Read what says whose answer it is."""
+        """Read the fields that identify the answer."""
         self.response_id = part.get("id") or self.response_id
         self.model = part.get("model") or self.model
         if part.get("error"):
@@ -137,7 +141,7 @@ class Answer:
         return read
 
     def _known_input_tokens(self) -> int | None:
-        """Where the caller asked for no usage (a stream), the exact ids give the count."""
+        """Return the prompt's token count from the exact ids, if the caller did not request usage (in a stream)."""
         if self.input_tokens is None and self.prompt_ids is not None:
             return _count(self.prompt_ids)
         return self.input_tokens
@@ -150,7 +154,7 @@ class Answer:
 
 
 def _joined(before: Any, more: Any, read: Callable[[str], Any]) -> Any:
-    """Return both as one list, the one before made longer; a text that stands alone stays one."""
+    """Return both as one list, extending the first; a single text stays a text."""
     if isinstance(more, NumberText):
         if not before:
             return more

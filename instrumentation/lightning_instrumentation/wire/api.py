@@ -1,4 +1,4 @@
-"""What every wire format has to say of itself. Requests, answers and stream events are JSON, as plain dicts."""
+"""The interface of a wire format. Requests, answers, and stream events are JSON, as plain dicts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What we ask the server for on top of what the caller asked: the caller must not see it."""
+    """What we request from the server beyond the caller's request: the caller must not see it."""
 
     token_ids: bool = False
     logprobs: bool = False
@@ -27,14 +27,14 @@ NOTHING = Wanted()
 
 
 class Api:
-    """One wire format. Subclasses say what differs; the defaults ask for nothing and hide nothing."""
+    """One wire format. Subclasses define the differences; by default nothing is requested and nothing hidden."""
 
     name: str
     """As in ``lightning.api``."""
     operation: str = semconv.CHAT
     provider: str = "openai"
     within: str = ""
-    """What the path has in it besides its ending."""
+    """What the path contains besides its ending."""
     lines: bool = False
     """Whether a stream is lines of JSON."""
 
@@ -43,7 +43,7 @@ class Api:
         return str(body.get("model") or "")
 
     def asked(self, body: Json) -> Json:
-        """Return sampling parameters, ``stream`` and ``tools`` of a request by OpenAI's names."""
+        """Return sampling parameters, ``stream``, and ``tools`` of a request by OpenAI's names."""
         return body
 
     def fits(self, body: Json) -> bool:
@@ -51,11 +51,11 @@ class Api:
         raise NotImplementedError
 
     def wanted(self, body: Json) -> Wanted:
-        """Return what the caller left open of what we need; what they set, whatever it is, stays."""
+        """Return what to request additionally; whatever the caller set, stays."""
         return NOTHING
 
     def additions(self, wanted: Wanted) -> dict[str, Any]:
-        """Return the fields of the request that ask for it."""
+        """Return the request fields that ask for it."""
         return {}
 
     def input_messages(self, body: Json) -> list[Any]:
@@ -65,16 +65,16 @@ class Api:
         raise NotImplementedError
 
     def hide(self, part: dict[str, Any], asked: Wanted) -> bool:
-        """Take out of an answer or event what we asked for and the caller did not; True where that changed it."""
+        """Remove from an answer or event what only we asked for; True if that changed it."""
         return False
 
     def is_ours_alone(self, part: Json, asked: Wanted) -> bool:
-        """Whether a (cleaned) stream event was sent only to carry what we asked for: it says nothing at all."""
+        """Whether a (cleaned) stream event was sent only to carry what we asked for, and is now empty."""
         return False
 
 
 def blank(thing: dict[str, Any], name: str) -> bool:
-    """Make a field null where it is not: servers that know our fields send them as null unless asked."""
+    """Set a field to null if it is not: servers that know our fields send them as null unless asked."""
     if thing.get(name) is None:
         return False
     thing[name] = None

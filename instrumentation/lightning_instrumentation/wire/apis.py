@@ -1,4 +1,4 @@
-"""Which wire format a request has: known by the end of its path and by the fields of its body."""
+"""Detects a request's wire format by the end of its path and the fields of its body."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lightning_instrumentation.wire.responses import Responses
 
 
 class NotCaptured(Api):
-    """Model calls in a format that nobody reads here: each is counted, the first is said."""
+    """Model calls in formats that are not read here: each is counted, and the first is reported."""
 
     def __init__(self, name: str, what: str, within: str = "") -> None:
         self.name = name
@@ -58,14 +58,14 @@ _BY_ENDING_ALONE: Mapping[str, Api] = dict(_BY_ENDING)
 
 
 def ending_of(path: str) -> str | None:
-    """Return what a path ends with that has a format."""
+    """Return the ending of a path that has a format."""
     path = path.rstrip("/")
     return next((ending for ending in _ENDINGS if path.endswith(ending)), None)
 
 
 def api_at(path: str) -> Api | None:
-    """Return the format that a path without query promises."""
-    # What nearly every request of a program is asked. The paths of model calls are few, and asked for again and again.
+    """Return the format that a path without query implies."""
+    # The hot path for nearly every request of a program. The paths of model calls are few, and recur.
     return _api_at(path) if path.rstrip("/").endswith(_ENDINGS) else None
 
 
@@ -77,6 +77,6 @@ def _api_at(path: str) -> Api | None:
 
 
 def api_of(path: str, body: Any) -> Api | None:
-    """Return the format of a request, None where it is not a model call."""
+    """Return the format of a request; None if it is not a model call."""
     api = api_at(path)
     return api if api is not None and isinstance(body, Mapping) and api.fits(body) else None

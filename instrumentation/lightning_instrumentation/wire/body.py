@@ -1,7 +1,8 @@
-"""Reads the answer of a call as its bytes pass, and hands on what the caller shall get.
+"""Reads the answer of a call as its bytes pass, and returns what the caller gets.
 
-Where nothing was asked for on top, the bytes are handed on as they come, the same ones at once. Where something was,
-a stream is handed on event by event without it, a whole answer when it is whole. A failure in here hands on what came.
+If nothing was requested additionally, the bytes are passed on unchanged and at once. Otherwise, a stream is passed on
+event by event without the additions, and a whole answer when it is complete. If this code fails, the bytes are passed
+on as they came.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ _DONE = b"[DONE]"
 
 
 def rewritten(call: ModelCall, content: bytes, content_type: str) -> tuple[bytes | None, Any]:
-    """Read an answer that is whole and decoded.
+    """Read an answer that is complete and decoded.
 
     Returns:
-        the answer without what we asked for, None where it stays as it came; and what ``json.loads`` would make of it,
-        None where that is not known.
+        The answer without what we asked for, None if it is unchanged; and the result of ``json.loads`` on it, None if
+        unknown.
     """
     if _splitter(content_type) is not None:
         body = Body(call, content_type, None)
@@ -35,13 +36,13 @@ def rewritten(call: ModelCall, content: bytes, content_type: str) -> tuple[bytes
 
 
 def _read(call: ModelCall, data: bytes) -> tuple[bytes | None, Any]:
-    """Read an answer that is one document; see ``rewritten``."""
+    """Read an answer that is a single document; see ``rewritten``."""
     asked = call.asked
     if asked.token_ids and asked.logprobs and (found := fast_extract(data)) is not None:
         _add(call, found.part)
         return found.text, found.document
     part = read_json(data)
-    if isinstance(part, list) and not asked:  # a stream of Gemini's that is not one of events
+    if isinstance(part, list) and not asked:  # a Gemini stream that is not one of events
         for one in part:
             if isinstance(one, dict):
                 _add(call, one)
@@ -53,10 +54,10 @@ def _read(call: ModelCall, data: bytes) -> tuple[bytes | None, Any]:
 
 
 class Body:
-    """An answer that comes in pieces."""
+    """A streamed answer."""
 
     def __init__(self, call: ModelCall, content_type: str, encoding: str | None) -> None:
-        """Args: encoding: the ``Content-Encoding`` of the bytes that will pass; None where they are decoded."""
+        """``encoding``: the ``Content-Encoding`` of the bytes that will pass; None if they are decoded."""
         self._call = call
         self._events = _splitter(content_type)
         self._pieces: list[bytes] = []
@@ -80,7 +81,7 @@ class Body:
             )
 
     def feed(self, data: bytes) -> bytes:
-        """Take what came and return what to hand on now (nothing, where an event is not complete yet)."""
+        """Process new bytes and return what to pass on now (nothing while an event is incomplete)."""
         if not self._reading:
             return data
         if not self.rewrites:
@@ -95,7 +96,7 @@ class Body:
         return b"".join([self._pass_on(event) for event in self._events.feed(data)])
 
     def finish(self) -> bytes:
-        """The answer is complete: return what is still to hand on."""
+        """Process the end of the answer and return what is left to pass on."""
         held = self._held()
         if not self._reading or not held:
             return held if self.rewrites else b""
@@ -108,7 +109,7 @@ class Body:
         return b""
 
     def ended(self) -> None:
-        """The caller has all of it, or wants no more."""
+        """End the call: the caller has all of it, or stops reading."""
         self._call.ended()
 
     def failed(self, error: BaseException) -> None:
@@ -118,7 +119,7 @@ class Body:
             self._call.failed(error)
 
     def abandon(self) -> None:
-        """The caller has closed the answer or holds it no more, read to its end or not."""
+        """End the call: the caller has closed or dropped the answer, whether or not it was read to its end."""
         self._call.abandon()
 
     def _watch(self, data: bytes) -> None:
@@ -143,7 +144,7 @@ class Body:
         return b"".join(pieces) + (self._events.finish() if self._events is not None else b"")
 
     def _pass_on(self, event: bytes) -> bytes:
-        """Return an event as the caller shall see it, empty where it was sent for us alone."""
+        """Return an event as the caller sees it, empty if it was sent only for us."""
         data = sse.data_of(event)
         if not data or data.startswith(_DONE):
             return event
@@ -155,7 +156,7 @@ class Body:
         return sse.with_data(event, cleaned) if cleaned else cleaned
 
     def _take_json(self, data: bytes) -> bytes | None:
-        """Read an event's document; return it cleaned, empty where it was ours alone, None where it stays as it is."""
+        """Read an event's document; return it cleaned, empty if it was only for us, None if it is unchanged."""
         if not data or data.startswith(_DONE):
             return None
         part: Any = read_json(data)
@@ -180,8 +181,8 @@ _SPLITTERS = (
 
 
 def _splitter(content_type: str) -> sse.EventSplitter | None:
-    """Return what takes a stream of this type apart, None for an answer that is whole."""
-    if not content_type or content_type.startswith("application/json"):  # nearly all
+    """Return the splitter for a stream of this type, None for a whole answer."""
+    if not content_type or content_type.startswith("application/json"):  # the usual case
         return None
     kind = content_type.lower()
     return next((splitter() for name, splitter in _SPLITTERS if kind.startswith(name)), None)
@@ -202,12 +203,12 @@ def _add(call: ModelCall, part: dict[str, Any]) -> None:
     try:
         call.answer.add(part)
     except Exception as error:
-        # What could not be read must be cleaned all the same.
+        # What could not be parsed must be cleaned all the same.
         failures.note("chat-response", "lightning could not read an answer; the agent goes on", error=error)
 
 
 def _dumped(part: Any, like: bytes) -> bytes:
-    """Write JSON in the manner of what came: spaces after separators or none, characters escaped or not."""
+    """Encode JSON in the original's style: spaces after separators or none, characters escaped or not."""
     spaced = b'": ' in like[:200]
     escaped = b"\\u" in like
     return json.dumps(part, ensure_ascii=escaped, separators=(", ", ": ") if spaced else (",", ":")).encode()

@@ -1,7 +1,7 @@
 """The life of one model call: a CLIENT span from before it is sent until its answer is complete.
 
-Every step is guarded: a failure in here changes nothing for the caller. Attempts of one call (a client's own retries)
-are one span. Where a client library of its own sits on an HTTP library, the inner hook finds the outer one's call here.
+Every step is guarded: a failure here changes nothing for the caller. The attempts of one call (a client's own retries)
+are one span. If a client library is layered on an HTTP library, the inner hook finds the outer one's call here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """What the host of a call gets on top of what the caller sends: nothing, where nobody named that host."""
+    """What a call's host gets beyond the caller's request: nothing, unless the user named that host."""
 
     trust: HostTrust
     headers: Mapping[str, str]
@@ -44,6 +44,8 @@ _BUSY_DAEMON_S = 10.0
 
 
 class ModelCall:
+    """One model call and its span."""
+
     def __init__(
         self,
         runtime: Runtime,
@@ -58,17 +60,17 @@ class ModelCall:
         self.api = api
         self.extras = extras
         self.asked = extras.asked
-        """What the answer brings on top, and the caller must not see."""
+        """What the answer contains additionally, which the caller must not see."""
         self.limit_bytes = limit_bytes
         """Longest answer that is read."""
         self.answer = api.answer()
         self.streamed = False
-        """The answer comes as a stream of events."""
+        """Whether the answer is a stream of events."""
         self.under_way = False
-        """The answer is still to be read by the caller: its body ends the span."""
+        """Whether the caller still has to read the answer: its body ends the span."""
         self.sent = 0
-        """How often the request went out."""
-        # Taken out by the code that ends the call; a list, because its ``pop`` needs no lock (a finalizer may run
+        """How often the request was sent."""
+        # Popped by the code that ends the call; a list, because its ``pop`` needs no lock (a finalizer may run
         # anywhere).
         self._open: list[SpanRecord] = [span]
         self._runtime = runtime
@@ -77,15 +79,16 @@ class ModelCall:
         self._capture_content = capture_content
 
     def ended(self) -> None:
-        """Called at the end: the first end counts."""
+        """End the call; only the first end counts."""
         self._end(None)
 
     def failed(self, error: BaseException) -> None:
-        # A generator that is closed has not failed: its reader has had enough.
+        # A generator that is closed has not failed: its reader stopped early.
         self._end(None if isinstance(error, GeneratorExit) else error)
 
     def abandon(self) -> None:
-        """Called when the answer is closed or forgotten: the garbage collector does that, and must wait for no lock."""
+        """End the call when the answer is closed or dropped, possibly by the garbage collector, so without waiting for
+        a lock."""
         if self._open:
             defer(self._end_at, time.time_ns())
 
@@ -94,23 +97,23 @@ class ModelCall:
 
     @property
     def open_span(self) -> SpanRecord | None:
-        """None once the call has ended."""
+        """Return the span; None once the call has ended."""
         return next(iter(self._open), None)
 
     def describe(self, attributes: Mapping[str, Any]) -> None:
-        """Add to the span what is known of the call besides request and answer."""
+        """Add attributes to the span that are in neither request nor answer."""
         self._attributes.update(attributes)
 
     def goes_to(self, extras: Extras, *, secret: str | None) -> None:
-        """The call goes to another host than was thought; nothing of it was sent before."""
+        """Change the call's host; nothing was sent before."""
         self.extras, self.asked, self._secret, self.sent = extras, extras.asked, secret, 0
 
     def asks_nothing(self) -> None:
-        """The call was redirected to a host that gets nothing on top, so its answer brings nothing on top."""
+        """The call was redirected to an untrusted host, so its answer contains nothing additional."""
         self.asked = NOTHING
 
     def refused(self, status: int) -> None:
-        """The server answered with an error that is handed on to the caller as an answer."""
+        """The server answered with an error, which the caller gets as an answer."""
         if self._open:
             guarded("chat-response", spans.mark_failed, self._open[0], str(status), f"HTTP status {status}")
             self._attributes[semconv.HTTP_STATUS] = status
@@ -143,14 +146,14 @@ class ModelCall:
 def begin(
     api: Api, url: str, body: Mapping[str, Any], *, captured_by: str, secret: str | None
 ) -> tuple[ModelCall, dict[str, str]] | None:
-    """Start a call's span; return it with the headers to add, which are none for a host that nobody named.
+    """Start a call's span; return it with the headers to add, which are none for an untrusted host.
 
-    OpenTelemetry's suppress key is not asked. Other instrumentations set it around the very calls that they record
-    (Logfire's of the openai client does), so that nobody below records them a second time, and exporters set it around
-    their own requests, which are not model calls. Ours are ``silence`` and the user's ``lt.uncaptured()``.
+    OpenTelemetry's suppress key is ignored. Other instrumentations set it around the very calls that they record
+    (Logfire's of the openai client does), to prevent a second recording below them, and exporters set it around their
+    own requests, which are not model calls. Ours are ``silence`` and the user's ``lt.uncaptured()``.
 
     Args:
-        secret: cut out of error messages.
+        secret: removed from error messages.
     """
     started = runtime()
     return None if started is None else _begin(started, api, url, body, captured_by, secret)
@@ -183,7 +186,8 @@ def _begin(
 
 
 def _extras(started: Runtime, api: Api, span: SpanRecord, url: str, body: Mapping[str, Any]) -> Extras:
-    """Return what the host at ``url`` is asked on top, and the headers it gets: nothing for one that nobody named."""
+    """Return what to request additionally from the host at ``url``, and the headers for it: nothing for an untrusted
+    one."""
     trust = started.hosts.trust(url)
     if trust is HostTrust.UNTRUSTED:
         return _NO_EXTRAS
@@ -196,17 +200,17 @@ def _extras(started: Runtime, api: Api, span: SpanRecord, url: str, body: Mappin
         headers.update(_key(started))
     asked = api.wanted(body) if trust is HostTrust.TRUSTED else NOTHING
     if asked:
-        # What we take out of the answer again must be readable on the way.
+        # What we remove from the answer must be decodable here.
         headers["accept-encoding"] = "identity"
     return Extras(trust, headers, asked)
 
 
 def _key(started: Runtime) -> dict[str, str]:
-    """What opens the daemon for a client that was pointed at it with a key of any kind."""
+    """Return the daemon's token for a client that was pointed at it with any key."""
     try:
-        # A daemon that is busy is waited for: without the token the call fails, whose own time limit is longer.
+        # A busy daemon is waited for: without the token the call would fail, and its own timeout is longer.
         token = started.router.access.opened(_BUSY_DAEMON_S)
-    except Exception:  # it is away, or someone else: then the call may fail as it would without us
+    except Exception:  # it is down, or another process: then the call may fail as it would without us
         return {}
     return {} if token is None else {TOKEN_HEADER: token}
 
@@ -214,7 +218,7 @@ def _key(started: Runtime) -> dict[str, str]:
 def readdress(
     started: Runtime, call: ModelCall, url: str, body: Mapping[str, Any], *, secret: str | None
 ) -> dict[str, str]:
-    """A call of which nothing was sent goes elsewhere: correct its span and return the headers to add there."""
+    """Change the destination of a call of which nothing was sent: correct its span and return the headers to add."""
     span = call.open_span
     if span is None:
         return {}
@@ -230,13 +234,13 @@ _current_call: ContextVar[Any] = ContextVar("lightning.carried_call", default=No
 
 
 def current_call() -> ModelCall | None:
-    """The call that an outer hook has begun and whose request goes out now."""
+    """Return the call that an outer hook has begun and whose request is being sent."""
     found = _current_call.get()
     return found if isinstance(found, ModelCall) else None
 
 
 def is_silent() -> bool:
-    """Whether a request that goes out now belongs to a hook further out, which sees it, or is to be left alone."""
+    """Whether the current request belongs to an outer hook, which sees it, or is to be left alone."""
     return _current_call.get() is _SILENT or current().uncaptured
 
 
@@ -256,10 +260,10 @@ class _carrying:
 
 
 def carrying(call: ModelCall) -> Any:
-    """Inside the block, the next HTTP hook takes answers for ``call`` instead of beginning one of its own."""
+    """Inside the block, the next HTTP hook reads answers for ``call`` instead of beginning its own."""
     return _carrying(call)
 
 
 def silence() -> Any:
-    """Inside the block, HTTP hooks further in see nothing."""
+    """Inside the block, inner HTTP hooks ignore requests."""
     return _carrying(_SILENT)

@@ -1,7 +1,7 @@
-"""Chat completions: ``/v1/chat/completions``, of OpenAI and of every server that speaks like it.
+"""Chat completions: ``/v1/chat/completions``, of OpenAI and of every compatible server.
 
-vLLM, asked with ``return_token_ids``, puts the prompt's ids on the answer (on a stream's first chunk) and the sampled
-ids on each choice. Source: OpenAI API reference, vLLM's OpenAI-compatible server.
+With ``return_token_ids``, vLLM puts the prompt's ids on the answer (on a stream's first chunk) and the sampled ids on
+each choice. Source: OpenAI API reference, vLLM's OpenAI-compatible server.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ _logprob_of = itemgetter("logprob")
 
 
 class ChatAnswer(Answer):
+    """A chat completion, whole or streamed."""
+
     def add(self, part: Json) -> None:
         self.identify(part)
         if self.prompt_ids is None:
@@ -42,12 +44,12 @@ def _sampled(logprobs: Any) -> Logprobs:
     if isinstance(logprobs, NumberText):
         return logprobs
     sampled = list(map(_logprob_of, logprobs.get("content") or ()))
-    # A token without a number leaves the choice with fewer numbers than ids: readers see that, none is invented.
+    # A token without a logprob leaves the choice with fewer logprobs than ids: readers notice, and none is invented.
     return sampled if _NUMBERS.issuperset(map(type, sampled)) else [float(one) for one in sampled if one is not None]
 
 
 def _add_message(choice: Choice, said: Json) -> None:
-    """Take a message, or the part of one that a chunk brings."""
+    """Add a message, or a chunk's part of one."""
     if said.get("content"):
         choice.content.append(said["content"])
     reasoning = said.get("reasoning_content") or said.get("reasoning")
@@ -65,6 +67,8 @@ def _add_message(choice: Choice, said: Json) -> None:
 
 
 class ChatCompletions(Api):
+    """The format of chat completions."""
+
     name = "chat_completions"
 
     def fits(self, body: Json) -> bool:

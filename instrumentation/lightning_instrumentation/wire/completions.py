@@ -1,7 +1,7 @@
 """Text completions: ``/v1/completions``. Ids of prompt and sample are on the choices.
 
-A request with several prompts gives choices of several prompts, which one span cannot hold exactly: its ids are left
-out and counted. Source: OpenAI API reference (legacy completions), vLLM's OpenAI-compatible server.
+A request with several prompts returns choices of several prompts, which one span cannot represent exactly: its ids are
+left out and counted. Source: OpenAI API reference (legacy completions), vLLM's OpenAI-compatible server.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from lightning_instrumentation.wire.api import Api, Json, Wanted, blank
 
 
 class CompletionAnswer(Answer):
+    """A text completion, whole or streamed."""
+
     def __init__(self) -> None:
         super().__init__()
         self._several_prompts = False
@@ -54,6 +56,8 @@ class CompletionAnswer(Answer):
 
 
 class Completions(Api):
+    """The format of text completions."""
+
     name = "completions"
     operation = semconv.TEXT_COMPLETION
 
@@ -61,7 +65,7 @@ class Completions(Api):
         return isinstance(body.get("prompt"), str | list) and isinstance(body.get("model"), str)
 
     def wanted(self, body: Json) -> Wanted:
-        # With ``echo`` the log-probabilities would be the prompt's too, and cost a pass of their own.
+        # With ``echo``, the logprobs would include the prompt's, and cost an additional pass.
         return Wanted(
             token_ids="return_token_ids" not in body, logprobs="logprobs" not in body and not body.get("echo")
         )
@@ -69,7 +73,7 @@ class Completions(Api):
     def additions(self, wanted: Wanted) -> dict[str, Any]:
         return {
             **({"return_token_ids": True} if wanted.token_ids else {}),
-            # Zero alternatives: the sampled token's own log-probability alone.
+            # Zero alternatives: only the sampled token's own logprob.
             **({"logprobs": 0} if wanted.logprobs else {}),
         }
 

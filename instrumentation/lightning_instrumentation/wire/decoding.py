@@ -1,4 +1,4 @@
-"""Reads the bytes of an answer for ourselves: undoes ``Content-Encoding`` and reads JSON. The caller does so again."""
+"""Decodes an answer's bytes for our own use: ``Content-Encoding`` and JSON. The caller does so again."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 import orjson
 
 _LONG = 19
-"""Digits of the shortest whole number that may not fit into 64 bits."""
+"""Digits of the shortest integer that may exceed 64 bits."""
 _ZEROS = b"0" * _LONG
 _DIGITS_AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
 
 
 def read_json(data: bytes) -> Any:
-    """As ``json.loads``, to the type and the last bit, in a third of its time.
+    """Like ``json.loads``, to the type and the last bit, in a third of its time.
 
-    What orjson refuses (NaN, half of a surrogate pair, a number beyond a float, bytes that are not UTF-8) and what it
-    would round (a whole number beyond 64 bits) is read by ``json``.
+    What orjson refuses (NaN, half of a surrogate pair, a number beyond a float, bytes that are not UTF-8) or would
+    round (an integer beyond 64 bits) is parsed by ``json``.
 
     Raises:
         ValueError: it is not JSON.
@@ -34,7 +34,7 @@ def read_json(data: bytes) -> Any:
 
 
 def _has_long_integer(data: bytes) -> bool:
-    """Whether there may be one; digits behind a point are none."""
+    """Whether there may be one; digits after a decimal point do not count."""
     plain = data.translate(_DIGITS_AS_ZEROS)
     found = plain.find(_ZEROS)
     while found > 0 and plain[found - 1] == ord("."):
@@ -43,7 +43,7 @@ def _has_long_integer(data: bytes) -> bool:
 
 
 def decoder(encoding: str | None) -> Callable[[bytes], bytes] | None:
-    """Return a function that decodes piece by piece, None where this process cannot.
+    """Return an incremental decoder; None if this process has none.
 
     Decoders beyond the standard library are those that the HTTP client itself has loaded.
     """

@@ -1,10 +1,10 @@
-"""Cuts token ids and log-probabilities out of a whole answer, whose text is mostly these.
+"""Cuts token ids and logprobs out of a whole answer, most of whose text they are.
 
-Reading all of it as JSON would cost more than recording the call. So the long values are found in the bytes, and
-``null`` stands in their place: the rest is what the caller shall get. The numbers are not read here at all, their text
-goes on the span. Exact, or not done at all: a quote that is not escaped, a name, a quote and a colon are a key wherever
-they stand in valid JSON, and what was cut out must be as many values as the rest has places for. Whatever looks
-different is left to those who read everything.
+Parsing all of it as JSON would cost more than recording the call. So the long values are located in the bytes and
+replaced by ``null``: the rest is what the caller gets. The numbers are not parsed here at all; their text goes on the
+span. The result is exact, or this is not used: an unescaped quote, a name, a quote, and a colon are a key wherever they
+occur in valid JSON, and there must be as many values as the rest has places for. Anything that looks different is left
+to the full parser.
 
 Source: vLLM's OpenAI-compatible server (``return_token_ids``); OpenAI API reference (``logprobs`` of a chat choice).
 """
@@ -20,23 +20,25 @@ from lightning_instrumentation.wire.decoding import read_json
 _KEY = re.compile(rb'"(prompt_token_ids|token_ids|logprobs)"\s*:\s*')
 _LOGPROBS = re.compile(rb'\{"content":( ?)\[(\{"token":|\])')
 _TAIL = re.compile(rb'(?:, ?"refusal": ?null)?\}')
-# The end of the key: in an entry a quote is met eight times, a "g" twice.
+# The end of the key: an entry has eight quotes, but only two "g".
 _NUMBERS = re.compile(rb'gprob": ?([^ ,][^,]*),')
 _IN_IDS = b"0123456789, "
 _IN_LOGPROBS = b"0123456789.eE+-, "
 
 
 class FastExtract(NamedTuple):
+    """An answer and the values cut out of it."""
+
     part: dict[str, Any]
     """With ids and logprobs, as text."""
     document: dict[str, Any]
     """With None in their places."""
     text: bytes
-    """Of the document, as it came but for these."""
+    """The document's text, unchanged except for these."""
 
 
 def fast_extract(data: bytes) -> FastExtract | None:
-    """Return None for an answer of another form: it has to be read as a whole."""
+    """Return None for an answer of another form, which must be parsed as a whole."""
     try:
         text, values = _cut(data)
         document = read_json(text)
@@ -47,14 +49,14 @@ def fast_extract(data: bytes) -> FastExtract | None:
 
 
 def _cut(data: bytes) -> tuple[bytes, dict[str, list[Any]]]:
-    """Raises ValueError: a value that is not what it should be."""
+    """Cut the values out. Raises ValueError: a value has an unexpected form."""
     kept: list[bytes] = []
     values: dict[str, list[Any]] = {}
     copied = 0
     position = 0
     while (key := _KEY.search(data, position)) is not None:
         position = start = key.end()
-        if data[key.start() - 1 : key.start()] == b"\\":  # inside of a string
+        if data[key.start() - 1 : key.start()] == b"\\":  # inside a string
             continue
         name = key[1].decode()
         end, value = _value(name, data, start)
@@ -65,14 +67,15 @@ def _cut(data: bytes) -> tuple[bytes, dict[str, list[Any]]]:
 
 
 def _value(name: str, data: bytes, start: int) -> tuple[int, Any]:
-    """Return where a value ends, and the value."""
+    """Return a value and its end."""
     if data.startswith(b"null", start):
         return start + 4, None
     return _logprobs(data, start) if name == "logprobs" else _ids(data, start)
 
 
 def _ids(data: bytes, start: int) -> tuple[int, NumberText | list[int]]:
-    """They end at the first bracket. All between belongs to them: digits, commas and spaces, a digit first and last."""
+    """Return ids and their end, the first bracket. In between are only digits, commas, and spaces, a digit first and
+    last."""
     end = data.find(b"]", start) + 1
     ids = data[start + 1 : end - 1]
     if not data.startswith(b"[", start) or end == 0 or ids.translate(None, _IN_IDS):
@@ -85,10 +88,10 @@ def _ids(data: bytes, start: int) -> tuple[int, NumberText | list[int]]:
 
 
 def _logprobs(data: bytes, start: int) -> tuple[int, NumberText | None]:
-    """Return where the logprobs of a chat choice without alternatives, which is what we ask for, end, and the numbers.
+    """Return the logprobs of a chat choice without alternatives, which is what we ask for, and their end.
 
-    They end with the first entry after which a bracket closes. All between belongs to them, since there is no other
-    content in it; that none of the numbers is an alternative's is known when there are as many as sampled ids.
+    They end with the first entry followed by a closing bracket. Everything in between belongs to them, because there is
+    no other content; that none of the numbers is an alternative's is certain if there are as many as sampled ids.
     """
     begun = _LOGPROBS.match(data, start)
     if begun is None:
@@ -111,7 +114,7 @@ def _logprobs(data: bytes, start: int) -> tuple[int, NumberText | None]:
 
 
 def _with_values(document: Any, values: dict[str, list[Any]]) -> dict[str, Any] | None:
-    """Return the document with values in their places, in the order of both; None where these are not as many."""
+    """Return the document with the values in their places, in the order of both; None if the numbers differ."""
     if not isinstance(document, dict) or not isinstance(document.get("choices"), list):
         return None
     choices = [dict(choice) for choice in document["choices"] if isinstance(choice, dict)]
@@ -119,7 +122,7 @@ def _with_values(document: Any, values: dict[str, list[Any]]) -> dict[str, Any] 
     for name, found in values.items():
         places = [choice for choice in choices if name in choice]
         if name in part:
-            if places:  # which of them came first is not known
+            if places:  # their order is unknown
                 return None
             places = [part]
         if len(places) != len(found):
@@ -130,7 +133,7 @@ def _with_values(document: Any, values: dict[str, list[Any]]) -> dict[str, Any] 
 
 
 def _pairs(choice: dict[str, Any]) -> bool:
-    """Whether there are as many logprobs as sampled ids, where there are any."""
+    """Whether there are as many logprobs as sampled ids, if there are any."""
     ids, logprobs = choice.get("token_ids"), choice.get("logprobs")
     if not isinstance(logprobs, NumberText):
         return True

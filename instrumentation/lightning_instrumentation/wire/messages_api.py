@@ -1,6 +1,6 @@
 """Anthropic's Messages API: ``/v1/messages``, whole and as server-sent events.
 
-No server returns token ids in this format, so none are asked for. Source: Anthropic API reference, Messages.
+No server returns token ids in this format, so none are requested. Source: Anthropic API reference, Messages.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from lightning_instrumentation.wire.api import Api, Json
 
 
 class MessagesAnswer(Answer):
+    """A message of Anthropic's API, whole or streamed."""
+
     def add(self, part: Json) -> None:
         kind = part.get("type")
         if kind == "message_start":
@@ -38,7 +40,7 @@ class MessagesAnswer(Answer):
         self._add_usage(message.get("usage") or {})
 
     def _add_usage(self, usage: Json) -> None:
-        # Tokens read from and written to the cache are part of the prompt and are counted apart on the wire.
+        # Tokens read from and written to the cache are part of the prompt but counted separately on the wire.
         read = [usage.get(f"{kind}input_tokens") for kind in ("", "cache_read_", "cache_creation_")]
         if read[0] is not None:
             self.input_tokens = sum(count or 0 for count in read)
@@ -47,7 +49,7 @@ class MessagesAnswer(Answer):
 
 
 def _add_block(choice: Choice, index: int, block: Json, *, no_input: str = "") -> None:
-    """Args: no_input: what an empty input means; in a stream its text is still to come."""
+    """Add a block. ``no_input``: what an empty input means; in a stream its text is still to come."""
     kind = block.get("type")
     if kind == "text":
         choice.content.append(block.get("text") or "")
@@ -70,6 +72,8 @@ def _add_delta(choice: Choice, index: int, delta: Json) -> None:
 
 
 class Messages(Api):
+    """The format of Anthropic's messages."""
+
     name = "messages"
     provider = "anthropic"
 
@@ -93,7 +97,7 @@ class Messages(Api):
 
 
 def _split(message: Json) -> list[dict[str, Any]]:
-    """A message whose tool results become messages of the tool, which they are in every other format."""
+    """Split a message: its tool results become messages of the tool, as in every other format."""
     content = message.get("content")
     if not isinstance(content, list):
         return [{"role": message.get("role"), "parts": content_parts(content)}]

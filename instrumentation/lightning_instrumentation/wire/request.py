@@ -1,4 +1,4 @@
-"""What a request asks, as span attributes. No header, key or query is ever recorded."""
+"""A request as span attributes. No header, key, or query is ever recorded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_TOKENS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 
 
 def attributes(api: Api, body: Mapping[str, Any], *, capture_content: bool, limit_bytes: int) -> dict[str, Any]:
-    """Return what this request asks.
+    """Return the request's attributes.
 
     Args:
         limit_bytes: messages or tools whose JSON is longer are left out and counted.
@@ -38,7 +38,7 @@ def attributes(api: Api, body: Mapping[str, Any], *, capture_content: bool, limi
 
 
 def shared(api: Api, url: str, body: Mapping[str, Any], *, captured_by: str) -> Mapping[str, Any]:
-    """Return what the calls of a program to one model have in common: the same object for all of them."""
+    """Return the attributes that a program's calls to one model have in common: the same object for all of them."""
     return _shared(api, captured_by, url, api.model(url, body))
 
 
@@ -54,7 +54,7 @@ def _shared(api: Api, captured_by: str, url: str, model: str) -> Mapping[str, An
 
 
 def place(api: Api, url: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Where a call goes and to which model there."""
+    """Return a call's host and the model there."""
     return _place(url, api.model(url, body))
 
 

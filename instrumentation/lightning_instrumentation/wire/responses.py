@@ -1,8 +1,8 @@
 """The Responses API: ``/v1/responses``.
 
-vLLM, asked with ``enable_response_messages``, returns the rendered prompt and the sampled text with their exact token
-ids, in a stream on its last event. Log-probabilities are not asked for: servers refuse the whole request where the
-model's format does not support them. Source: OpenAI API reference, vLLM's ``ResponsesRequest``.
+With ``enable_response_messages``, vLLM returns the rendered prompt and the sampled text with their exact token ids, in
+a stream on its last event. Logprobs are not requested: servers refuse the whole request if the model's format does not
+support them. Source: OpenAI API reference, vLLM's ``ResponsesRequest``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ResponsesAnswer(Answer):
     def __init__(self) -> None:
         super().__init__()
         self._partial = Choice()
-        """What a stream has brought so far; the last event brings all of it again."""
+        """The stream's content so far; the last event repeats all of it."""
 
     def add(self, part: Json) -> None:
         kind = part.get("type")
@@ -86,7 +86,7 @@ def _add_tool_call(choice: Choice, position: int, item: Json) -> None:
 
 
 def _finish_reason(response: Json, choice: Choice) -> str | None:
-    """The API names none; these are the words of chat completions for the same thing."""
+    """Return the finish reason in the terms of chat completions; this API has none."""
     status = response.get("status")
     if status == "completed":
         return "tool_calls" if choice.tool_calls else "stop"
@@ -97,7 +97,8 @@ def _finish_reason(response: Json, choice: Choice) -> str | None:
 
 
 def _only_tokens(messages: Any) -> list[int] | None:
-    """The ids of the one raw message; several (a turn with a server's own tools) are not a single prompt and sample."""
+    """Return the ids of the single raw message; several (a turn with a server's own tools) are not one prompt and
+    sample."""
     if isinstance(messages, list) and len(messages) == 1 and isinstance(messages[0], dict):
         tokens = messages[0].get("tokens")
         return tokens if isinstance(tokens, list) else None
@@ -105,6 +106,8 @@ def _only_tokens(messages: Any) -> list[int] | None:
 
 
 class Responses(Api):
+    """The format of the Responses API."""
+
     name = "responses"
 
     def fits(self, body: Json) -> bool:

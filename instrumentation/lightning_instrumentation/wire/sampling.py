@@ -1,7 +1,7 @@
-"""What a request asks of the sampler, as span attributes, whichever API it speaks.
+"""A request's sampling parameters as span attributes, for every API.
 
-Everything that changes what tokens are drawn from has an attribute, so that a reader of the span can compute the same
-distribution or say why not. Long values and users' texts (a schema, bad words) are named by their hash.
+Every parameter that changes the sampling distribution has an attribute, so that a reader of the span can compute the
+same distribution or say why not. Long values and users' texts (a schema, bad words) are represented by their hash.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MOST_CHARACTERS = 1 << 16
 
 
 def sampling(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes for what the body asks; a value of a wrong type is the server's to refuse, and left out."""
+    """Return the attributes for a body; values of a wrong type are for the server to refuse, and left out."""
     read: dict[str, Any] = {}
     if _OTHERS.isdisjoint(body):
         return read
@@ -91,7 +91,7 @@ def _add_form(read: dict[str, Any], body: Mapping[str, Any]) -> None:
 
 
 def _form(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what chat completions call ``response_format``, from where each API has it."""
+    """Return the equivalent of ``response_format`` in chat completions, from its place in each API."""
     for outer, inner in (("response_format", None), ("text", "format"), ("output_config", "format")):
         form = body.get(outer)
         if inner is not None:
@@ -103,7 +103,7 @@ def _form(body: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _add_tool_choice(read: dict[str, Any], choice: Any) -> None:
     kind = choice.get("type") if isinstance(choice, Mapping) else choice
-    if kind in ("required", "any"):  # Anthropic's word
+    if kind in ("required", "any"):  # Anthropic's term
         read[semconv.REQUEST_TOOL_CHOICE] = "required"
     elif isinstance(choice, Mapping) and kind not in ("auto", "none"):
         read[semconv.REQUEST_TOOL_CHOICE] = "named"

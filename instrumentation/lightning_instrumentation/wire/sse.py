@@ -1,4 +1,4 @@
-"""Events out of a stream of bytes, however it was cut.
+"""Splits a stream of bytes into events, however it is chunked.
 
 Server-sent events (source: WHATWG HTML, "Server-sent events"), lines of JSON, and Amazon's event stream (source:
 ``application/vnd.amazon.eventstream``, AWS documentation "Event stream encoding").
@@ -14,7 +14,7 @@ _LONGEST_END = 4
 
 
 class EventSplitter:
-    """Server-sent events, each as it was sent; the gateway reads the engine's answers with it too."""
+    """Server-sent events, byte for byte; the gateway reads the engine's answers with it too."""
 
     data_of: Callable[[bytes], bytes]
 
@@ -24,13 +24,13 @@ class EventSplitter:
 
     @property
     def waiting(self) -> int:
-        """Bytes of an event whose end has not come."""
+        """Return the bytes of the incomplete event."""
         return len(self._held)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the events that are complete now, each with the blank line that ends it.
+        """Return the events that are now complete, each with the blank line that ends it.
 
-        An event may be megabytes long and come in thousands of pieces: no byte is searched or copied twice.
+        An event may be megabytes long and arrive in thousands of pieces: no byte is searched or copied twice.
         """
         held = self._held
         search_from = max(0, len(held) - _LONGEST_END + 1)
@@ -44,7 +44,7 @@ class EventSplitter:
         return events
 
     def finish(self) -> bytes:
-        """Return and forget what has no end."""
+        """Return and drop the incomplete event."""
         rest = bytes(self._held)
         self._held.clear()
         return rest
@@ -59,7 +59,7 @@ def data_of(event: bytes) -> bytes:
 
 
 def with_data(event: bytes, data: bytes) -> bytes:
-    """Return the event with other data (of one line) and everything else as it was."""
+    """Return the event with other data (one line) and everything else unchanged."""
     lines = event.splitlines(keepends=True)
     first = next(number for number, line in enumerate(lines) if line.startswith(b"data:"))
     ending = lines[first][len(lines[first].rstrip(b"\r\n")) :]
@@ -84,7 +84,7 @@ class LineSplitter(EventSplitter):
 
 
 _PRELUDE, _CHECKSUM = 12, 4
-"""Bytes: length of all, length of the headers and a checksum; and the checksum at the end."""
+"""Bytes: total length, headers' length, and a checksum; and the checksum at the end."""
 
 
 class AmazonSplitter(EventSplitter):

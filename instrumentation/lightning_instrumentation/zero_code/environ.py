@@ -1,4 +1,4 @@
-"""What the launcher tells the interpreters below it: environment variables, the one thing that every child inherits."""
+"""The launcher's settings for the interpreters below it, as environment variables, which every child inherits."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 
 SITE = Path(__file__).parent / "site"
 BEGUN = "LIGHTNING_RUN_BEGUN"
-"""Set for whatever the process that has begun the rollout starts."""
+"""Set for the children of the process that has begun the rollout."""
 _RUN = "LIGHTNING_RUN"
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramRollout:
-    """The rollout that a whole program run is."""
+    """The rollout that covers a whole program run."""
 
     pid: int
-    """The process that begins and ends it; every other one below only belongs to it."""
+    """The process that begins and ends it; all others below only belong to it."""
     task_id: str
     rollout_id: str
     attempt_id: str
@@ -36,6 +36,7 @@ def with_site(pythonpath: str | None) -> str:
 
 
 def write_rollout(environment: dict[str, str], rollout: ProgramRollout | None) -> None:
+    """Set or remove the variable that carries the rollout."""
     for name in (_RUN, BEGUN):
         environment.pop(name, None)
     if rollout is not None:
@@ -43,6 +44,6 @@ def write_rollout(environment: dict[str, str], rollout: ProgramRollout | None) -
 
 
 def read_rollout(environment: Mapping[str, str]) -> ProgramRollout | None:
-    """Raises ValueError or TypeError: someone else has written the variable."""
+    """Return the rollout. Raises ValueError or TypeError: the variable was written by another program."""
     text = environment.get(_RUN)
     return ProgramRollout(**json.loads(text)) if text else None

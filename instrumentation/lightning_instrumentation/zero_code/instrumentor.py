@@ -1,7 +1,7 @@
-"""``opentelemetry-instrument python agent.py`` captures with us too, where ``LIGHTNING_ENDPOINT`` names a daemon.
+"""``opentelemetry-instrument python agent.py`` also captures with us, if ``LIGHTNING_ENDPOINT`` names a daemon.
 
-An instrumentor and not a distro: OpenTelemetry takes the first distro and configurator that it finds, so one of ours
-would push the user's own aside. It does nothing unless asked to: being installed is not being asked.
+An instrumentor and not a distro: OpenTelemetry uses the first distro and configurator that it finds, so one of ours
+would displace the user's own. It does nothing unless configured: being installed is not enough.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from lightning_instrumentation.hooks import registry
 
 
 class LightningInstrumentor:
-    """An instrumentor as OpenTelemetry's ``BaseInstrumentor`` describes one: the entry point of this package.
+    """An instrumentor with the interface of OpenTelemetry's ``BaseInstrumentor``: the entry point of this package.
 
-    Without that class: the package that brings it is none of ours.
+    It does not derive from that class, whose package is not a dependency of ours.
     """
 
     def instrumentation_dependencies(self) -> Collection[str]:
-        """None: each hook waits for the package that it belongs to."""
+        """Return none: each hook waits for its own package."""
         return ()
 
     @property
@@ -28,10 +28,10 @@ class LightningInstrumentor:
         return registry.is_active()
 
     def instrument(self, **options: Any) -> None:
-        """Capture model calls from here on, where ``LIGHTNING_ENDPOINT`` names a daemon; options are ignored."""
+        """Start capturing model calls, if ``LIGHTNING_ENDPOINT`` names a daemon; options are ignored."""
         if os.environ.get("LIGHTNING_ENDPOINT"):
             registry.install_hooks()
 
     def uninstrument(self, **options: Any) -> None:
-        """Put back every function that was wrapped; calls that are under way are recorded to their end."""
+        """Restore every wrapped function; calls in progress are recorded to their end."""
         registry.remove_hooks()

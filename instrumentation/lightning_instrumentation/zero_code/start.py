@@ -1,4 +1,4 @@
-"""What happens at the start of every interpreter below ``lightning-trainer run``: hooks, and the program's rollout."""
+"""Runs at the start of every interpreter below ``lightning-trainer run``: hooks, and the program's rollout."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from lightning_instrumentation.zero_code.environ import BEGUN, ProgramRollout, r
 
 
 def start() -> None:
+    """Install the hooks and join the program's rollout; never raises."""
     install_hooks()
     guarded("program-rollout", _join_rollout)
 
@@ -41,13 +42,13 @@ def _join_rollout() -> None:
     )
     os.environ[BEGUN] = "1"
     rollout.__enter__()
-    # Exit handlers run last in, first out: the program's own come before this one, the delivery after it.
+    # Exit handlers run last in, first out: the program's own run before this one, and delivery after it.
     atexit.register(_end, rollout, program)
 
 
 def _end(rollout: Rollout, program: ProgramRollout) -> None:
     if os.getpid() != program.pid:
-        return  # a forked child that ends in good order: the rollout is its parent's
-    # What ended the program, where it was an exception that nobody caught; `sys.exit` leaves nothing here.
+        return  # a forked child that ends cleanly: the rollout is its parent's
+    # The uncaught exception that ended the program, if any; `sys.exit` leaves nothing here.
     error = getattr(sys, "last_value", None)
     rollout.__exit__(type(error) if error is not None else None, error, None)

@@ -13,9 +13,9 @@ commands = typer.Typer()
 @commands.command()
 def versions(
     config: Annotated[Path, typer.Option(help="The configuration file.")] = Path("lightning.toml"),
-    policy: Annotated[str | None, typer.Option(help="The policy, where there are several.")] = None,
-    limit: Annotated[int, typer.Option(help="The newest so many.", min=1)] = 100,
-    before: Annotated[int | None, typer.Option(help="Of those before this version.", min=1)] = None,
+    policy: Annotated[str | None, typer.Option(help="The policy, if there are several.")] = None,
+    limit: Annotated[int, typer.Option(help="Show this many of the newest.", min=1)] = 100,
+    before: Annotated[int | None, typer.Option(help="Show versions before this one.", min=1)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """List a policy's versions: parent, reward, held-out score, and whether each is served, stored or gone."""
@@ -28,7 +28,7 @@ def versions(
 @commands.command()
 def rollback(
     version: Annotated[str, typer.Argument(help="12, v12, POLICY@v12, or best (by held-out score).")],
-    policy: Annotated[str | None, typer.Option(help="The policy, where there are several.")] = None,
+    policy: Annotated[str | None, typer.Option(help="The policy, if there are several.")] = None,
     config: Annotated[Path, typer.Option(help="The configuration file.")] = Path("lightning.toml"),
 ) -> None:
     """Serve an earlier version again and train on from it; works with the daemon running or stopped."""
@@ -41,7 +41,7 @@ def rollback(
 @commands.command()
 def promote(
     version: Annotated[str, typer.Argument(help="12, v12, POLICY@v12, or best (by held-out score).")],
-    policy: Annotated[str | None, typer.Option(help="The policy, where there are several.")] = None,
+    policy: Annotated[str | None, typer.Option(help="The policy, if there are several.")] = None,
     config: Annotated[Path, typer.Option(help="The configuration file.")] = Path("lightning.toml"),
 ) -> None:
     """Serve a version that a guard, its canary or the proof held back, once trainer and engine agree on it."""
@@ -55,13 +55,13 @@ def promote(
 def drop(
     name: Annotated[str, typer.Argument(help="Id of a rollout, attempt or group; or a step: 12, or POLICY@12.")],
     kind: Annotated[
-        str | None, typer.Option(help="Where it names several things.", metavar="rollout|group|step")
+        str | None, typer.Option(help="What the name refers to, if ambiguous.", metavar="rollout|group|step")
     ] = None,
-    reason: Annotated[str, typer.Option(help="Why; `explain` says it.")] = "someone dropped it",
-    policy: Annotated[str | None, typer.Option(help="Whose step it is, where there are several policies.")] = None,
+    reason: Annotated[str, typer.Option(help="The reason, shown by `explain`.")] = "someone dropped it",
+    policy: Annotated[str | None, typer.Option(help="The step's policy, if there are several.")] = None,
     config: Configuration = None,
 ) -> None:
-    """Take a rollout, a group or a recorded step out of what will be trained; with the daemon running or stopped."""
+    """Take a rollout, a group or a recorded step out of training; with the daemon running or stopped."""
     with one_sentence():
         from lightning_trainer.cli.daemon.drop import drop as run
         from lightning_trainer.store.worklist.drops import Kind
@@ -71,11 +71,11 @@ def drop(
 
 @commands.command()
 def pause(
-    policy: Annotated[str | None, typer.Option(help="The policy, where there are several.")] = None,
-    reason: Annotated[str, typer.Option(help="Why; `status` and the dashboard say it.")] = "someone paused it",
+    policy: Annotated[str | None, typer.Option(help="The policy, if there are several.")] = None,
+    reason: Annotated[str, typer.Option(help="The reason, shown by `status` and the dashboard.")] = "someone paused it",
     config: Configuration = None,
 ) -> None:
-    """Let training rest after the present step, over restarts as well, until `resume`; serving and capture go on."""
+    """Pause training after the current step, across restarts, until `resume`; serving and capture continue."""
     with one_sentence():
         from lightning_trainer.cli.daemon.acting import pause as run
 
@@ -84,10 +84,10 @@ def pause(
 
 @commands.command()
 def resume(
-    policy: Annotated[str | None, typer.Option(help="The policy, where there are several.")] = None,
+    policy: Annotated[str | None, typer.Option(help="The policy, if there are several.")] = None,
     config: Configuration = None,
 ) -> None:
-    """Let training go on that `pause` has stopped; with the daemon running or stopped."""
+    """Resume training after `pause`; with the daemon running or stopped."""
     with one_sentence():
         from lightning_trainer.cli.daemon.acting import resume as run
 
@@ -97,11 +97,11 @@ def resume(
 @commands.command()
 def label(
     rollout: Annotated[str, typer.Argument(help="Id of a rollout.")],
-    reward: Annotated[float | None, typer.Option(help="What a person gives it; the newest of a name counts.")] = None,
-    name: Annotated[str, typer.Option(help="Of the reward.")] = "reward",
-    note: Annotated[str | None, typer.Option(help="Why, or anything worth knowing.")] = None,
-    attempt: Annotated[str | None, typer.Option(help="Id of an attempt; else the rollout's last.")] = None,
-    by: Annotated[str | None, typer.Option(help="Who says so.")] = None,
+    reward: Annotated[float | None, typer.Option(help="The reward; the newest of a name counts.")] = None,
+    name: Annotated[str, typer.Option(help="Name of the reward.")] = "reward",
+    note: Annotated[str | None, typer.Option(help="A note, such as the reason.")] = None,
+    attempt: Annotated[str | None, typer.Option(help="Id of an attempt; default: the rollout's last.")] = None,
+    by: Annotated[str | None, typer.Option(help="Who gives it.")] = None,
     config: Configuration = None,
 ) -> None:
     """Give a rollout a reward or a note by hand; with the daemon running or stopped."""
@@ -114,15 +114,15 @@ def label(
 @commands.command()
 def ui(
     state_dir: Annotated[
-        Path | None, typer.Option(help="The daemon's folder, where no configuration names it.")
+        Path | None, typer.Option(help="The daemon's state folder, if there is no configuration.")
     ] = None,
-    port: Annotated[int, typer.Option(help="0 takes a free one.", min=0, max=65535)] = 8322,
+    port: Annotated[int, typer.Option(help="The port; 0 picks a free one.", min=0, max=65535)] = 8322,
     beside: Annotated[
-        list[Path] | None, typer.Option(help="State folder of another run, for its curves; can be repeated.")
+        list[Path] | None, typer.Option(help="State folder of another run, to overlay its curves; repeatable.")
     ] = None,
     config: Configuration = None,
 ) -> None:
-    """Show a stopped run in the browser, read only; of a running daemon, say where its dashboard is."""
+    """Show a stopped run in the browser, read-only; for a running daemon, print its dashboard's address."""
     with one_sentence():
         from lightning_trainer.cli.daemon.ui import ui as run
 
@@ -134,7 +134,7 @@ def feedback(
     config: Configuration = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Show what people and systems said of answers: what counts, what waits, and how far each source is believed."""
+    """Show feedback on answers: how much counts, how much waits, and how far each source is trusted."""
     with one_sentence():
         from lightning_trainer.cli.daemon.feedback import feedback as run
 
@@ -147,7 +147,7 @@ def forget(
     rollout: Annotated[str | None, typer.Option(help="Erase everything of this rollout or attempt.")] = None,
     config: Configuration = None,
 ) -> None:
-    """Erase a source's feedback or a rollout; says which versions were trained with it. With a daemon or without."""
+    """Erase a source's feedback or a rollout, and list the versions trained with it; with or without a daemon."""
     with one_sentence():
         from lightning_trainer.cli.daemon.feedback import forget as run
 

@@ -14,11 +14,11 @@ commands = typer.Typer()
 @commands.command()
 def serve(
     config: Annotated[
-        Path | None, typer.Option(help="The configuration file; lightning.toml where it is there.")
+        Path | None, typer.Option(help="The configuration file; default: lightning.toml, if it exists.")
     ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more details.")] = False,
 ) -> None:
-    """Run the daemon: gateway, ingest, store, trainer and engine; without a policy it records. Ctrl-C stops all."""
+    """Run the daemon: gateway, ingest, store, trainer and engine; without a policy it only records. Ctrl-C stops it."""
     from lightning_trainer.cli.daemon.serve import exit_status
 
     with one_sentence(exit_status):
@@ -29,19 +29,17 @@ def serve(
 
 @commands.command()
 def plan(
-    model: Annotated[
-        list[str], typer.Option(help="A Hugging Face id, a folder, or a config.json; several are planned one by one.")
-    ],
+    model: Annotated[list[str], typer.Option(help="A Hugging Face id, a folder, or a config.json; repeatable.")],
     hardware: Annotated[
         list[str],
-        typer.Option(help="GPUs x memory: 1x80GB, 8x80GB; nodes before them: 2x8x80GB; auto: this machine's."),
+        typer.Option(help="GPUs x memory: 1x80GB, 8x80GB; with nodes: 2x8x80GB; auto: this machine."),
     ],
-    lora_rank: Annotated[int, typer.Option(help="Of the adapter that is planned as well.", min=1, max=512)] = 16,
-    max_model_len: Annotated[int, typer.Option(help="Tokens of the longest sequence.", min=16)] = 4096,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
-    table: Annotated[bool, typer.Option("--table", help="As a table in Markdown, a row for each.")] = False,
+    lora_rank: Annotated[int, typer.Option(help="Rank of the LoRA adapter to plan.", min=1, max=512)] = 16,
+    max_model_len: Annotated[int, typer.Option(help="Length of the longest sequence, in tokens.", min=16)] = 4096,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    table: Annotated[bool, typer.Option("--table", help="Print a Markdown table.")] = False,
 ) -> None:
-    """Say what a model needs on some hardware, from its config.json alone, and which settings fit."""
+    """Show what a model needs on some hardware, and which settings fit, from its config.json alone."""
     with one_sentence():
         from lightning_trainer.cli.plan import plan as show
 
@@ -54,7 +52,7 @@ def plan(
 def doctor(
     config: Annotated[Path | None, typer.Option(help="Also check what this configuration needs.")] = None,
 ) -> None:
-    """Check interpreter, packages, cores, memory, ports and model; every failure says how to mend it."""
+    """Check interpreter, packages, cores, memory, ports and model; every failure says how to fix it."""
     with one_sentence():
         from lightning_trainer.cli.doctor import doctor as run
 
@@ -64,10 +62,10 @@ def doctor(
 @commands.command()
 def status(
     config: Annotated[
-        Path | None, typer.Option(help="The configuration file; lightning.toml where it is there.")
+        Path | None, typer.Option(help="The configuration file; default: lightning.toml, if it exists.")
     ] = None,
-    policy: Annotated[str | None, typer.Option(help="Only this one.")] = None,
-    watch: Annotated[float | None, typer.Option(help="Look again every so many seconds.", min=0.2)] = None,
+    policy: Annotated[str | None, typer.Option(help="Show only this policy.")] = None,
+    watch: Annotated[float | None, typer.Option(help="Refresh every so many seconds.", min=0.2)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Show what the running daemon is doing: each policy's phase, served version, newest steps and warnings."""
@@ -80,14 +78,14 @@ def status(
 @commands.command()
 def health(
     config: Annotated[
-        Path | None, typer.Option(help="The configuration file; lightning.toml where it is there.")
+        Path | None, typer.Option(help="The configuration file; default: lightning.toml, if it exists.")
     ] = None,
     ready: Annotated[
-        bool, typer.Option("--ready", help="Also ask whether every engine and training loop works.")
+        bool, typer.Option("--ready", help="Also check that every engine and training loop works.")
     ] = False,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for the answer.", min=0.1)] = 10.0,
 ) -> None:
-    """Say whether the daemon answers: exit status 0, else 1 and why; for the checks of containers and supervisors."""
+    """Check whether the daemon answers: exit status 0, else 1 with the reason; for container and supervisor probes."""
     with one_sentence():
         from lightning_trainer.cli.daemon.running_daemon import health as run
 
@@ -97,7 +95,7 @@ def health(
 @commands.command()
 def token(
     config: Annotated[
-        Path | None, typer.Option(help="The configuration file; lightning.toml where it is there.")
+        Path | None, typer.Option(help="The configuration file; default: lightning.toml, if it exists.")
     ] = None,
 ) -> None:
     """Print the daemon's token, for curl and other languages: OPENAI_API_KEY=$(lightning-trainer token)."""

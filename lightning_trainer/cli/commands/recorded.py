@@ -14,14 +14,14 @@ commands = typer.Typer()
 @commands.command()
 def agents(
     state_dir: Annotated[
-        Path | None, typer.Option(help="The daemon's folder, where no configuration names it.")
+        Path | None, typer.Option(help="The daemon's state folder, if there is no configuration.")
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="The configuration: it says which policy claims whom.")] = None,
-    newest: Annotated[int, typer.Option(help="Only of the newest so many spans.", min=1)] = 20_000,
-    everything: Annotated[bool, typer.Option("--all", help="Of all spans, however long that takes.")] = False,
+    config: Annotated[Path | None, typer.Option(help="The configuration, for the policies that claim agents.")] = None,
+    newest: Annotated[int, typer.Option(help="Read only this many of the newest spans.", min=1)] = 20_000,
+    everything: Annotated[bool, typer.Option("--all", help="Read all spans, however long that takes.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Show every agent that was seen: calls, tokens, tools, who claims it, and what was not captured."""
+    """Show every agent that was seen: calls, tokens, tools, the policy that claims it, and what was not captured."""
     with one_sentence():
         from lightning_trainer.cli.recorded.agents import agents as run
 
@@ -33,36 +33,42 @@ def build(
     out: Annotated[Path, typer.Option(help="The file to write: *.parquet, *.jsonl, or any name with --format.")],
     spans: Annotated[
         list[Path] | None,
-        typer.Option(help="OTLP JSON lines (.gz too), or a daemon's folder; the configuration's when absent."),
+        typer.Option(
+            help="OTLP JSON lines (or .gz), or a daemon's state folder; repeatable; default: the configuration's."
+        ),
     ] = None,
     calls: Annotated[
-        list[Path] | None, typer.Option(help="Instead of spans: JSON lines of calls, as build_samples takes them.")
+        list[Path] | None, typer.Option(help="Instead of spans: JSON lines of calls, as for build_samples.")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="The configuration file; lightning.toml where it is there.")
+        Path | None, typer.Option(help="The configuration file; default: lightning.toml, if it exists.")
     ] = None,
-    policy: Annotated[str | None, typer.Option(help="Its name, where there are several.")] = None,
+    policy: Annotated[str | None, typer.Option(help="The policy's name, if there are several.")] = None,
     agent: Annotated[
         list[str] | None,
-        typer.Option(help="Of the policy's agents only these: names or patterns; several may be given."),
+        typer.Option(help="Only this agent of the policy's: a name or a pattern; repeatable."),
     ] = None,
     purpose: Annotated[
         str,
         typer.Option("--for", help="rl: samples; sft: demonstrations; dpo: preference pairs.", metavar="rl|sft|dpo"),
     ] = "rl",
     form: Annotated[
-        str | None, typer.Option("--format", help="By the file's name when absent.", metavar="parquet|jsonl|trl|verl")
+        str | None,
+        typer.Option("--format", help="Output format; default: by the file's name.", metavar="parquet|jsonl|trl|verl"),
     ] = None,
-    tokens: Annotated[bool, typer.Option("--tokens", help="sft, dpo: only calls whose ids are known.")] = False,
-    advantages: Annotated[bool, typer.Option("--advantages", help="rl: work them out too (imports verl).")] = False,
-    min_reward: Annotated[float | None, typer.Option(help="sft: the least reward of a demonstration.")] = None,
+    tokens: Annotated[bool, typer.Option("--tokens", help="sft, dpo: only calls with known token ids.")] = False,
+    advantages: Annotated[
+        bool, typer.Option("--advantages", help="rl: also compute advantages (imports verl).")
+    ] = False,
+    min_reward: Annotated[float | None, typer.Option(help="sft: minimum reward of a demonstration.")] = None,
     again: Annotated[
-        bool, typer.Option("--retokenize", "--retokenise", help="Make ids of text-only calls again, and verify them.")
+        bool,
+        typer.Option("--retokenize", "--retokenise", help="Reconstruct and verify the token ids of text-only calls."),
     ] = False,
     engine: Annotated[
-        str | None, typer.Option(help="Let this vLLM server (http://.../v1) score the ids made again.")
+        str | None, typer.Option(help="A vLLM server (http://.../v1) that scores reconstructed ids.")
     ] = None,
-    engine_model: Annotated[str | None, typer.Option(help="The model that it serves.")] = None,
+    engine_model: Annotated[str | None, typer.Option(help="The model that --engine serves.")] = None,
 ) -> None:
     """Build samples, demonstrations or preference pairs from recorded spans, without a daemon; prints the ledger."""
     with one_sentence():
@@ -92,22 +98,24 @@ def build(
 @commands.command()
 def explain(
     rollout: Annotated[
-        str | None, typer.Argument(help="Id of a rollout, attempt or task, its beginning, or a pattern; none: list.")
+        str | None, typer.Argument(help="Id of a rollout, attempt or task, a prefix, or a pattern; without one: list.")
     ] = None,
-    last: Annotated[bool, typer.Option("--last", help="The newest rollout.")] = False,
+    last: Annotated[bool, typer.Option("--last", help="Explain the newest rollout.")] = False,
     spans: Annotated[
-        list[Path] | None, typer.Option(help="Not a store, but OTLP JSON lines (or .gz); repeatable.")
+        list[Path] | None, typer.Option(help="Read OTLP JSON lines (or .gz) instead of a store; repeatable.")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="The configuration file; lightning.toml where it is there.")
+        Path | None, typer.Option(help="The configuration file; default: lightning.toml, if it exists.")
     ] = None,
-    state_dir: Annotated[Path | None, typer.Option(help="The daemon's folder, where it is another one.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Also draw the tree, with its tokens, into this file.")] = None,
+    state_dir: Annotated[
+        Path | None, typer.Option(help="The daemon's state folder, if not the configuration's.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Also write the token tree to this HTML file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
-    policy: Annotated[str | None, typer.Option(help="The policy, where there are several.")] = None,
-    agent: Annotated[str | None, typer.Option(help="Only rollouts in which this agent (or pattern) spoke.")] = None,
+    policy: Annotated[str | None, typer.Option(help="The policy, if there are several.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Only rollouts in which this agent (or pattern) took part.")] = None,
 ) -> None:
-    """Say why a rollout was trained or not: the cause first, then its calls, token tree and ledger."""
+    """Explain why a rollout was trained or not: the cause first, then its calls, token tree and ledger."""
     with one_sentence():
         from lightning_trainer.cli.recorded.explain import Options, explain_rollouts
 
@@ -134,22 +142,20 @@ def judge(
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option(help="Only attempts that ended since then: 30m, 2h, 7d, or a date; alone: all of them."),
+        typer.Option(help="Attempts that ended since then: 30m, 2h, 7d, or a date; without names, all of them."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Ask nobody; say what would be asked, and how much.")
+        bool, typer.Option("--dry-run", help="Ask no model; show the questions that would be asked, and their size.")
     ] = False,
-    again: Annotated[bool, typer.Option("--again", help="Also judge what has this judge's reward already.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Also judge attempts that have this judge's reward.")] = False,
     shuffle: Annotated[
-        bool, typer.Option("--shuffle", help="With --again: tell attempts of a group in another order.")
+        bool, typer.Option("--shuffle", help="With --again: present a group's attempts in another order.")
     ] = False,
-    report: Annotated[
-        bool, typer.Option("--report", help="Ask nobody; say how far the judge can be believed.")
-    ] = False,
+    report: Annotated[bool, typer.Option("--report", help="Ask no model; report how reliable the judge is.")] = False,
     config: Configuration = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Have recorded attempts judged, of any age: those that lack the judge's reward get it."""
+    """Judge recorded attempts of any age that lack the judge's reward."""
     with one_sentence():
         from lightning_trainer.cli.judge.judge import Options
         from lightning_trainer.cli.judge.judge import judge as run

@@ -8,16 +8,16 @@ import typer
 
 from lightning_trainer.cli.terminal.one_sentence import Configuration, one_sentence
 
-store = typer.Typer(no_args_is_help=True, help="Check, back up, restore, repair, compact or move the store.")
+store = typer.Typer(no_args_is_help=True, help="Check, back up, restore, repair, compact or migrate the store.")
 
 
 @store.command("check")
 def store_check(
     config: Configuration = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Not every index and checksum.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Skip indexes and checksums.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Look for damage, whether a daemon runs or not; exit status 1 where there is some."""
+    """Check for damage, with or without a running daemon; exit status 1 if there is any."""
     with one_sentence():
         from lightning_trainer.cli.daemon.store import check as run
 
@@ -26,10 +26,10 @@ def store_check(
 
 @store.command("backup")
 def store_backup(
-    folder: Annotated[Path, typer.Argument(help="To be made; gets the database and the newest checkpoints.")],
+    folder: Annotated[Path, typer.Argument(help="New folder for the database and the newest checkpoints.")],
     config: Configuration = None,
 ) -> None:
-    """Copy the store, whether a daemon runs or not."""
+    """Copy the store, with or without a running daemon."""
     with one_sentence():
         from lightning_trainer.cli.daemon.store import backup as run
 
@@ -38,10 +38,10 @@ def store_backup(
 
 @store.command("restore")
 def store_restore(
-    folder: Annotated[Path, typer.Argument(help="That `store backup` made.")],
+    folder: Annotated[Path, typer.Argument(help="A folder made by `store backup`.")],
     config: Configuration = None,
 ) -> None:
-    """Put a backup in the store's place, and what the journal has since; what was there is set aside."""
+    """Replace the store with a backup plus the journal's later spans; the previous store is set aside."""
     with one_sentence():
         from lightning_trainer.cli.daemon.store import restore as run
 
@@ -50,7 +50,7 @@ def store_restore(
 
 @store.command("repair")
 def store_repair(config: Configuration = None) -> None:
-    """Write a damaged store anew with everything that can be read; the damaged file is set aside."""
+    """Rewrite a damaged store with everything readable; the damaged file is set aside."""
     with one_sentence():
         from lightning_trainer.cli.daemon.store import repair as run
 
@@ -59,7 +59,7 @@ def store_repair(config: Configuration = None) -> None:
 
 @store.command("compact")
 def store_compact(config: Configuration = None) -> None:
-    """Make the store's file as small as what it holds; it takes as much free disk twice, and no running daemon."""
+    """Shrink the store's file to its contents; needs twice that in free disk space, and no running daemon."""
     with one_sentence():
         from lightning_trainer.cli.daemon.store import compact as run
 

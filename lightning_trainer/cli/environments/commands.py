@@ -8,19 +8,19 @@ import typer
 from lightning_trainer.cli.terminal.one_sentence import one_sentence
 
 environments = typer.Typer(no_args_is_help=True, help="List, install or try environments.")
-scenarios = typer.Typer(no_args_is_help=True, help="Make tasks with checkable answers.")
+scenarios = typer.Typer(no_args_is_help=True, help="Generate tasks with checkable answers.")
 
 _Configuration: TypeAlias = Annotated[
-    Path | None, typer.Option(help="The configuration file; lightning.toml where it is there.")
+    Path | None, typer.Option(help="The configuration file; default: lightning.toml, if it exists.")
 ]
 _Folder: TypeAlias = Annotated[
-    Path | None, typer.Option(help=r"Of the interpreters; \[environments] folder when absent.")
+    Path | None, typer.Option(help=r"Folder of the interpreters; default: \[environments] folder.")
 ]
 
 
 @environments.command("list")
 def list_them(config: _Configuration = None, folder: _Folder = None) -> None:
-    """Show the environments that have a name, what each needs, and which are installed."""
+    """List the named environments, what each needs, and which are installed."""
     with one_sentence():
         from lightning_trainer.cli.environments.installed import list_environments
 
@@ -29,13 +29,13 @@ def list_them(config: _Configuration = None, folder: _Folder = None) -> None:
 
 @environments.command("install")
 def install(
-    name: Annotated[str, typer.Argument(help="As `environments list` has it.")],
-    packages: Annotated[list[str] | None, typer.Argument(help="More packages into the same interpreter.")] = None,
+    name: Annotated[str, typer.Argument(help="A name from `environments list`.")],
+    packages: Annotated[list[str] | None, typer.Argument(help="More packages for the same interpreter.")] = None,
     config: _Configuration = None,
     folder: _Folder = None,
-    python: Annotated[str | None, typer.Option(help="The interpreter to make it from; ours when absent.")] = None,
+    python: Annotated[str | None, typer.Option(help="The interpreter to create it from; default: this one.")] = None,
 ) -> None:
-    """Make an interpreter of its own for an environment, with the packages that it needs."""
+    """Create a separate interpreter for an environment, with the packages that it needs."""
     with one_sentence():
         from lightning_trainer.cli.environments.installed import install_environment
 
@@ -45,17 +45,17 @@ def install(
 @environments.command("try")
 def try_one(
     environment: Annotated[str, typer.Argument(help="NAME, NAME:VARIANT?key=value, or path/to/file.py:Class.")],
-    say: Annotated[list[str] | None, typer.Option(help="An action in text; several may be given.")] = None,
+    say: Annotated[list[str] | None, typer.Option(help="A text action; repeatable.")] = None,
     call: Annotated[
-        list[str] | None, typer.Option(help="An action that calls a tool: 'name {\"key\": 1}'; after those of --say.")
+        list[str] | None, typer.Option(help="A tool call: 'name {\"key\": 1}'; runs after the --say actions.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the task.", min=0)] = 0,
-    held_out: Annotated[bool, typer.Option("--held-out", help="A held-out task.")] = False,
-    tasks: Annotated[Path | None, typer.Option(help="The first task of this file instead.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the task.", min=0)] = 0,
+    held_out: Annotated[bool, typer.Option("--held-out", help="Use a held-out task.")] = False,
+    tasks: Annotated[Path | None, typer.Option(help="Use the first task of this file instead.")] = None,
     config: _Configuration = None,
     folder: _Folder = None,
 ) -> None:
-    """Reset an environment, act, and show what it says, what it gives and how long it takes; no model is asked."""
+    """Reset an environment, act, and show its observations, rewards and timing; without a model."""
     with one_sentence():
         from lightning_trainer.cli.environments.trying import Trial, try_environment
 
@@ -66,19 +66,19 @@ def try_one(
 
 @scenarios.command("mcp", context_settings={"allow_interspersed_args": False})
 def scenarios_mcp(
-    command: Annotated[list[str], typer.Argument(help="The server, after `--`: its command, or one URL.")],
-    out: Annotated[Path, typer.Option(help="Folder that gets train.jsonl and held-out.jsonl.")] = Path("scenarios"),
-    count: Annotated[int, typer.Option(help="Training tasks at most.", min=1)] = 200,
-    held_out: Annotated[int, typer.Option(help="Held-out tasks at most.", min=0)] = 50,
-    difficulty: Annotated[str, typer.Option(help="Calls in a chain: 1, or 1-3.")] = "1-3",
-    seed: Annotated[int, typer.Option(help="Of what is called, and chosen.", min=0)] = 0,
-    budget: Annotated[int, typer.Option(help="Calls that are made at most to find out what there is.", min=1)] = 300,
+    command: Annotated[list[str], typer.Argument(help="The server, after `--`: its command, or a URL.")],
+    out: Annotated[Path, typer.Option(help="Folder for train.jsonl and held-out.jsonl.")] = Path("scenarios"),
+    count: Annotated[int, typer.Option(help="Maximum number of training tasks.", min=1)] = 200,
+    held_out: Annotated[int, typer.Option(help="Maximum number of held-out tasks.", min=0)] = 50,
+    difficulty: Annotated[str, typer.Option(help="Calls per chain: 1, or 1-3.")] = "1-3",
+    seed: Annotated[int, typer.Option(help="Seed for exploring and choosing.", min=0)] = 0,
+    budget: Annotated[int, typer.Option(help="Maximum number of exploring calls.", min=1)] = 300,
     tool: Annotated[
-        list[str] | None, typer.Option(help="Call this one too, though it does not say that it only reads.")
+        list[str] | None, typer.Option(help="Also call this tool, which is not declared read-only; repeatable.")
     ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds that the server has for each call.", min=0.1)] = 30.0,
+    timeout: Annotated[float, typer.Option(help="Seconds allowed for each call.", min=0.1)] = 30.0,
 ) -> None:
-    """Make tasks from an MCP server's tools alone: chains of calls, really executed, whose last value is the answer."""
+    """Generate tasks from an MCP server's tools: executed chains of calls whose last value is the answer."""
     with one_sentence():
         from lightning_trainer.cli.environments.mcp_scenarios import Wish, make_mcp_scenarios
 

@@ -59,7 +59,7 @@ class Options:
     again: bool = False
     dry_run: bool = False
     report: bool = False
-    """Ask nobody; say how far the judge can be believed."""
+    """Ask no model; report how reliable the judge is."""
     shuffle: bool = False
     as_json: bool = False
 

@@ -47,7 +47,7 @@ class Options:
     html: Path | None = None
     as_json: bool = False
     policy: str | None = None
-    """Its name, where there are several."""
+    """The policy's name, if there are several."""
     agent: str | None = None
     """Name or pattern: only rollouts in which it spoke."""
 

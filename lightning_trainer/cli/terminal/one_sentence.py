@@ -18,7 +18,7 @@ from lightning_trainer.errors import ConfigError, LightningError, MissingExtraEr
 
 # Options that many commands have, and how their texts are read.
 
-Configuration: TypeAlias = Annotated[Path | None, typer.Option(help="The configuration file; else lightning.toml.")]
+Configuration: TypeAlias = Annotated[Path | None, typer.Option(help="The configuration file; default: lightning.toml.")]
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
 

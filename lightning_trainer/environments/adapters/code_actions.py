@@ -1,8 +1,9 @@
-"""Code as action: Python that the model writes runs in a sandbox, what it prints is the observation.
+"""Code as action: Python that the model writes runs in a sandbox, and its output is the observation.
 
-Hidden tests score it: of a task in a file (``question``, and ``tests``, a list of ``{"call": "f(3)", "expected": 9}``),
-or without a file of one of a few kinds with other numbers for every seed. What is expected never enters the sandbox: a
-call is evaluated there, and its value compared here. L0 (Zhang et al. 2025, arXiv 2506.23667) acts in the same way.
+Hidden tests score it: a task in a file has ``question`` and ``tests``, a list of ``{"call": "f(3)", "expected": 9}``;
+without a file, tasks are generated from a few templates with numbers drawn by seed. Expected values never enter the
+sandbox: a call is evaluated there, and its value is compared here. L0 (Zhang et al. 2025, arXiv 2506.23667) acts in the
+same way.
 """
 
 from __future__ import annotations
@@ -40,9 +41,11 @@ _KINDS: Mapping[str, Callable[[int, int], Made]] = {
 
 
 class CodeActions:
-    """Args:
-    turns: pieces of code that an attempt may run; after the last the tests do.
-    seconds, memory_mib: of one piece of code.
+    """An environment in which the model acts by writing Python.
+
+    Args:
+        turns: pieces of code that an attempt may run; after the last one, the tests run.
+        seconds, memory_mib: limits on one piece of code.
     """
 
     version = "1"
@@ -53,7 +56,7 @@ class CodeActions:
         self._used = False
 
     def reset(self, task: Task) -> Observation:
-        if self._used:  # nothing of the last attempt is left
+        if self._used:  # start without anything from the last attempt
             self._sandbox.restart()
         self._used = False
         self._left = self._turns

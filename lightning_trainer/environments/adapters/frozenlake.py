@@ -1,6 +1,6 @@
-"""Gymnasium's FrozenLake in text: a new map for every task, the way and the map in letters.
+"""Gymnasium's FrozenLake in text: a new map for every task, with the map and the moves as text.
 
-RAGEN (Wang et al. 2025, arXiv 2504.20073) trains on the same game. Maps of training and held-out tasks differ.
+RAGEN (Wang et al. 2025, arXiv 2504.20073) trains on the same game. Training and held-out tasks have different maps.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ _INSTRUCTIONS = (
 
 
 class FrozenLake:
-    """Args:
-    size: ``4x4``, or any from ``2x2`` to ``8x8``.
-    slippery: the ice carries the player elsewhere in two of three moves.
-    frozen: the chance that a field is not a hole.
-    max_turns: then the attempt is lost.
+    """FrozenLake as text.
+
+    Args:
+        size: ``4x4``, or any from ``2x2`` to ``8x8``.
+        slippery: two of three moves slide in another direction.
+        frozen: probability that a field is not a hole.
+        max_turns: after so many turns the attempt is lost.
     """
 
     version = f"1-gymnasium-{version_of('gymnasium')}"

@@ -1,7 +1,7 @@
-"""Any Gymnasium environment with discrete actions, in words: ``gymnasium:Taxi-v4``, ``gymnasium:CliffWalking-v1``.
+"""Any Gymnasium environment with discrete actions, as text: ``gymnasium:Taxi-v4``, ``gymnasium:CliffWalking-v1``.
 
-What a world draws as text (``render_mode="ansi"``) is the observation; else its numbers are. Source: Gymnasium's API
-(https://gymnasium.farama.org/api/env/).
+The observation is the text rendering (``render_mode="ansi"``) if there is one; otherwise it is the numbers. Source:
+Gymnasium's API (https://gymnasium.farama.org/api/env/).
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ _NAMES = {
     "CliffWalking-v1": ("up", "right", "down", "left"),
     "Blackjack-v1": ("stick", "hit"),
 }
-"""Of toy-text's actions; those of other environments are numbers."""
+"""Action names of the toy-text environments; actions of other environments are numbers."""
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class GymnasiumText:
-    """Args:
-    name: as ``gymnasium.make`` takes it.
-    max_turns: then the attempt ends, where the environment itself does not say so.
-    options: of ``gymnasium.make``.
+    """A Gymnasium environment as text.
+
+    Args:
+        name: as for ``gymnasium.make``.
+        max_turns: after so many turns the attempt ends, if the environment has not ended it.
+        options: for ``gymnasium.make``.
     """
 
     version = f"1-gymnasium-{version_of('gymnasium')}"
@@ -50,7 +52,7 @@ class GymnasiumText:
         self._max_turns = max_turns
 
     def reset(self, task: Task) -> Observation:
-        # Training has the even seeds and held-out tasks the odd ones.
+        # Training tasks have even seeds, held-out tasks odd ones.
         seed = 2 * task.seed + (task.split == HELD_OUT)
         seen, _ = self._world.reset(seed=seed % 2**31)
         self._turns = 0

@@ -1,7 +1,7 @@
-"""Any MCP server: its tools are offered to the model, its results are the observations.
+"""Any MCP server: its tools are offered to the model, and its results are the observations.
 
-Tasks come from a file, as ``lightning-trainer scenarios mcp`` writes it: ``question``, ``answer`` and the server's
-``command``. The model calls tools as often as it likes, then answers in words, which are compared with the answer.
+Tasks come from a file, as ``lightning-trainer scenarios mcp`` writes it: ``question``, ``answer``, and the server's
+``command``. The model calls tools as often as it likes, then answers in text, which is compared with the answer.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from lightning_trainer.environments.protocol import Action, Observation, Step, T
 
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 _MORE_WORDS = 80
-"""Characters that an answer may have besides what is asked for: to list everything must not pay."""
+"""Characters that an answer may have beyond the expected value, so that listing everything does not pay."""
 _LONGEST_RESULT = 20_000
 
 
 class McpTools:
-    """Args:
-    command: of the server, in the place of the tasks' own; or its URL.
-    max_turns: then the attempt is lost.
+    """An MCP server's tools as an environment.
+
+    Args:
+        command: the server's command, in place of the tasks' own; or its URL.
+        max_turns: after so many turns the attempt is lost.
     """
 
     version = "1"
@@ -39,7 +41,7 @@ class McpTools:
         command = self._command or list(task.fields.get("command") or ())
         if not command:
             raise ValueError("the task has no command of an MCP server; write mcp:COMMAND, or make tasks of one")
-        # A tool that may have changed something leaves a server that the next attempt must not see.
+        # A tool that may have changed something leaves a server that the next attempt must not get.
         if self._changed or self._running is None or self._running_command != command:
             self.close()
             self._running = McpServer(command, timeout_s=self._timeout_s)
@@ -78,7 +80,7 @@ class McpTools:
 
 
 def is_right(said: str, answer: Any) -> bool:
-    """Whether the words give the recorded value: its number is the last one said, or its text is in a short answer."""
+    """Whether the text contains the recorded value: as the last number in it, or as text in a short answer."""
     if isinstance(answer, bool):
         words = re.findall(r"\b(true|false|yes|no)\b", said.lower())
         return bool(words) and (words[-1] in ("true", "yes")) == answer

@@ -1,7 +1,7 @@
 """MiniWoB++'s small web pages in a headless Chromium: ``miniwob:click-button``, ``miniwob:login-user``.
 
-The page is told as its visible elements, a line each, with a number to act on: ``click(6)``, ``type(5, "Ann")``. The
-pages come with the package. Source: Liu et al. 2018, arXiv 1802.08802;
+The page is described by its visible elements, one per line, each with a number to act on: ``click(6)``, ``type(5,
+"Ann")``. The pages come with the package. Source: Liu et al. 2018, arXiv 1802.08802;
 https://github.com/Farama-Foundation/miniwob-plusplus (MIT).
 """
 
@@ -53,9 +53,9 @@ _TOOLS = (
 _FIELDS = ("input", "textarea")
 _LONGEST_TEXT = 200
 _CANDIDATES = 64
-"""Versions of a page that are looked at for one of the task's split."""
+"""Variants of a page that are tried to find one of the task's split."""
 
-# An attempt has as much time as the runner gives it: the pages' own ten seconds are less than a model may take.
+# The runner limits an attempt's time: the pages' own ten seconds may be too short for a model.
 _NO_CLOCK = "core.EPISODE_MAX_TIME = 0x7fffffff;"
 _EMPTY = "const e = core.previousDOMInfo[arguments[0]]; if ('value' in e) e.value = '';"
 _LISTS = """
@@ -72,12 +72,14 @@ return found >= 0;
 
 
 class MiniWoB:
-    """Args:
-    page: of MiniWoB++, such as ``click-button``; those that click and type can do.
-    max_turns: then the attempt is lost.
-    tools: ``click`` and ``type`` are offered as tools, in the place of words.
-    wait_ms: after each action, for pages that move.
-    chromium, chromedriver: paths of the browser and its driver; what is on the PATH when absent.
+    """One of MiniWoB++'s pages as text.
+
+    Args:
+        page: of MiniWoB++, such as ``click-button``; only pages that clicking and typing can solve.
+        max_turns: after so many turns the attempt is lost.
+        tools: offer ``click`` and ``type`` as tools instead of text actions.
+        wait_ms: wait after each action, for animated pages.
+        chromium, chromedriver: paths of the browser and its driver; by default those on the PATH.
 
     Raises:
         ValueError: there is no such page, no browser, or no driver.
@@ -97,7 +99,7 @@ class MiniWoB:
     ) -> None:
         if not re.fullmatch(r"[a-z0-9-]+", page) or not (_PAGES / f"{page}.html").exists():
             raise ValueError(f"MiniWoB++ has no page {page!r}; its pages are at https://miniwob.farama.org")
-        # Selenium would fetch a browser otherwise.
+        # Otherwise Selenium would download a browser.
         os.environ["MINIWOB_CHROME_BINARY"] = _program("chromium", chromium, _BROWSERS)
         os.environ["MINIWOB_CHROMEDRIVER"] = _program("chromedriver", chromedriver, ("chromedriver",))
         self._max_turns = max_turns
@@ -133,7 +135,7 @@ class MiniWoB:
         except (WebDriverException, HTTPError) as error:
             _end(error)
         except BaseException:
-            self._world.close()  # the object after this one has a browser of its own
+            self._world.close()  # the next object has its own browser
             raise
 
     def _versions(self, task: Task) -> Iterator[str]:
@@ -169,7 +171,7 @@ class MiniWoB:
                 said = "That is not an action. "
             results.append((call.id, said))
         answer = self._answer("", earned, done)
-        # The page is told once, with the last call.
+        # The page is shown once, with the last call.
         told = [ToolResult(id, said.strip() or "ok") for id, said in results[:-1]]
         told.append(ToolResult(results[-1][0], results[-1][1] + answer.observation.text))
         return Step(Observation("", tuple(told), state=answer.observation.state), answer.reward, answer.done)
@@ -185,7 +187,7 @@ class MiniWoB:
         return self._acted(ref, ActionTypes.CLICK_ELEMENT)
 
     def _type(self, ref: int, text: str) -> tuple[str, float, bool]:
-        # Selenium's keys are in the private range, and the driver takes no character above the first plane.
+        # Selenium encodes keys in the private use area, and the driver accepts no character above the basic plane.
         if len(text) > _LONGEST_TEXT or any(ord(sign) > 0xFFFF or 0xE000 <= ord(sign) <= 0xF8FF for sign in text):
             return "That text cannot be typed. ", 0.0, False
         if self._element(ref).startswith("select"):
@@ -201,11 +203,11 @@ class MiniWoB:
             return f"There is no element {ref}. ", 0.0, False
         acted = {"action_type": self._kinds.index(kind), "ref": ref, "text": text}
         self._seen, reward, done, _, _ = self._world.step(acted)
-        # The page takes away for what is wrong; here a wrong end counts no less than none.
+        # The page gives negative rewards for mistakes; here a wrong end counts no less than none.
         return "", max(0.0, float(reward)) if done else 0.0, bool(done)
 
     def _element(self, ref: int) -> str:
-        """Return the kind of the element that the model was shown under this number; empty where there is none."""
+        """Return the kind of the element shown under this number; empty if there is none."""
         return next((one["tag"].lower() for one in self._seen["dom_elements"] if one["ref"] == ref and ref > 0), "")
 
     def _told(self) -> str:
@@ -218,13 +220,13 @@ class MiniWoB:
 
 
 def _lines(elements: tuple[dict[str, Any], ...], lists: Mapping[str, Any]) -> list[str]:
-    """What is seen of a page: leaves and lists; boxes that only hold others are left out."""
+    """Return the visible part of a page: leaves and lists; boxes that only contain others are left out."""
     lines: list[str] = []
     for element in elements:
         tag, text = element["tag"].lower(), " ".join(element["text"].split())
         if tag == "t":
             if lines and lines[-1].split()[1:2] in (["input_checkbox"], ["input_radio"]):
-                lines[-1] += f" {text}"  # it says what is chosen there
+                lines[-1] += f" {text}"  # it shows the current selection
             else:
                 lines.append(text)
             continue
@@ -259,7 +261,7 @@ def _program(name: str, given: str | None, usual: tuple[str, ...]) -> str:
 
 
 def _end(error: Exception) -> NoReturn:
-    """End with a browser that is gone: nothing of it is left over, and another process begins afresh."""
+    """End a process whose browser is gone: nothing of it is left, and another process starts afresh."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     print(
         f"the browser does not answer: {type(error).__name__}: {lines[0] if lines else ''}", file=sys.stderr, flush=True

@@ -1,7 +1,7 @@
-"""A running OpenEnv server, by its wire protocol: ``openenv:http://127.0.0.1:8000``.
+"""A running OpenEnv server, over its wire protocol: ``openenv:http://127.0.0.1:8000``.
 
-One WebSocket session (``/ws``) is one attempt. An action is what the server's own schema (``GET /schema``) says: a call
-of the tool ``act`` with its fields, or text for the field that ``field`` names, or for the only text field that it has.
+One WebSocket session (``/ws``) is one attempt. An action follows the server's own schema (``GET /schema``): a call of
+the tool ``act`` with its fields, or text for the field that ``field`` names or, by default, for its only text field.
 Source: https://github.com/meta-pytorch/OpenEnv, ``core/env_server`` (openenv-core 0.3).
 """
 
@@ -22,10 +22,12 @@ _LONGEST = 1 << 24
 
 
 class OpenEnv:
-    """Args:
-    url: of the server.
-    field: of the action that the model's text is put into; the only text field when absent.
-    show: the field of the observation that the model is told; the whole observation as JSON when absent.
+    """A session with an OpenEnv server.
+
+    Args:
+        url: the server's URL.
+        field: the action's field for the model's text; by default its only text field.
+        show: the observation's field to show; by default the whole observation as JSON.
     """
 
     def __init__(self, url: str, *, field: str | None = None, show: str | None = None) -> None:
@@ -66,7 +68,7 @@ class OpenEnv:
             return Step(Observation(f"Act by calling the tool {_TOOL}."), 0.0, False)
         try:
             answer = self._asked("step", fields)
-        except ValueError as error:  # an action that the server does not take is the model's mistake
+        except ValueError as error:  # an action that the server rejects is the model's mistake
             text, reward, done = str(error), 0.0, False
         else:
             text, reward, done = self._told(answer), answer.get("reward"), bool(answer.get("done"))
@@ -79,7 +81,8 @@ class OpenEnv:
             self._socket = None
 
     def _asked(self, kind: str, data: dict[str, Any]) -> dict[str, Any]:
-        """Raises ValueError: the server refused an action; RuntimeError: it failed."""
+        """Send a request and return the answer. Raises ValueError: the server refused an action; RuntimeError: it
+        failed."""
         assert self._socket is not None
         self._socket.send(json.dumps({"type": kind, "data": data}))
         answer = json.loads(self._socket.recv(_TIMEOUT_S))

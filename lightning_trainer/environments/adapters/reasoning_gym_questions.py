@@ -17,9 +17,11 @@ _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
 
 
 class ReasoningGym:
-    """Args:
-    dataset: as ``reasoning_gym.create_dataset`` names it.
-    options: of the dataset, such as ``min_digits=2``.
+    """One dataset of reasoning-gym.
+
+    Args:
+        dataset: as ``reasoning_gym.create_dataset`` names it.
+        options: of the dataset, such as ``min_digits=2``.
     """
 
     version = f"1-reasoning-gym-{version_of('reasoning-gym')}"

@@ -15,9 +15,11 @@ from lightning_trainer.environments.protocol import Action, Observation, Step, T
 
 
 class SkyRLGym:
-    """Args:
-    name: as ``skyrl_gym.make`` takes it.
-    options: of the environment's own configuration.
+    """A text environment of SkyRL-Gym.
+
+    Args:
+        name: as ``skyrl_gym.make`` takes it.
+        options: of the environment's own configuration.
     """
 
     version = f"1-skyrl-gym-{version_of('skyrl-gym')}"

@@ -1,7 +1,7 @@
 """gym-sokoban's rooms in text: push every box onto a target.
 
-Only its room generator is used, the rules are these few lines: its environment is of the old Gym, which no longer runs
-with a current NumPy's errors on. RAGEN (arXiv 2504.20073) trains on the same rooms.
+Only its room generator is used; the rules are the few lines here. Its environment is for the old Gym, which fails with
+a current NumPy. RAGEN (arXiv 2504.20073) trains on the same rooms.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ _INSTRUCTIONS = (
 
 
 class Sokoban:
-    """Args:
-    size: of the room, ``6x6`` with its walls.
-    boxes: how many.
-    max_turns: then the attempt is lost.
+    """Sokoban as text.
+
+    Args:
+        size: of the room, ``6x6`` with its walls.
+        boxes: how many.
+        max_turns: after so many turns the attempt is lost.
     """
 
     version = f"1-gym-sokoban-{version_of('gym-sokoban')}"
@@ -65,7 +67,7 @@ class Sokoban:
         numpy.random.seed(seed)
         try:
             fixed, now, _ = generate_room(dim=self._size, num_steps=15, num_boxes=self._boxes)
-        except (RuntimeError, RuntimeWarning):  # it gives up on some seeds
+        except (RuntimeError, RuntimeWarning):  # the generator fails for some seeds
             return None
         return (fixed, now) if (now == _BOX).any() else None
 

@@ -1,4 +1,4 @@
-"""TextArena's games of one player: ``textarena:GuessTheNumber-v0``, ``textarena:TowerOfHanoi-v0``.
+"""TextArena's single-player games: ``textarena:GuessTheNumber-v0``, ``textarena:TowerOfHanoi-v0``.
 
 Source: Guertler et al. 2025, arXiv 2504.11442; https://github.com/LeonGuertler/TextArena.
 """
@@ -14,9 +14,11 @@ from lightning_trainer.environments.protocol import HELD_OUT, Action, Observatio
 
 
 class TextArena:
-    """Args:
-    game: as ``textarena.make`` takes it; the ``-raw`` form is best, since a model adds the brackets itself.
-    options: of the game.
+    """A single-player game of TextArena.
+
+    Args:
+        game: as ``textarena.make`` takes it; the ``-raw`` form is best, because the model adds the brackets itself.
+        options: of the game.
     """
 
     version = f"1-textarena-{version_of('textarena')}"
@@ -40,7 +42,7 @@ class TextArena:
             reward = None if rewards is None else float(rewards.get(0, 0.0))
             return Step(Observation(str(reason)), reward, True)
         _, said = self._world.get_observation()
-        # Each observation repeats what came before; the conversation has that already.
+        # Each observation repeats the earlier ones, which the conversation already contains.
         new = str(said).removeprefix(str(self._said))
         self._said = said
         return Step(Observation(new.strip() or str(said)), 0.0, False)

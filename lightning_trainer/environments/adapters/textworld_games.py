@@ -1,6 +1,6 @@
 """TextWorld's generated text adventures: ``textworld:coin_collector?level=3``, ``textworld:simple``.
 
-A game takes seconds to compile, so it is kept in the user's cache and compiled once. Source: Cote et al. 2018, arXiv
+A game takes seconds to compile, so it is compiled once and kept in the user's cache. Source: Cote et al. 2018, arXiv
 1806.11532; https://github.com/microsoft/TextWorld.
 """
 
@@ -28,11 +28,13 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 
 
 class TextWorld:
-    """Args:
-    challenge: ``coin_collector``, ``treasure_hunter`` or ``simple``.
-    max_turns: then the attempt ends.
-    hints: the commands that are possible are listed with each observation.
-    settings: of the challenge, such as ``level=5``.
+    """A game of TextWorld.
+
+    Args:
+        challenge: ``coin_collector``, ``treasure_hunter`` or ``simple``.
+        max_turns: after so many turns the attempt ends.
+        hints: list the possible commands with each observation.
+        settings: of the challenge, such as ``level=5``.
     """
 
     version = f"1-textworld-{version_of('textworld')}"
@@ -64,7 +66,7 @@ class TextWorld:
         self._turns += 1
         lines = [line.strip("> ").strip() for line in action.text.splitlines() if line.strip("> ").strip()]
         self._seen, score, done = self._world.step(lines[-1] if lines else "look")
-        # The score is the game's total; a step earns what it adds.
+        # The score is the game's total; a step earns the increase.
         earned, self._score = score - self._score, score
         over = bool(done) or self._turns >= self._max_turns
         text = str(self._seen.feedback).partition("\n>")[0].strip()
@@ -94,6 +96,6 @@ class TextWorld:
         compile_game(made, options)
         try:
             os.rename(folder, home / name)
-        except OSError:  # another process was first, with the same game
+        except OSError:  # another process was first with the same game
             shutil.rmtree(folder, ignore_errors=True)
         return game

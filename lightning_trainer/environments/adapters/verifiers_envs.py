@@ -1,8 +1,8 @@
 """Environments of the library verifiers: ``verifiers:NAME`` (installed) or ``verifiers:/absolute/path/to/file.py``.
 
-Its own rollout runs, and in the place of a model's client there is one that waits for the next action: what an
-environment does between turns, when it stops and what its rubric says is verifiers' and nothing of ours. Its rows are
-the tasks. Source: https://github.com/PrimeIntellect-ai/verifiers (MIT).
+The environment runs its own rollout; in place of a model's client it gets one that waits for the next action. What
+happens between turns, when the rollout stops, and its rubric are verifiers' own. Its rows are the tasks. Source:
+https://github.com/PrimeIntellect-ai/verifiers (MIT).
 """
 
 from __future__ import annotations
@@ -39,13 +39,15 @@ from lightning_trainer.environments.protocol import (
 )
 
 _MODEL = "policy"
-"""An environment may look at the model's name; whose answers come is decided elsewhere."""
+"""Environments may read the model's name; it does not decide which model answers."""
 
 
 class Verifiers:
-    """Args:
-    environment: as ``verifiers.load_environment`` takes it, or the absolute path of a file with ``load_environment``.
-    options: of its ``load_environment``.
+    """An environment of verifiers.
+
+    Args:
+        environment: as for ``verifiers.load_environment``, or the absolute path of a file with ``load_environment``.
+        options: for its ``load_environment``.
 
     Raises:
         ValueError: it is not an environment of verifiers, or its rubric compares rollouts with each other.
@@ -59,7 +61,7 @@ class Verifiers:
         if self._environment.requires_group_rollouts:
             raise ValueError(f"the rubric of {environment} scores a group of rollouts at once; one at a time is played")
         self._rows = _rows_of(self._environment)
-        # Other code or other rows are another version: a task's id has the number of its row.
+        # Different code or rows make a different version, because a task's id contains its row number.
         digest = hashlib.sha256(source)
         for split in (TRAIN, HELD_OUT):
             digest.update(json.dumps(self._rows[split], sort_keys=True, default=str).encode())
@@ -106,7 +108,7 @@ class Verifiers:
             return Step(self._observed(prompt, tools), 0.0, False)
         asked.cancel()
         state = self._rollout.result()
-        if isinstance(state.get("error"), vf.InfraError):  # what it runs on failed, which is not the model's fault
+        if isinstance(state.get("error"), vf.InfraError):  # the infrastructure failed, which is not the model's fault
             raise RuntimeError(f"{type(state['error']).__name__}: {state['error']}")
         if not state["trajectory"]:
             raise RuntimeError(f"the rollout ended before its first turn: {state.get('stop_condition')}")
@@ -114,10 +116,10 @@ class Verifiers:
         return Step(_observation(final), state["reward"], True)
 
     def _observed(self, prompt: list[dict[str, Any]], tools: tuple[Tool, ...]) -> Observation:
-        """Return what the conversation does not have yet."""
+        """Return the messages that the conversation does not yet contain."""
         known = len(self._told)
         first = known == 0
-        # An environment may write its messages anew in every turn; then the model is told all of them.
+        # If the environment rewrites its messages in a turn, the model is shown all of them.
         goes_on = not first and prompt[:known] == self._told and len(prompt) > known
         new = prompt[known + 1 :] if goes_on else prompt
         self._told = prompt
@@ -125,14 +127,14 @@ class Verifiers:
         return _observation(new, tools=tools if changed else None, opening=first)
 
     def _give_up(self) -> None:
-        """End a rollout that nobody played to its end, with whatever it cleans up."""
+        """End a rollout that was not played to its end, including its cleanup."""
         if self._rollout is not None and not self._rollout.done():
             self._rollout.cancel()
             self._loop.run_until_complete(asyncio.wait({self._rollout}))
 
 
 class _WaitingClient(Client):
-    """The model's side of a rollout: each call waits for the action that ``step`` brings."""
+    """The model's side of a rollout: each call waits for the action from ``step``."""
 
     def __init__(self) -> None:
         super().__init__(None)
@@ -152,7 +154,7 @@ class _WaitingClient(Client):
         await self._calls.put(([_plain(message) for message in prompt], offered))
         return await self._answer
 
-    # What a client of a provider has besides; none of it is called.
+    # The rest of a provider client's interface; none of it is called.
     def setup_client(self, config: Any) -> None: ...
     async def to_native_tool(self, tool: Any) -> None: ...
     async def to_native_prompt(self, messages: Any) -> Any: ...
@@ -163,7 +165,7 @@ class _WaitingClient(Client):
 
 
 def _loaded(environment: str, options: dict[str, Any]) -> tuple[Any, bytes]:
-    """Return the environment and the source of its module."""
+    """Return the environment and the source code of its module."""
     if not environment.endswith(".py"):
         made = vf.load_environment(environment, **options)
         return made, Path(str(sys.modules[env_module_name(environment)].__file__)).read_bytes()
@@ -180,7 +182,7 @@ def _loaded(environment: str, options: dict[str, Any]) -> tuple[Any, bytes]:
 
 
 def _rows_of(environment: Any) -> dict[str, list[dict[str, Any]]]:
-    """Return the rows of each split: an evaluation set is held out where there is one, else a share of the rows is."""
+    """Return the rows of each split: the evaluation set is held out if there is one, else a share of the rows."""
     own_evaluation = environment.build_eval_dataset() is not None
     if environment.build_dataset() is None:
         rows = [dict(row) for row in environment.get_eval_dataset()]
@@ -213,7 +215,7 @@ def _observation(
         ToolResult(message["tool_call_id"], _text(message)) for message in messages if message["role"] == "tool"
     )
     said = [message for message in messages if message["role"] not in ("system", "tool")]
-    if any(message["role"] == "assistant" for message in said):  # examples: who said what has to be seen
+    if any(message["role"] == "assistant" for message in said):  # the prompt has examples: their roles must be shown
         text = "\n\n".join(f"{message['role']}: {_text(message)}" for message in said)
     else:
         text = "\n\n".join(map(_text, said))
@@ -239,5 +241,5 @@ def _response(action: Action) -> Response:
 
 
 def _arguments(call: ToolCall) -> str:
-    # What was not JSON goes on as it was said: the environment has words for it.
+    # Arguments that are not JSON are passed on as they are: the environment has an answer for them.
     return str(call.arguments["_unreadable"]) if "_unreadable" in call.arguments else json.dumps(dict(call.arguments))

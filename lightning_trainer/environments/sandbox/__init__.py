@@ -1,4 +1,4 @@
-"""Python that nobody has read, run where it can do no harm: ``Sandbox().run("print(6 * 7)")``."""
+"""A sandbox for untrusted Python: ``Sandbox().run("print(6 * 7)")``."""
 
 from lightning_trainer.environments.sandbox.sandbox import Ran, Sandbox, SandboxLimits, SandboxUnavailableError
 

@@ -1,7 +1,7 @@
 """The process in the sandbox: it locks itself in, then runs one piece of code after the other in one namespace.
 
-Whatever runs here may be the code's doing, this file's own answers too: they are only ever an observation, and what is
-compared with a right answer is compared outside.
+Everything here may be under the code's control, including this file's own answers: an answer is only ever an
+observation, and comparisons with expected values happen outside.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ def main() -> None:
         question = json.loads(line)
         answer = _run(question["code"], names, start["limits"]["output_kib"] << 10)
         if os.getpid() != 1:
-            os._exit(0)  # what the code forked does not answer
+            os._exit(0)  # a fork made by the code must not answer
         with contextlib.suppress(OSError):
-            os.kill(-1, signal.SIGKILL)  # nor does it go on
+            os.kill(-1, signal.SIGKILL)  # nor may it keep running
         with contextlib.suppress(ChildProcessError):
             while True:
                 os.waitpid(-1, 0)
-        answer["threads"] = len(os.listdir("/proc/self/task")) - 1  # these cannot be ended
+        answer["threads"] = len(os.listdir("/proc/self/task")) - 1  # threads cannot be ended
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 

@@ -1,9 +1,8 @@
-"""The walls: what a Linux process can take away from itself before it runs someone's code.
+"""The jail: the rights that a Linux process gives up before it runs untrusted code.
 
-Namespaces of its own (mount, process, network, IPC, host name; with an unprivileged user's rights a user namespace
-too), a root of read-only system folders and one small writable folder in memory, no capability, no new privilege,
-limits on memory, processes, files and time, and where libseccomp is there a filter of system calls. Standard library
-alone.
+Its own namespaces (mount, process, network, IPC, host name; for an unprivileged user also a user namespace), a root
+with read-only system folders and one small writable folder in memory, no capabilities, no new privileges, limits on
+memory, processes, files, and time, and, if libseccomp is available, a system call filter. Standard library only.
 
 Source: namespaces(7), user_namespaces(7), pivot_root(2), capabilities(7), seccomp(2).
 """
@@ -39,14 +38,14 @@ _FORBIDDEN = (
     "process_vm_writev", "ptrace", "quotactl", "reboot", "request_key", "setns", "socket", "socketpair", "swapoff",
     "swapon", "syslog", "umount2", "unshare", "userfaultfd", "vmsplice",
 )  # fmt: skip
-"""System calls that a calculation does not need, and that attacks on the kernel begin with."""
+"""System calls that computations do not need, and that kernel exploits start with."""
 
 
 def enter(prefixes: list[str], limits: dict[str, int]) -> None:
-    """Lock this process in; it returns in a child that is the first of its process namespace.
+    """Lock this process in; returns in a child that is the first process of its process namespace.
 
     Raises:
-        OSError: the kernel does not allow it, with what was tried in the message.
+        OSError: the kernel does not allow it; the message says which step failed.
     """
     privileged = os.geteuid() == 0
     uid, gid = os.geteuid(), os.getegid()
@@ -60,7 +59,7 @@ def enter(prefixes: list[str], limits: dict[str, int]) -> None:
     if child:
         _wait_for(child)
     _done(_LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "PDEATHSIG")
-    os.setsid()  # a process group reaches out of a process namespace: kill(0, ...) would
+    os.setsid()  # a process group crosses process namespaces: kill(0, ...) would reach out
     _new_root(prefixes, limits["disk_mib"])
     _limit(limits)
     _drop(privileged)
@@ -68,7 +67,7 @@ def enter(prefixes: list[str], limits: dict[str, int]) -> None:
 
 
 def _wait_for(child: int) -> None:
-    """Be the outer process: end as the child did."""
+    """As the outer process, end the way the child did."""
     for descriptor in (0, 1):
         os.close(descriptor)
     _, status = os.waitpid(child, 0)
@@ -77,10 +76,10 @@ def _wait_for(child: int) -> None:
 
 
 def _new_root(prefixes: list[str], disk_mib: int) -> None:
-    root = "/tmp"  # a place that is there everywhere; it is covered, and then left
+    root = "/tmp"  # exists everywhere; it is mounted over, and then left
     _mount("none", "/", None, _REC | _PRIVATE)
     _mount("tmpfs", root, "tmpfs", _NOSUID | _NODEV, "size=1m,mode=0755")
-    # One file system for all that code can write, with an end to bytes and to files.
+    # A single file system for everything that code can write, with limits on bytes and files.
     os.mkdir(f"{root}{HOME}")
     for folder in dict.fromkeys((*_SYSTEM, *prefixes)):
         if os.path.islink(folder):
@@ -107,7 +106,7 @@ def _new_root(prefixes: list[str], disk_mib: int) -> None:
 
 
 def _kept(path: str) -> int:
-    """Return the flags that a mount has already: in a user namespace they may not be taken away."""
+    """Return the flags that a mount already has: in a user namespace they may not be removed."""
     had = os.statvfs(path).f_flag
     return (had & (_NODEV | _NOEXEC | _NOATIME)) | (_RELATIME if had & _ST_RELATIME else 0)
 
@@ -127,7 +126,7 @@ def _limit(limits: dict[str, int]) -> None:
 
 
 def _drop(privileged: bool) -> None:
-    """Give up every right; root becomes a user whom nobody else is."""
+    """Give up every right; root becomes an otherwise unused user."""
     for capability in range(64):
         _LIBC.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
     if privileged:
@@ -142,14 +141,14 @@ def _drop(privileged: bool) -> None:
 
 
 def _filter() -> None:
-    """Refuse the system calls of ``_FORBIDDEN``; the other walls stand without it."""
+    """Block the system calls of ``_FORBIDDEN``; the other walls stand without it."""
     with contextlib.suppress(OSError, AttributeError):
         library: Any = ctypes.CDLL("libseccomp.so.2")
         library.seccomp_init.restype = ctypes.c_void_p
         rules = ctypes.c_void_p(library.seccomp_init(0x7FFF0000))  # allow the rest
         for name in _FORBIDDEN:
             number = library.seccomp_syscall_resolve_name(name.encode())
-            # clone3 cannot be looked into, and C libraries go back to clone where it is "not there".
+            # clone3's arguments cannot be inspected, and C libraries fall back to clone if it does not exist.
             refused = 38 if name == "clone3" else 1
             if number >= 0:
                 library.seccomp_rule_add(rules, ctypes.c_uint32(0x00050000 | refused), number, 0)

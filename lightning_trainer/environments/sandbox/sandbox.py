@@ -1,6 +1,6 @@
-"""A sandbox from outside: started, asked with a time limit, watched for memory, killed and made anew.
+"""The sandbox from outside: started, called with a time limit, watched for memory, killed, and recreated.
 
-It is refused where the walls cannot be built: there is no way to run without them.
+It refuses to run if the walls cannot be built: there is no mode without them.
 """
 
 from __future__ import annotations
@@ -28,35 +28,39 @@ _LONGEST_ANSWER = 1 << 22
 
 
 class SandboxUnavailableError(EnvironmentFailedError):
-    """The machine does not allow the walls; the message says which, and what to do."""
+    """The machine does not allow the walls; the message says which ones, and what to do."""
 
 
 @dataclass(frozen=True)
 class SandboxLimits:
+    """The limits of a sandbox."""
+
     seconds: float = 5.0
-    """Of one piece of code."""
+    """For one piece of code."""
     memory_mib: int = 256
-    """Of one process, and of all of them together."""
+    """Limit for one process, and for all of them together."""
     processes: int = 16
     disk_mib: int = 16
-    """Of its folder, which is in memory."""
+    """Limit for its folder, which is in memory."""
     output_kib: int = 16
-    """Of what one piece of code prints; the rest is cut."""
+    """Limit for what one piece of code prints; the rest is cut."""
 
 
 @dataclass(frozen=True)
 class Ran:
+    """The result of a piece of code."""
+
     output: str
     error: str | None
-    """What the code raised, or why it was stopped; None: it came to its end."""
+    """The code's exception, or why it was stopped; None: it finished."""
     value: Any = None
-    """Of its last expression, where that is JSON."""
+    """Of the last expression, if it is JSON-able."""
     lost: bool = False
-    """The sandbox was made anew: what the code had defined is gone."""
+    """The sandbox was recreated: the code's definitions are gone."""
 
 
 class Sandbox:
-    """Python with its own variables, from ``run`` to ``run``; not for several threads at once.
+    """Python whose variables persist from ``run`` to ``run``; not thread-safe.
 
     Raises:
         SandboxUnavailableError: the walls cannot be built here.
@@ -67,7 +71,7 @@ class Sandbox:
         self._process = self._started()
 
     def run(self, code: str) -> Ran:
-        """Run a piece of code, and return what it printed. It never raises for what the code does."""
+        """Run a piece of code and return its output. It never raises because of the code."""
         if self._process.poll() is not None:
             self._process = self._started()
         why, answer = self._asked(code)
@@ -82,12 +86,12 @@ class Sandbox:
         return Ran(str(answer.get("output", "")), None if error is None else str(error), answer.get("value"))
 
     def restart(self) -> None:
-        """Make it anew, with nothing in it."""
+        """Recreate it, with nothing in it."""
         self.close()
         self._process = self._started()
 
     def close(self) -> None:
-        """Kill it: with its first process all others of its namespace end."""
+        """Kill it: all processes of its namespace end with the first one."""
         children: list[psutil.Process] = []
         with contextlib.suppress(psutil.Error):
             children = psutil.Process(self._process.pid).children(recursive=True)
@@ -112,7 +116,7 @@ class Sandbox:
     def _started(self) -> subprocess.Popen[bytes]:
         prefixes = sorted({os.path.realpath(sys.base_prefix), os.path.realpath(sysconfig.get_path("stdlib"))})
         limits = {name: int(value) for name, value in asdict(self._limits).items()}
-        limits["cpu_s"] = 3600  # of the whole life; a piece of code has a time of its own
+        limits["cpu_s"] = 3600  # for its whole life; each piece of code has its own limit
         start = {"prefixes": prefixes, "limits": limits}
         python = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
         process = subprocess.Popen(

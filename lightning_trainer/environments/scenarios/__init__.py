@@ -1,4 +1,4 @@
-"""Tasks with checkable answers, made from what an environment offers."""
+"""Tasks with checkable answers, generated from what an environment offers."""
 
 from lightning_trainer.environments.scenarios.chains import Chain, Link, Scenario, make_scenarios
 from lightning_trainer.environments.scenarios.exploring import Found, explore

@@ -1,7 +1,7 @@
-"""From calls that were made to tasks: a chain of calls, a question without any of its results, the last one's value.
+"""From recorded calls to tasks: a chain of calls, a question without any of its results, and the last call's value.
 
 Difficulty is the number of calls. A chain is executed again before it is kept: an answer that differs the second time
-cannot be checked. Its content alone, by its digest, decides whether it is held out, and names the task.
+cannot be checked. Only a digest of its content decides whether it is held out; the digest is also the task's name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lightning_trainer.environments.scenarios.exploring import Called, Found, Pa
 
 @dataclass(frozen=True)
 class Link:
-    """A call of a chain; an argument is a value, or the way to it in the result of the call before."""
+    """A call of a chain; each argument is a value, or a path into the result of the previous call."""
 
     tool: str
     arguments: tuple[tuple[str, Scalar], ...]
@@ -28,16 +28,18 @@ class Link:
 
 @dataclass(frozen=True)
 class Chain:
+    """A chain of calls and the place of the answer."""
+
     links: tuple[Link, ...]
     path: Path
-    """Of the answer in the last result."""
+    """The answer's path in the last result."""
 
     @property
     def content(self) -> str:
         return json.dumps([[link.tool, link.arguments, link.taken] for link in self.links] + [self.path])
 
     def executed(self, server: Server) -> Any:
-        """Return the answer, or None where a call fails or the way to a value is gone."""
+        """Return the answer; None if a call fails or a path no longer exists."""
         value: Any = None
         for link in self.links:
             arguments = dict(link.arguments)
@@ -57,6 +59,8 @@ class Chain:
 
 @dataclass(frozen=True)
 class Scenario:
+    """A task made from a chain."""
+
     chain: Chain
     question: str
     answer: Scalar
@@ -66,7 +70,7 @@ class Scenario:
         return is_held_out(self.chain.content)
 
     def as_task(self, command: Sequence[str]) -> dict[str, Any]:
-        """Return the line of a file of tasks."""
+        """Return the task's line in a file of tasks."""
         digest = hashlib.sha256(self.chain.content.encode()).hexdigest()[:12]
         calls = [
             {"tool": link.tool, "arguments": dict(link.arguments), "taken": {n: list(p) for n, p in link.taken}}
@@ -91,7 +95,7 @@ def make_scenarios(
     held_out: int,
     seed: int = 0,
 ) -> tuple[list[Scenario], list[Scenario]]:
-    """Return so many training and held-out scenarios at most, of the difficulties in turn.
+    """Return at most so many training and held-out scenarios, cycling through the difficulties.
 
     Args:
         fresh: another process of the server, which executes every chain again.
@@ -126,7 +130,7 @@ def _next(
         scenario = Scenario(chain, worded(chain, tools), answer)
         if not (wants_held_out if scenario.held_out else wants_training):
             continue
-        # A value that the question has, or a question that was asked with another answer, teaches nothing.
+        # A value that the question contains, or a question that also has another answer, teaches nothing.
         if scenario.question in asked or str(answer) in _values(chain):
             continue
         if chain.executed(fresh) == answer:
@@ -143,7 +147,7 @@ def _chains(calls: Iterable[Called], difficulty: int) -> Iterator[tuple[Chain, S
 
 
 def _links(called: Called) -> tuple[Link, ...] | None:
-    """Return the calls in order; None where they are more than one line, which words would not tell apart."""
+    """Return the calls in order; None if they are not a single chain, which the question could not express."""
     taken = tuple((name, source.path) for name, source in called.sources)
     of_others = {name for name, _ in taken}
     link = Link(called.tool, tuple(pair for pair in called.arguments if pair[0] not in of_others), taken)
@@ -157,7 +161,7 @@ def _links(called: Called) -> tuple[Link, ...] | None:
 
 
 def worded(chain: Chain, tools: dict[str, Tool]) -> str:
-    """Return the question: what each tool is for, its arguments, and which value goes on."""
+    """Return the question: the purpose of each tool, its arguments, and which value is passed on."""
     sentences = []
     for number, link in enumerate(chain.links):
         given = [f"{name} {json.dumps(value, ensure_ascii=False)}" for name, value in link.arguments]
@@ -170,7 +174,7 @@ def worded(chain: Chain, tools: dict[str, Tool]) -> str:
 
 
 def way(path: Path) -> str:
-    """Return the way to a value in words, the innermost first."""
+    """Return a path in words, the innermost part first."""
     words = [f"entry {part + 1}" if isinstance(part, int) else part.replace("_", " ") for part in path]
     return "the " + " of ".join(reversed(words)) if words else "the result"
 
@@ -180,7 +184,7 @@ def _values(chain: Chain) -> set[str]:
 
 
 def _shuffled(items: Iterable[Any], chance: random.Random) -> list[Any]:
-    # In the order of their content first: what was found in which order is the server's affair.
+    # Sorted by content first, because the order of discovery depends on the server.
     ordered = sorted(items, key=lambda pair: pair[0].content)
     chance.shuffle(ordered)
     return ordered

@@ -1,7 +1,7 @@
-"""What a server's tools answer, found by calling them: arguments come from their JSON Schemas and from earlier results.
+"""What a server's tools return, explored by calling them: arguments come from their JSON Schemas and earlier results.
 
-A value that one tool gave under a name is an argument of another where that asks for the same name and type, so that
-chains arise that mean something: an ``order_id`` that was listed is looked up, any other number is not.
+A value that one tool returned under a name is passed to another one that requires the same name and type, so chains are
+meaningful: an ``order_id`` that was listed is looked up, an arbitrary number is not.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from lightning_trainer.environments.mcp_server import McpResult, McpTool
 from lightning_trainer.environments.protocol import Tool
 
 _LONGEST_TEXT = 80
-"""Characters of a value that may be an argument or an answer."""
+"""Maximum length of a value that may be an argument or an answer."""
 _ENTRIES = 12
-"""Of a list; the rest is not looked at."""
+"""Entries of a list that are read; the rest is ignored."""
 _VALUES_OF_A_NAME = 200
 _CALLS_KEPT = 5000
 _DRY_ROUNDS = 10
-"""Arguments are drawn at random: so many rounds without new ones, and there are none."""
+"""Arguments are drawn at random: after this many rounds without new ones, exploring ends."""
 
 Path = tuple[str | int, ...]
 Scalar = str | int | float | bool
@@ -31,6 +31,8 @@ Call = tuple[str, tuple[tuple[str, Scalar], ...]]
 
 
 class Server(Protocol):
+    """The part of ``McpServer`` that exploring uses."""
+
     @property
     def tools(self) -> Sequence[McpTool]: ...
 
@@ -39,7 +41,7 @@ class Server(Protocol):
 
 @dataclass(frozen=True)
 class Source:
-    """Where a value came from: the result of a call, and the way to it."""
+    """The origin of a value: the result of a call, and the path in it."""
 
     call: Called
     path: Path
@@ -51,36 +53,38 @@ class Source:
 
 @dataclass(frozen=True)
 class Called:
-    """One call that was made, and where its arguments came from."""
+    """A call that was made, and the origins of its arguments."""
 
     tool: str
     arguments: tuple[tuple[str, Scalar], ...]
     sources: tuple[tuple[str, Source], ...]
-    """Of those arguments that an earlier result gave."""
+    """Origins of those arguments that an earlier result gave."""
     result: Any = field(hash=False, compare=False)
 
     @property
     def depth(self) -> int:
-        """How many calls lead here, with this one."""
+        """Return the length of the chain that ends with this call."""
         return 1 + max((source.call.depth for _, source in self.sources), default=0)
 
 
 @dataclass
 class Found:
+    """The result of exploring."""
+
     calls: list[Called] = field(default_factory=list)
     refused: int = 0
     """Calls that the server answered with an error."""
     skipped: tuple[str, ...] = ()
-    """Tools that may change something, and were not asked for by name."""
+    """Tools that may change something, and were not allowed by name."""
 
 
 def explore(server: Server, *, seed: int = 0, budget: int = 200, depth: int = 3, allowed: Iterable[str] = ()) -> Found:
-    """Call tools until the budget is spent or nothing new can be asked.
+    """Call tools until the budget is spent or there is nothing new to call.
 
     Args:
-        budget: calls that are made at most.
+        budget: maximum number of calls.
         depth: of the longest chain.
-        allowed: tools to call though they do not say that they only read.
+        allowed: tools to call even though they do not declare themselves read-only.
     """
     chance = random.Random(seed)
     named = set(allowed)
@@ -93,7 +97,7 @@ def explore(server: Server, *, seed: int = 0, budget: int = 200, depth: int = 3,
     while left > 0 and dry < _DRY_ROUNDS and len(known) < _CALLS_KEPT:
         before = len(known)
         for tool in chance.sample(tools, len(tools)):
-            # A few of each tool in turn, so that none of them eats the budget.
+            # A few calls of each tool in turn, so that none uses up the budget.
             for arguments, sources in _some(_arguments(tool, pool, chance, depth), 6):
                 call = (tool.name, arguments)
                 if call not in answers:
@@ -103,7 +107,7 @@ def explore(server: Server, *, seed: int = 0, budget: int = 200, depth: int = 3,
                     answered = server.call(tool.name, dict(arguments))
                     found.refused += answered.failed or answered.value is None
                     answers[call] = None if answered.failed else answered.value
-                # The same call, come to in another way, is another chain.
+                # The same call, reached in another way, is another chain.
                 called = Called(tool.name, arguments, sources, answers[call])
                 if called.result is None or called in known:
                     continue
@@ -118,7 +122,7 @@ def explore(server: Server, *, seed: int = 0, budget: int = 200, depth: int = 3,
 
 
 def leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Scalar]]:
-    """Yield every short scalar of a result with the way to it."""
+    """Yield every short scalar of a result with its path."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from leaves(inner, (*path, str(key)))
@@ -130,6 +134,7 @@ def leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Scalar]]:
 
 
 def at(value: Any, path: Path) -> Any:
+    """Return the value at a path."""
     for part in path:
         value = value[part]
     return value
@@ -138,7 +143,7 @@ def at(value: Any, path: Path) -> Any:
 def _arguments(
     tool: Tool, pool: Mapping[str, list[Source]], chance: random.Random, depth: int
 ) -> Iterator[tuple[tuple[tuple[str, Scalar], ...], tuple[tuple[str, Source], ...]]]:
-    """Yield arguments that the schema allows; nothing where a required one has no value yet."""
+    """Yield arguments that the schema allows; none if a required one has no value yet."""
     schema = tool.parameters
     properties: Mapping[str, Any] = schema.get("properties") or {}
     required = [name for name in schema.get("required") or () if name in properties]
@@ -164,7 +169,7 @@ def _arguments(
 
 
 def _of_schema(kind: Mapping[str, Any], chance: random.Random) -> Iterator[Scalar]:
-    """Yield values that the schema itself names; a text without any hint has none."""
+    """Yield values that the schema itself names; text without any hint has none."""
     for key in ("enum", "examples"):
         yield from (value for value in kind.get(key) or () if isinstance(value, str | int | float | bool))
     for key in ("const", "default"):
@@ -182,7 +187,7 @@ def _of_schema(kind: Mapping[str, Any], chance: random.Random) -> Iterator[Scala
 
 
 def _resolved(kind: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Follow ``$ref``, and of alternatives take the first that is not null."""
+    """Follow ``$ref``; of alternatives, take the first that is not null."""
     for _ in range(8):
         reference = kind.get("$ref")
         if isinstance(reference, str) and reference.startswith("#/$defs/"):
@@ -208,7 +213,7 @@ def _fits(value: Scalar, kind: Mapping[str, Any]) -> bool:
 
 
 def _name(tool: str, path: Path) -> str:
-    """What a value is called: its key; a plain ``id`` or ``name`` by what it belongs to, as in ``customer_id``."""
+    """Return a value's name: its key, or for a plain ``id`` or ``name`` with its owner, as in ``customer_id``."""
     keys = [part for part in path if isinstance(part, str)]
     last = keys[-1] if keys else tool
     if last in ("id", "name", "key", "code"):

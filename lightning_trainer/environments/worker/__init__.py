@@ -1,1 +1,1 @@
-"""Environments in processes of their own: started, asked, limited and killed here."""
+"""Environments in their own processes: started, called, limited, and killed here."""

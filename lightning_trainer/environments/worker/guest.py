@@ -1,8 +1,8 @@
-"""The other end of the pipe: this file is run by the environment's own interpreter, with the standard library alone.
+"""The other end of the pipe: this file runs in the environment's own interpreter, with only the standard library.
 
-A line of JSON comes on standard input, one goes back; what the environment itself prints goes to standard error, so
-that it cannot be taken for an answer. Everything here ends with the process that started it: the kernel kills the whole
-process group when the other end of the lifeline closes, whatever the environment's code is doing then.
+One line of JSON arrives on standard input, one is returned; the environment's own prints go to standard error, so they
+cannot be mistaken for an answer. Everything here ends with the process that started it: the kernel kills the whole
+process group when the other end of the lifeline closes, whatever the environment's code is doing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from types import ModuleType
 from typing import Any, BinaryIO
 
 _F_SETSIG = 10
-"""Of Linux's fcntl(2): which signal O_ASYNC sends."""
+"""From Linux's fcntl(2): which signal O_ASYNC sends."""
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def main() -> None:
     _die_with(start["lifeline"])
     _limit(start["memory_mib"])
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # what the environment prints is not an answer
+    os.dup2(2, 1)  # the environment's prints are not answers
     questions = os.fdopen(os.dup(0), "rb")
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
@@ -56,8 +56,8 @@ class _Guest:
             except MemoryError:
                 answer = {"failed": "memory", "message": "MemoryError"}
             except BaseException as error:  # sys.exit() in an environment ends its attempt
-                self._environment = None  # whatever state it is in
-                nonsense = type(error).__name__ == "EnvironmentNonsenseError"  # not imported where nothing else can be
+                self._environment = None  # its state is unknown
+                nonsense = type(error).__name__ == "EnvironmentNonsenseError"  # it may not be importable here
                 answer = {"failed": "nonsense" if nonsense else "raised", "message": _described(error)}
             self._say(answer)
 
@@ -118,7 +118,7 @@ def _found(module: str, attribute: str) -> Any:
 
 
 def _offer_protocol(root: Path) -> None:
-    """Make ``import lightning_trainer.environments`` work without what else is installed next to it."""
+    """Make ``import lightning_trainer.environments`` work without the packages installed next to it."""
     if "lightning_trainer" in sys.modules:
         return
     spec = importlib.util.spec_from_file_location(
@@ -132,8 +132,8 @@ def _offer_protocol(root: Path) -> None:
 
 
 def _die_with(lifeline: int) -> None:
-    """Let the kernel kill this process group when the other end of the pipe closes: a thread that waits for it would
-    not run while the environment's code holds the interpreter."""
+    """Let the kernel kill this process group when the other end of the pipe closes: a thread waiting for that would not
+    run while the environment's code holds the GIL."""
     if not sys.platform.startswith("linux"):
         return
     fcntl.fcntl(lifeline, _F_SETSIG, signal.SIGKILL)
@@ -151,7 +151,7 @@ def _die_with(lifeline: int) -> None:
 def _limit(memory_mib: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform.startswith("linux"):
-        # Of private memory, not of addresses: libraries reserve gigabytes of those that they never touch.
+        # Limits private memory, not address space: libraries reserve gigabytes of address space that they never touch.
         memory = memory_mib << 20
         resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
 

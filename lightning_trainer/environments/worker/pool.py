@@ -1,4 +1,4 @@
-"""Processes of one environment, handed from attempt to attempt; one that has failed is replaced by the next lease."""
+"""A pool of processes of one environment, leased to attempts; a failed one is replaced at the next lease."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from lightning_trainer.environments.limits import Limits
 from lightning_trainer.environments.worker.process import EnvironmentProcess, Launch
 
 _STARTS_AT_ONCE = 4
-"""Imports take a core each: more at once only make all of them late."""
+"""Imports take a core each: starting more at once only makes all of them slower."""
 
 
 class EnvironmentPool:
-    """At most ``size`` processes. The first one starts at once, so that what cannot run is known before any attempt.
+    """At most ``size`` processes. The first one starts at once, so an environment that cannot run fails before any
+    attempt.
 
     Raises:
         EnvironmentFailedError: it does not start.
@@ -36,7 +37,7 @@ class EnvironmentPool:
 
     @contextmanager
     def lease(self) -> Iterator[EnvironmentProcess]:
-        """Hand out a process for one attempt, waiting for one where all are busy.
+        """Lease a process for one attempt, waiting if all are busy.
 
         Raises:
             EnvironmentFailedError: another one does not start.
@@ -49,7 +50,7 @@ class EnvironmentPool:
                 self._given_back(process)
 
     def close(self) -> None:
-        """Kill them all; attempts that are going on fail."""
+        """Kill them all; running attempts fail."""
         with self._lock:
             self._closed = True
             processes = [*self._idle, *self._leased]
@@ -70,7 +71,7 @@ class EnvironmentPool:
                 if process.alive:
                     self._leased.add(process)
                     return process
-                process.close()  # it died while nobody asked it anything
+                process.close()  # it died while idle
         with self._starting:
             process = EnvironmentProcess(self._launch, self._limits)
         with self._lock:

@@ -1,7 +1,7 @@
-"""A process of an environment's own interpreter, asked over pipes; every answer has a time limit and a length limit.
+"""A process of an environment's own interpreter, called over pipes; every answer has a time limit and a length limit.
 
-Nothing is unpickled: an answer is one line of JSON that is checked field by field. A process that has failed is killed
-with all that it started.
+Nothing is unpickled: an answer is one line of JSON, validated field by field. A process that has failed is killed with
+everything it started.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _GUEST = Path(__file__).with_name("guest.py")
 _KEPT_OF_STDERR = 8192
 _LOOK_AT_MEMORY_S = 0.5
 _PASSED_ON = ("HOME", "LANG", "LC_ALL", "PATH", "TZ", "USER", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "XDG_CACHE_HOME")
-"""Environment variables that an environment sees; keys and tokens are not among them."""
+"""Environment variables that an environment gets; keys and tokens are not among them."""
 
 
 @dataclass(frozen=True)
@@ -54,24 +54,24 @@ class Launch:
     """How a process of an environment is started."""
 
     label: str
-    """What it is called in messages."""
+    """Its name in messages."""
     python: str
     module: str
-    """Importable there, or the path of a file."""
+    """An importable module, or the path of a file."""
     attribute: str
     isolated: bool = True
-    """It sees its own interpreter's packages alone, not ``PYTHONPATH`` and the current folder."""
+    """It sees only its own interpreter's packages, not ``PYTHONPATH`` and the current folder."""
     variant: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     path: tuple[str, ...] = ()
     reset_timeout_s: float = 0.0
-    """At least; ``Limits`` may allow more."""
+    """A minimum; ``Limits`` may allow more."""
     digest: str = ""
-    """Its version where it does not say one."""
+    """Its default version."""
 
 
 class EnvironmentProcess:
-    """One environment in one process; not for several threads at once.
+    """One environment in one process; not thread-safe.
 
     Raises:
         EnvironmentFailedError: it does not start; the message says why.
@@ -117,25 +117,25 @@ class EnvironmentProcess:
         return self._ended() is None
 
     def reset(self, task: Task) -> Observation:
-        """Raises EnvironmentFailedError: it could not; the process is gone then, or begins afresh."""
+        """Reset to a task. Raises EnvironmentFailedError: it failed, and its process is gone or will start afresh."""
         self._steps = 0
         return self._checked(observation_from_json, {"reset": to_json(task)}, self._limits.reset_timeout_s, "reset")
 
     def step(self, action: Action) -> Step:
-        """Raises EnvironmentFailedError: it could not; the process is gone then, or begins afresh."""
+        """Take one step. Raises EnvironmentFailedError: it failed, and its process is gone or will start afresh."""
         self._steps += 1
         what = f"step {self._steps}"
         return self._checked(step_from_json, {"step": to_json(action)}, self._limits.step_timeout_s, what)
 
     def close(self) -> None:
-        """Kill it and all that it started."""
+        """Kill it and everything it started."""
         with self._closing:
             closed, self._closed = self._closed, True
         if closed:
             return
         descendants: list[psutil.Process] = []
         with contextlib.suppress(psutil.Error):
-            descendants = psutil.Process(self.pid).children(recursive=True)  # also those that left its group
+            descendants = psutil.Process(self.pid).children(recursive=True)  # including those that left its group
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         for descendant in descendants:
@@ -201,7 +201,7 @@ class EnvironmentProcess:
             raise EnvironmentNonsenseError(f"the environment {self._label}, {what}: {error}") from None
 
     def _asked(self, question: dict[str, Any], timeout_s: float, what: str) -> dict[str, Any]:
-        """Return the answer; after any failure but an exception of its own the process is gone."""
+        """Return the answer; after any failure except an exception in the environment, the process is gone."""
         if not self.alive:
             raise self._died(what)
         sent = json.dumps(question).encode() + b"\n"
@@ -273,7 +273,7 @@ class EnvironmentProcess:
             raise self._died(what) from None
 
     def _heard(self, limit: int, what: str) -> bytes | None:
-        """Return a whole line, if there is one now."""
+        """Return a complete line, if there is one now."""
         try:
             piece = os.read(self._out, 1 << 18)
         except BlockingIOError:
@@ -305,7 +305,7 @@ class EnvironmentProcess:
         self._stderr = (self._stderr + piece)[-_KEPT_OF_STDERR:]
 
     def _look_at_memory(self, what: str) -> None:
-        """Look now and then: it costs more than a step."""
+        """Check the memory now and then: it costs more than a step."""
         now = time.monotonic_ns()
         if now - self._looked_ns < _LOOK_AT_MEMORY_S * 1e9:
             return
@@ -326,7 +326,7 @@ class EnvironmentProcess:
     def _died(self, what: str) -> EnvironmentFailedError:
         ended, give_up = self._ended(), time.monotonic() + 1.0
         while ended is None and time.monotonic() < give_up:
-            time.sleep(0.01)  # its pipe closes a little before it is dead
+            time.sleep(0.01)  # its pipe closes shortly before it is dead
             ended = self._ended()
         with contextlib.suppress(OSError):
             self._hear_stderr()
@@ -339,7 +339,7 @@ class EnvironmentProcess:
         return EnvironmentDiedError(f"the environment {self._label} {how} in {what}{said}")
 
     def _ended(self) -> tuple[int, int] | None:
-        """Return how it ended; until ``close`` it stays a zombie, so that its number cannot be someone else's."""
+        """Return how it ended; until ``close`` it stays a zombie, so that its process id cannot be reused."""
         if self._closed:
             return os.CLD_KILLED, signal.SIGKILL
         found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)

@@ -1,4 +1,4 @@
-"""The attempt was recorded while there was no policy: there still is none, or one came later and begins after it."""
+"""The attempt was recorded while there was no policy: there still is none, or one was added later."""
 
 from lightning_trainer.explain.case import Case
 from lightning_trainer.explain.finding import Finding, counted

@@ -1,4 +1,4 @@
-"""Nothing is wrong: evaluations, baselines, what was tried again and what was taken out are never trained."""
+"""Nothing is wrong: evaluations, baselines, retried attempts, and dropped ones are never trained."""
 
 from lightning_trainer.explain.case import Case
 from lightning_trainer.explain.finding import Finding

@@ -1,4 +1,4 @@
-"""The attempt cannot be compared with others, or comparing them teaches nothing."""
+"""The attempt has no others to compare it with, or comparing them teaches nothing."""
 
 from collections import Counter
 
@@ -21,7 +21,7 @@ def diagnose(case: Case) -> Finding | None:
     group = case.group
     reason = next((reason for reason in _NAMES if case.met(reason)), None)
     if group is None or reason is None or case.waits:
-        return None  # a group that waits may still grow: `waiting` says so
+        return None  # a waiting group may still grow: `waiting` reports that
     if len(case.members) == 1:
         return Finding("group of one", f"group {group.group_id} holds this attempt alone{_alone(case)}")
     if reason is Reason.GROUP_TOO_SMALL and (others := _why_not(case)):
@@ -48,7 +48,7 @@ def _alone(case: Case) -> str:
 
 
 def _why_not(case: Case) -> str:
-    """Why each of the other attempts cannot be compared; "" where that is not known."""
+    """Return why each of the other attempts cannot be compared; "" if unknown."""
     return listed(
         f"{member.attempt_id}: {reason}"
         for member in case.members

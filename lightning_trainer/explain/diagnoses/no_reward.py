@@ -1,4 +1,4 @@
-"""A reward that the credit scheme needs is missing: it was never given, has another name, or is not a number."""
+"""A reward that the credit scheme needs is missing: never given, given under another name, or not a number."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Whatever else the ledger says, in its own words: what has no diagnosis of its own."""
+"""The ledger's other reasons, in its own words: those without a diagnosis of their own."""
 
 from collections import Counter
 

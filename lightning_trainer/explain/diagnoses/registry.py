@@ -1,7 +1,8 @@
 """Every diagnosis, in the order in which a cause hides the ones after it.
 
-Whose a call is comes before what was recorded of it, that before its length and reward, that before its group. What
-only some of the calls met comes after what all of them met; what blocks nothing comes last, what is rarest first.
+The identity of a call comes before what was recorded of it, that before its length and reward, and that before its
+group. A cause that only some of the calls have comes after one that all of them have; findings that block nothing come
+last, the rarest first.
 """
 
 from collections.abc import Callable
@@ -67,11 +68,12 @@ OF_WHAT_WAS_RECORDED: tuple[Diagnosis, ...] = (
     clock_skew.diagnose,
     duplicates.diagnose,
 )
-"""What can be said without a policy: of names, rewards, groups and steps one would have to know its settings."""
+"""Diagnoses that need no policy: those of names, rewards, groups, and steps depend on its settings."""
 
 
 def findings(case: Case) -> tuple[Finding, ...]:
-    """Return what explains the case: what blocks all of it, part of it, nothing; each in the order of the list."""
+    """Return the findings that explain the case: those that block all of it, part of it, nothing; each in the order of
+    the list."""
     diagnoses = OF_WHAT_WAS_RECORDED if case.no_policy else DIAGNOSES
     found = [finding for diagnose in diagnoses if (finding := diagnose(case)) is not None]
     return tuple(sorted(found, key=lambda finding: (not finding.blocks, not finding.whole)))

@@ -1,4 +1,4 @@
-"""The attempt has not ended: its root span, which says so, has not arrived."""
+"""The attempt is still running: its root span, which marks the end, has not arrived."""
 
 from lightning_trainer.explain.case import Case
 from lightning_trainer.explain.finding import Finding, counted, listed, seconds

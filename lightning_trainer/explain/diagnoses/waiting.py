@@ -1,4 +1,4 @@
-"""The attempt has ended and nothing is against it but that no step has taken it yet, or that it is not all here."""
+"""The attempt has ended and can be trained, but no step has taken it yet, or parts of it are missing."""
 
 from lightning_trainer.explain.case import Case
 from lightning_trainer.explain.finding import Finding, counted

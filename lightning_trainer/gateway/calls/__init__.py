@@ -1,1 +1,1 @@
-"""One call from its beginning to its record, retries and hang-ups included."""
+"""The life of a call from request to record, including retries and hang-ups."""

@@ -1,6 +1,6 @@
-"""How one call ends in the store: its record, once, and what is said about it afterwards.
+"""How a call ends in the store: its record, written once, and later changes to its status.
 
-Small on purpose: it is kept for a while after the call (``retries.py``), its tokens and messages are not.
+Small on purpose: this object outlives the call (``retries.py``); its tokens and messages do not.
 """
 
 import asyncio
@@ -15,25 +15,25 @@ logger = logging.getLogger(__name__)
 
 
 class CallRecord:
-    """A call that goes on until ``write``; ``abandon`` may come before or after."""
+    """The record of a call in progress, until ``write``; ``abandon`` may come before or after."""
 
     def __init__(self, sink: SpanSink) -> None:
         self._sink = sink
         self._recording: asyncio.Task[None] | None = None
         self._complete: Span | None = None
         self.abandoned: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Done when the caller wants this answer no longer; says why."""
+        """Resolved when the caller no longer wants this answer; the result is the reason."""
 
     @property
     def written(self) -> bool:
-        """Whether the record was handed to the store, whatever came of it."""
+        """Whether the record was handed to the store, whether or not that succeeded."""
         return self._recording is not None
 
     async def write(self, record: Span) -> None:
         """Make the record durable.
 
         Raises:
-            RefusalError: the store could not; 503.
+            RefusalError: the store could not write it; 503.
         """
         if record.status is SpanStatus.OK:
             self._complete = without_content(record)
@@ -41,22 +41,22 @@ class CallRecord:
         await self.wait_written()
 
     async def wait_written(self) -> None:
-        """Wait for the record that is being made; raises what it raised."""
+        """Wait for the record that is being written; raises the same error as the write."""
         assert self._recording is not None
-        # A caller who hangs up now must not take the record with him.
+        # If the caller hangs up now, canceling it must not cancel the write.
         await asyncio.shield(self._recording)
 
     async def abandon(self, reason: str) -> None:
-        """The caller will not use this answer: stop the work for it, and let it count as interrupted.
+        """Give the call up because its caller will not use the answer: stop the work, and record it as interrupted.
 
         Raises:
-            RefusalError: the store could not take note of it; 503.
+            RefusalError: the store could not record the interruption; 503.
         """
         if self.abandoned.done():
             return
         self.abandoned.set_result(reason)
         if self._complete is None:
-            return  # what will be recorded, or was, is an interrupted call
+            return  # the record, written now or later, is an interrupted call
         try:
             await self.wait_written()
         except RefusalError:

@@ -1,4 +1,4 @@
-"""Work for a caller who may hang up: it is cancelled as soon as the connection is closed, or the caller tries again."""
+"""Work for a caller that may hang up: it is canceled when the connection closes or the caller retries."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -10,17 +10,17 @@ Result = TypeVar("Result")
 
 
 class CallerGoneError(Exception):
-    """Nobody waits for the answer any longer; the message says why."""
+    """The caller is gone and nothing waits for the answer any longer; the message gives the reason."""
 
 
 async def unless_gone(receive: Receive, abandoned: asyncio.Future[str], work: Coroutine[Any, Any, Result]) -> Result:
-    """Run the work to its end, or until nobody waits for it. The request's body must have been read before.
+    """Run the work to its end, or until its caller is gone. The request's body must have been read before.
 
     Args:
-        abandoned: done when the caller made the same call again; its result says so in a sentence.
+        abandoned: resolved when the caller made the same call again; its result is the reason, as a sentence.
 
     Raises:
-        CallerGoneError: the work has been cancelled.
+        CallerGoneError: the work has been canceled.
     """
     working = asyncio.ensure_future(work)
     watching = asyncio.ensure_future(_gone(receive))
@@ -32,7 +32,7 @@ async def unless_gone(receive: Receive, abandoned: asyncio.Future[str], work: Co
     finally:
         for task in (working, watching):
             task.cancel()
-        # Both have really ended before anything else happens: the upstream connection is released by then.
+        # Wait until both have really ended: only then is the upstream connection released.
         await asyncio.gather(working, watching, return_exceptions=True)
 
 

@@ -1,8 +1,9 @@
-"""One call on its way through the gateway: who asked what, what came back, and its record.
+"""One call on its way through the gateway: its request, its answer, and its record.
 
 The record is committed before the caller can see the end of the response. A call that cannot be recorded is not
-answered: tokens of a policy that went out unrecorded would be missing from the ledger without a trace. A call whose
-caller gave it up is recorded as interrupted; where its record was complete by then, a second span takes that back.
+answered: tokens that a policy sampled but that went out unrecorded would be missing from the ledger without a trace. A
+call that its caller gave up is recorded as interrupted; if its record was already complete, a second span takes that
+back.
 """
 
 import contextlib
@@ -40,7 +41,7 @@ class Exchange:
         """Make the record durable, once; later calls wait for the same outcome.
 
         Raises:
-            RefusalError: the store could not; 503.
+            RefusalError: the store could not write it; 503.
         """
         call_record = self.call_record
         if call_record.written:
@@ -59,7 +60,7 @@ class Exchange:
         )
 
     async def end_without_caller(self, reason: str) -> None:
-        """Nobody waits for the rest: record what there is as interrupted, or take a complete record back."""
+        """End a call whose caller is gone: record what there is as interrupted, or take a complete record back."""
         with contextlib.suppress(RefusalError):
             if self.call_record.written:
                 await self.call_record.abandon(reason)

@@ -1,14 +1,16 @@
-"""Two tries at one call are one sample: which calls are tries at the same one, and what becomes of the earlier try.
+"""Retries: which requests are attempts at the same call, and what happens to the earlier one. A retried call is one
+sample.
 
-A client that ran out of patience makes its call again. What makes two requests tries at one call:
+A client that times out makes its call again. Two requests are tries at one call if they have
 
-1. the same ``Idempotency-Key`` and the same body, from the same rollout and attempt (others may count from 1 too), or
+1. the same ``Idempotency-Key`` and the same body, from the same rollout and attempt (other callers may use the same
+   keys), or
 2. ``x-stainless-retry-count`` of 1 or more (OpenAI's and Anthropic's clients send it), with the body and the
-   ``traceparent`` of exactly one call of late: instrumented clients keep one span over all tries at a call. Where
-   several calls fit, none is taken for the earlier try: dropping the wrong one would lose a good sample.
+   ``traceparent`` of exactly one recent call: instrumented clients keep one span over all tries at a call. If several
+   calls match, none is treated as the earlier try: dropping the wrong one would lose a good sample.
 
-The earlier try is given up: cancelled where it still runs, and interrupted in the records. A client that hangs up
-before the end of its answer gives that call up anyway, with or without such headers.
+The earlier try is given up: canceled if it is still running, and marked as interrupted in the records. A client that
+hangs up before the end of its answer gives that call up in any case, with or without such headers.
 """
 
 import hashlib
@@ -26,20 +28,20 @@ _LONGEST_KEY = 256
 
 @dataclass(frozen=True, slots=True)
 class RetryKey:
-    """Requests with equal ``digest`` are, or may be, tries at one call."""
+    """What identifies a call across retries: requests with equal ``digest`` are, or may be, tries at one call."""
 
     digest: bytes
     certain: bool
-    """Whether an equal digest alone says so."""
+    """Whether an equal digest alone is proof."""
     again: bool
-    """Whether the client says that this is not its first try."""
+    """Whether the client says that this request is a retry."""
 
 
 def retry_key(path: str, headers: Mapping[str, str], raw: bytes, place: Mapping[str, str]) -> RetryKey | None:
-    """Return what a request can be recognised by, None where there is nothing.
+    """Return the key that identifies retries of a request; None if the request has none.
 
     Args:
-        place: attributes that say whose the call is; only the rollout and the attempt count, which tries share.
+        place: attributes that identify the caller; only the rollout and the attempt count, because tries share these.
     """
     given, trace = headers.get("idempotency-key"), headers.get("traceparent")
     named = given or trace
@@ -52,7 +54,7 @@ def retry_key(path: str, headers: Mapping[str, str], raw: bytes, place: Mapping[
 
 
 class Retries:
-    """The calls of late, bounded in number and age; used on one event loop only."""
+    """The recent calls, bounded in number and age; used on one event loop only."""
 
     def __init__(self, *, limit: int = 4096, keep_s: float = 900.0) -> None:
         self._limit = limit
@@ -61,7 +63,7 @@ class Retries:
         self._since: dict[bytes, float] = {}
 
     async def begin(self, key: RetryKey, call: CallRecord) -> None:
-        """Note a call, and give up the one that it is another try at.
+        """Register a call, and give up the earlier call that it retries, if any.
 
         Raises:
             RefusalError: the earlier try's record cannot be taken back; 503.

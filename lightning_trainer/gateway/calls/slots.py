@@ -1,4 +1,4 @@
-"""A bound on calls in flight: each holds a request body, a connection and memory for what the engine sends."""
+"""A limit on calls in flight: each holds a request body, a connection, and memory for the engine's answer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class Slot:
     _also: Callable[[], None] | None = None
 
     def also_release(self, release: Callable[[], None]) -> None:
-        """Have something else given back with it, at once when it has been already."""
+        """Also call ``release`` when the slot is released; at once if it already has been."""
         if self._released:
             release()
         else:

@@ -1,6 +1,6 @@
-"""The span of one call: the exact tokens, the policy version that sampled them, and whose call it was.
+"""The span of one call: its exact tokens, the policy version that sampled them, and the caller's identity.
 
-It is the authority on tokens; its name and scope are what the dialect reader looks for.
+This span is the authority on tokens; the dialect reader finds it by its name and scope.
 """
 
 import os
@@ -23,12 +23,12 @@ _ABANDONED_NAME = "gateway abandoned"
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """Which weights answered, as the engine's response headers say."""
+    """Which weights answered, according to the engine's response headers."""
 
     policy: str
     version: int | None
     kept_tokens: int = 0
-    """Tokens that the prompt begins with which stand as they were, where tokenizing its text gave others."""
+    """Number of leading prompt tokens kept as sampled, where tokenizing the text would have given others."""
 
 
 def record_of(
@@ -43,7 +43,7 @@ def record_of(
     """Return the span of a call that has ended.
 
     Args:
-        interrupted: why it ended before the engine was done, None where it was done.
+        interrupted: why it ended before the engine was done; None if it was not interrupted.
     """
     reason = interrupted or transcript.error
     complete = transcript.complete and reason is None
@@ -68,15 +68,15 @@ def record_of(
 
 
 def without_content(record: Span) -> Span:
-    """Return what says which call it is and whose, without tokens and messages."""
+    """Return the record's identity: which call it is and whose, without tokens and messages."""
     named = (*semconv.BAGGAGE_KEYS, semconv.RESPONSE_ID)
     return replace(record, attributes={name: record.attributes[name] for name in named if name in record.attributes})
 
 
 def abandonment_of(record: Span, reason: str) -> Span:
-    """Return the span that takes a complete record back: its caller never had the end of that answer.
+    """Return the span that takes a complete record back: the caller never received the end of that answer.
 
-    A committed span cannot be changed, so this one below it says what readers do: they treat the call as interrupted.
+    A committed span cannot be changed, so this child span is added instead; readers then treat the call as interrupted.
     """
     now = time.time_ns()
     return Span(
@@ -103,7 +103,7 @@ def _request_attributes(request: EngineRequest) -> dict[str, AttributeValue]:
     if request.body.get("tools"):
         attributes[semconv.TOOL_DEFINITIONS] = as_json(request.body["tools"])
     limit = request.body.get("max_completion_tokens") or request.body.get("max_tokens")
-    if type(limit) is int and abs(limit) < 2**63:  # what a span can hold
+    if type(limit) is int and abs(limit) < 2**63:  # the range that a span attribute can hold
         attributes[semconv.REQUEST_MAX_TOKENS] = limit
     return attributes
 
@@ -112,7 +112,7 @@ def _messages(request: EngineRequest) -> object:
     if request.api is EngineApi.CHAT:
         return request.body.get("messages")
     prompt = request.body.get("prompt")
-    # A prompt of token ids is in the record as what it is.
+    # A prompt of token ids is recorded as token ids.
     return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else []
 
 

@@ -1,1 +1,1 @@
-"""The engine as the gateway sees it: where calls go, what comes back, and in which events."""
+"""The engine from the gateway's side: endpoints, responses, and events."""

@@ -1,4 +1,4 @@
-"""Which conversation a call goes on with: what the engine keeps sampled ids by, and what a replica is chosen by."""
+"""Which conversation a call belongs to: the engine keeps sampled ids, and a replica is chosen, per conversation."""
 
 import hashlib
 from dataclasses import dataclass
@@ -12,25 +12,25 @@ from lightning_trainer.gateway.request import EngineApi, EngineRequest
 
 OWNER_HEADER = "x-lightning-conversation"
 _FIRST_MESSAGES = 2
-"""A system message and what was asked first."""
+"""The system message and the first question."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Calls with equal keys are answered by one replica where that is possible."""
+    """The key of a conversation; calls with equal keys go to one replica if possible."""
 
     key: str
     owned: bool
-    """Whether the key is an attempt's or a trace's: only then may one call go on with the ids that another sampled."""
+    """Whether the key is an attempt's or a trace's: only then may a call reuse the ids that another one sampled."""
 
     @property
     def headers(self) -> dict[str, str]:
-        """What the engine is told of it."""
+        """Return the request headers that tell the engine about the conversation."""
         return {OWNER_HEADER: self.key} if self.owned else {}
 
 
 def conversation_of(caller: Caller, request: EngineRequest) -> Conversation:
-    """Return the attempt of a call, else its trace, else what its first messages are recognised by."""
+    """Return the conversation of a call: its attempt, else its trace, else a digest of its first messages."""
     named = caller.attributes.get(semconv.ATTEMPT_ID)
     if named is not None:
         return Conversation(_digest(b"attempt", [caller.attributes.get(semconv.ROLLOUT_ID), named]), True)

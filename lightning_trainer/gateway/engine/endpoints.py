@@ -1,15 +1,15 @@
-"""Where calls are answered: one engine, or several that serve the same."""
+"""Engine endpoints: one engine, or several replicas that serve the same policies."""
 
 from collections.abc import Collection, Mapping
 from typing import Protocol, runtime_checkable
 
 
 class EngineEndpoint(Protocol):
-    """Where an engine is; both may change when it is restarted."""
+    """The address of an engine; base URL and headers may change when it is restarted."""
 
     @property
     def base_url(self) -> str:
-        """Raises EngineError while there is none."""
+        """Return the base URL. Raises EngineError while there is none."""
         ...
 
     @property
@@ -18,7 +18,7 @@ class EngineEndpoint(Protocol):
         ...
 
     async def ready(self, timeout_s: float) -> None:
-        """Return when it answers requests.
+        """Return when the engine answers requests.
 
         Raises:
             EngineError: it does not within the time, or never will.
@@ -28,10 +28,10 @@ class EngineEndpoint(Protocol):
 
 @runtime_checkable
 class EngineChoice(Protocol):
-    """Engines that serve the same, of which every request gets one."""
+    """Load balancing over engines that serve the same policies; each request is assigned one."""
 
     async def ready(self, timeout_s: float) -> None:
-        """Return when one of them answers requests.
+        """Return when at least one engine answers requests.
 
         Raises:
             EngineError: none does within the time, or ever will.
@@ -39,23 +39,23 @@ class EngineChoice(Protocol):
         ...
 
     def begin(self, avoid: Collection[EngineEndpoint], conversation: str | None = None) -> EngineEndpoint:
-        """Return the engine for a request, one of ``avoid`` only where there is no other; ``end`` has to follow.
+        """Return the engine for a request, one in ``avoid`` only if there is no other; ``end`` must follow.
 
         Args:
-            conversation: what the request goes on with; such requests get the same engine where that is possible.
+            conversation: the conversation that the request continues; its requests get the same engine if possible.
 
         Raises:
-            EngineError: none of them is ready any longer.
+            EngineError: none of the engines is ready any longer.
         """
         ...
 
     def end(self, endpoint: EngineEndpoint) -> None:
-        """The request that ``begin`` chose it for has ended; once."""
+        """Mark the request that ``begin`` chose ``endpoint`` for as ended; call it once."""
         ...
 
 
 class OnlyEngine:
-    """The choice where there is none."""
+    """The trivial choice among a single engine."""
 
     def __init__(self, endpoint: EngineEndpoint) -> None:
         self._endpoint = endpoint

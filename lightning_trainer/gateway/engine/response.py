@@ -1,4 +1,4 @@
-"""One response of the engine: read to the end, or piece by piece as it arrives."""
+"""A response of the engine, read as a whole or streamed as it arrives."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 
@@ -8,10 +8,10 @@ from lightning_trainer.errors import EngineError
 
 
 class EngineResponse:
-    """Status, headers and body of a response; while ``body`` is None it holds a connection and has to be closed.
+    """Status, headers, and body of a response. While ``body`` is None, it holds a connection and must be closed.
 
     Args:
-        ended: called once, when it is read by ``read`` or closed.
+        ended: called once, when the response is read by ``read`` or closed.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class EngineResponse:
         """Read to the end and return the body.
 
         Raises:
-            EngineError: the engine went away, or fell silent.
+            EngineError: the engine died, or sent nothing for too long.
         """
         if self.body is None:
             try:
@@ -47,24 +47,24 @@ class EngineResponse:
         return self.body
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield what has arrived, as soon as something has.
+        """Yield chunks as they arrive.
 
         Raises:
-            EngineError: the engine went away, or fell silent.
+            EngineError: the engine died, or sent nothing for too long.
         """
         content = self._answer.content
         try:
             async for piece in content.iter_any():
                 yield piece
         except (aiohttp.ClientError, OSError) as error:
-            # aiohttp raises before it hands over what had come until then: tokens that the engine did sample.
+            # aiohttp raises before it hands over bytes already received, which hold tokens that the engine did sample.
             content.set_exception(None)  # pyright: ignore[reportArgumentType]
             if rest := content.read_nowait():
                 yield rest
             raise _gone(error) from error
 
     def close(self) -> None:
-        """Let go of the connection; where the engine is not done, that tells it to stop."""
+        """Close the connection; an engine that is still generating then stops."""
         self._answer.close()
         self._end()
 

@@ -1,4 +1,4 @@
-"""Server-sent events of the engine, and events to callers. Source: WHATWG HTML standard, section 9.2."""
+"""Server-sent events, from the engine and to callers. Source: WHATWG HTML standard, section 9.2."""
 
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from typing import Any
@@ -10,7 +10,7 @@ DONE = b"[DONE]"
 
 
 async def events(chunks: AsyncIterable[bytes]) -> AsyncIterator[list[bytes]]:
-    """Yield the events that each piece completes, as they were sent, their empty lines included."""
+    """Yield complete events as soon as a chunk completes them, byte for byte, including their blank lines."""
     splitter = EventSplitter()
     async for piece in chunks:
         if whole := splitter.feed(piece):
@@ -20,7 +20,7 @@ async def events(chunks: AsyncIterable[bytes]) -> AsyncIterator[list[bytes]]:
 
 
 def event_of(data: bytes, name: str | None = None) -> bytes:
-    """Return data as an event."""
+    """Encode data as an event."""
     if name is None:
         return b"data: " + data + b"\n\n"
     return b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"
@@ -33,12 +33,12 @@ def event_of(data: bytes, name: str | None = None) -> bytes:
 # be escaped.
 
 HEADER = "x-lightning-support"
-"""On a request: asks for it. On an answer: the engine has said all that there is to say."""
+"""Request header: asks for the supports. Response header: the engine has sent all supports that there are."""
 _FIELD = b'"lightning_support":'
 
 
 def without_support(body: bytes) -> tuple[bytes, Mapping[str, Any]]:
-    """Return a whole answer as it would be without our asking, and what was said, by choice."""
+    """Return a whole answer without the support that we asked for, and the support by choice."""
     start = body.rfind(b"," + _FIELD)
     if start < 0:
         return body, {}
@@ -46,5 +46,5 @@ def without_support(body: bytes) -> tuple[bytes, Mapping[str, Any]]:
 
 
 def support_in(data: bytes) -> Mapping[str, Any] | None:
-    """Return what an event of a stream says by choice, None where it is any other event."""
+    """Return the support by choice that an event of a stream carries; None for any other event."""
     return orjson.loads(data)["lightning_support"] if data.startswith(b"{" + _FIELD) else None

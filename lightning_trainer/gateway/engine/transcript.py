@@ -1,7 +1,7 @@
-"""What the engine sampled, collected from a response or from the chunks of a stream.
+"""The transcript of an engine's response, collected from a whole response or from the chunks of a stream.
 
-The client's own reader of chat completions and completions does the reading, so that a call is the same in both of its
-records. Ids and log-probabilities are taken as they come and never derived from text.
+The client's own parser of chat completions and completions is used, so that a call is the same in both of its records.
+Ids and logprobs are taken from the engine and never derived from text.
 """
 
 import base64
@@ -15,14 +15,14 @@ from lightning_instrumentation.wire.chat import ChatAnswer
 
 @dataclass(slots=True)
 class SampledFrom:
-    """What the engine says of how a choice's tokens were drawn, besides the tokens themselves."""
+    """How a choice's tokens were sampled, according to the engine; the tokens themselves are elsewhere."""
 
     support: bytes | None = None
-    """What each token could have been (``lightning_trainer.sampling``); None where it could be any."""
+    """The support of each token (``lightning_trainer.sampling``); None if it was the whole vocabulary."""
     support_unknown: str | None = None
-    """Why that is not known; None where it is."""
+    """Why the support is unknown; None if it is known."""
     routed_experts: bytes | None = None
-    """Which experts its tokens and its prompt's went through (``lightning_trainer.experts``); None where not told."""
+    """The experts that prompt and response went through (``lightning_trainer.experts``); None if not reported."""
 
 
 @dataclass(slots=True)
@@ -31,19 +31,19 @@ class Transcript:
 
     expected_choices: int
     id_prefix: str | None = None
-    """Replaces the prefix of the engine's response id, where the caller's API has another."""
+    """Replaces the prefix of the engine's response id, if the caller's API uses another one."""
     answer: Answer = field(default_factory=ChatAnswer)
-    """Reads the engine's format and holds what was read."""
+    """Parses the engine's format and holds the result."""
     sampled_from: dict[int, SampledFrom] = field(default_factory=dict)
     support_known: bool = False
-    """Whether the engine says what tokens were drawn from, and says nothing where that is all of the vocabulary."""
+    """Whether the engine reports supports; a token without one then was sampled from the whole vocabulary."""
 
     def add(self, part: Mapping[str, Any]) -> None:
         """Add a whole response, or one chunk of a stream."""
         self.answer.add(part)
 
     def add_supports(self, by_choice: Mapping[str, Mapping[str, str]]) -> None:
-        """Add what the engine says of the supports of choices, by their index."""
+        """Add the supports that the engine reports for choices, by their index."""
         for index, said in by_choice.items():
             found = self.sampled_from.setdefault(int(index), SampledFrom())
             found.support_unknown = said.get("unknown")
@@ -58,12 +58,12 @@ class Transcript:
 
     @property
     def error(self) -> str | None:
-        """What the engine said went wrong in the middle of a stream."""
+        """Return the error that the engine reported in the middle of a stream."""
         return self.answer.error
 
     @property
     def response_id(self) -> str | None:
-        """The engine's id, under the name that the caller's API gives such ids."""
+        """Return the engine's id, with the prefix that the caller's API uses."""
         response_id = self.answer.response_id
         if response_id is None or self.id_prefix is None:
             return response_id
@@ -74,8 +74,8 @@ class Transcript:
         return list(cast("list[int]", self.answer.prompt_ids) or ())
 
     def sampled(self) -> dict[int, tuple[list[int], list[float]]]:
-        """Return by choice its ids and log-probabilities; of the latter there are fewer where some did not come."""
-        # The gateway reads whole documents: the client's short cut, numbers that stay text, is not taken here.
+        """Return ids and logprobs by choice; there are fewer logprobs than ids if some did not arrive."""
+        # The gateway reads whole documents, so the client's shortcut (numbers that stay text) does not apply here.
         return {
             index: (cast("list[int]", choice.token_ids), cast("list[float]", choice.logprobs))
             for index, choice in self.choices.items()
@@ -87,6 +87,6 @@ class Transcript:
 
     @property
     def complete(self) -> bool:
-        """Whether every choice has come to its end."""
+        """Whether every choice has ended."""
         ended = sum(choice.finish_reason is not None for choice in self.choices.values())
         return self.error is None and ended >= self.expected_choices

@@ -1,7 +1,7 @@
-"""The engine as the gateway sees it: requests are held while it is starting, and tried again when it was not there.
+"""HTTP to the engine: requests are held while it starts, and retried if it was gone.
 
-A request is repeated only when no byte of an answer has gone to the caller, by another engine where there is one; what
-a dying engine had sampled is lost with it and nobody saw it.
+A request is retried only if no byte of an answer has gone to the caller, on another engine if there is one; tokens that
+a dying engine had sampled are lost with it, and no caller saw them.
 """
 
 import asyncio
@@ -22,20 +22,20 @@ logger = logging.getLogger(__name__)
 
 _CONNECT_TIMEOUT_S = 5.0
 _KEEP_ALIVE_S = 4.0
-"""Less than the engine's own 5 s: it must not hang up on a connection that is just being used again."""
+"""Less than the engine's own 5 s, so that it does not close a connection that is just being reused."""
 _RETRY_PAUSE_S = 0.2
 _DROPPED_TRIES = 2
-"""A request on which the engine dies twice may be what kills it."""
+"""If the engine dies twice on a request, the request may be what kills it."""
 
 
 class Upstream:
-    """HTTP to the engine, with a connection pool.
+    """An HTTP client of the engine with a connection pool.
 
     Args:
-        engine: one, or the choice of several that serve the same.
-        queue_timeout_s: how long a request waits for an engine that is not there.
+        engine: one engine, or a choice of several that serve the same policies.
+        queue_timeout_s: how long a request waits for an engine that is not ready.
         silence_timeout_s: how long the engine may send nothing in the middle of an answer.
-        connections: open at once at most.
+        connections: maximum number of open connections.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class Upstream:
         await self._engines.ready(timeout_s)
 
     async def open(self, path: str, body: bytes, conversation: Conversation | None = None) -> EngineResponse:
-        """Send a request and return its response with the body still to be read; the caller closes it.
+        """Send a request and return its response with the body still unread; the caller must close it.
 
         Raises:
-            EngineError: the engine is not there, or died on this request.
+            EngineError: the engine is not ready, or died on this request.
         """
         return await self._send("POST", path, body, conversation)
 
@@ -74,12 +74,12 @@ class Upstream:
         """Send a request and return its response, read to the end.
 
         Raises:
-            EngineError: the engine is not there, or died on this request.
+            EngineError: the engine is not ready, or died on this request.
         """
         return await self._send("POST", path, body, conversation, whole=True)
 
     async def live_version(self, policy: str) -> int | None:
-        """Return the policy's version that is served now; None where the engine does not say."""
+        """Return the policy's live version; None if the engine does not report it."""
         try:
             response = await self._send(
                 "GET", f"/lightning/version?policy={policy}", None, whole=True, queue_timeout_s=2.0
@@ -91,7 +91,7 @@ class Upstream:
 
     @cached_property
     def _client(self) -> aiohttp.ClientSession:
-        """Made on the first request: it belongs to the event loop that it is made on."""
+        """Return the client, created on the first request because it belongs to the running event loop."""
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=self._connections, keepalive_timeout=_KEEP_ALIVE_S),
             timeout=aiohttp.ClientTimeout(
@@ -99,7 +99,7 @@ class Upstream:
             ),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
-            trust_env=False,  # the engine is on loopback: a proxy of the environment must not see prompts
+            trust_env=False,  # the engine is on loopback: a proxy from the environment must not see prompts
         )
 
     async def _send(
@@ -121,7 +121,7 @@ class Upstream:
             try:
                 failed.append(engine := self._engines.begin(failed, conversation and conversation.key))
                 return await self._once(engine, method, path, body, conversation, whole)
-            # Gone, or gone since it was ready a moment ago.
+            # It is gone, possibly since it reported ready a moment ago.
             except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, EngineError) as error:
                 cause: Exception = error
             except TimeoutError as error:
@@ -130,7 +130,7 @@ class Upstream:
                 dropped += 1
                 if dropped >= _DROPPED_TRIES:
                     raise EngineError(f"the engine dropped the request {dropped} times: {error}") from error
-                give_up = time.monotonic() + patience_s  # it was there until now, however long it has computed
+                give_up = time.monotonic() + patience_s  # it was up until now, however long the request has run
                 cause = error
             if time.monotonic() + _RETRY_PAUSE_S >= give_up:
                 raise EngineError(f"the engine has not been reachable for {patience_s:.0f} s: {cause}") from cause
@@ -152,7 +152,7 @@ class Upstream:
             if conversation is not None:
                 headers |= conversation.headers
             url = engine.base_url.rstrip("/") + path
-            # Not to be redirected: the engine's credentials and prompts go to the engine and nowhere else.
+            # Redirects are not followed: credentials and prompts go only to the engine.
             answer = await self._client.request(method, url, data=body, headers=headers, allow_redirects=False)
             if not whole and 200 <= answer.status < 300:
                 return EngineResponse(answer, ended=ended)

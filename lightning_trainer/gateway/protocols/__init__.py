@@ -1,1 +1,1 @@
-"""The APIs that callers speak, each translated to the engine's own and back."""
+"""The APIs that callers use, each translated to the engine's own and back."""

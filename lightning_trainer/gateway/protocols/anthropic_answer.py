@@ -26,7 +26,7 @@ class AnthropicAnswer:
         self._started = False
         self._blocks = 0
         self._open: tuple[str, int | None] | None = None
-        """Kind of the block that is growing, and which tool call it is."""
+        """Kind of the open content block, and which tool call it is."""
         self._stop_sequence: str | None = None
 
     def whole(self, raw: bytes, document: dict[str, Any]) -> bytes:
@@ -56,7 +56,7 @@ class AnthropicAnswer:
 
     def end(self, event: bytes) -> bytes:
         if self._transcript.error is not None:
-            return b""  # that was the end
+            return b""  # it was the end
         usage = {"output_tokens": self._transcript.output_tokens}
         return b"".join(
             [*self._close(), _event("message_delta", delta=self._stop(), usage=usage), _event("message_stop")]

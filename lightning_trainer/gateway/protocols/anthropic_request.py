@@ -1,8 +1,8 @@
-"""Anthropic Messages requests as chat completions, and errors as an Anthropic client expects them.
+"""Anthropic Messages requests as chat completions, and errors in the shape that Anthropic's clients expect.
 
-What needs Anthropic's own servers (their tools, files, containers) is refused by name. Fields that this API does not
-have are passed on to the engine.
-Source: Anthropic API reference, Messages and context editing, version 2023-06-01.
+Features that need Anthropic's own servers (their tools, files, containers) are refused by name. Fields that this API
+does not have are passed on to the engine. Source: Anthropic API reference, Messages and context editing, version
+2023-06-01.
 """
 
 import json
@@ -20,9 +20,9 @@ _TRANSLATED = (
 )
 _OWN = frozenset((*_UNUSED, *_REFUSED, *_TRANSLATED))
 _NOT_FOR_THE_MODEL = "x-anthropic-billing-header"
-"""How a system block begins that Claude Code sends for Anthropic's servers to read."""
+"""The first words of the system block that Claude Code sends for Anthropic's servers, not for the model."""
 _EDITED_FROM_TOKENS = {"clear_tool_uses_20250919": 100_000, "compact_20260112": 150_000}
-"""Edits that begin at a number of prompt tokens, and that number where the caller names none."""
+"""Context edits triggered by a number of prompt tokens, with Anthropic's default number."""
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _ERROR_TYPES = {
     401: "authentication_error",
@@ -38,7 +38,7 @@ def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
     """Translate a request body.
 
     Raises:
-        RefusalError: it asks for something that chat completions do not have; 400 names it.
+        RefusalError: it uses a feature that chat completions do not have; the 400 names it.
     """
     for name in _REFUSED:
         if body.get(name):
@@ -57,8 +57,8 @@ def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(choice := body.get("tool_choice"), dict):
         chat |= _tool_choice(choice)
     if isinstance(thinking := body.get("thinking"), dict) and thinking.get("type") == "disabled":
-        # `budget_tokens` is left out: to Anthropic it is a target, and a thought that an engine ends by force is not
-        # what the policy sampled.
+        # `budget_tokens` is left out: for Anthropic it is a target, and a thought that the engine cuts off is not what
+        # the policy sampled.
         chat["reasoning_effort"] = "none"
     if isinstance(wanted := body.get("output_config"), dict):
         chat |= _output(wanted)
@@ -66,10 +66,10 @@ def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def edited_from(body: Mapping[str, Any]) -> int | None:
-    """Return the number of prompt tokens from which the caller wants the context edited; None: at none.
+    """Return the number of prompt tokens above which the caller wants the context edited; None if never.
 
     Raises:
-        RefusalError: it wants an edit that would change this context, or one that is not known here (400).
+        RefusalError: it asks for an edit that would change this context, or one unknown here (400).
     """
     asked = body.get("context_management") or {}
     edits, messages = asked.get("edits") or (), body.get("messages")
@@ -93,16 +93,16 @@ def edited_from(body: Mapping[str, Any]) -> int | None:
 
 
 def too_long_unedited(tokens: int, limit: int) -> RefusalError:
-    """400: the context would be edited from ``limit`` tokens on."""
+    """Return a 400: the context would be edited from ``limit`` tokens on."""
     return _edit_refused("an edit", f"{tokens} prompt tokens reach its trigger of {limit}")
 
 
 def accommodated(body: Mapping[str, Any], error: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return what to ask instead of a chat body that the engine refused; None where its refusal stands.
+    """Return the chat body to retry with after the engine refused one; None if its refusal stands.
 
-    ``max_tokens`` is an upper bound that this API demands, so clients name their provider's largest. Where the context
-    has room for fewer, what is left of it is the bound. Some templates have a system message at the beginning only: a
-    later one is then said by the user.
+    ``max_tokens`` is a required upper bound in this API, so clients send their provider's maximum. If the context has
+    room for fewer tokens, the remaining room becomes the bound. Some templates allow a system message only at the
+    beginning: a later one is then sent as a user message.
     """
     if (
         error.get("param") in ("max_completion_tokens", "input_tokens", "input_text")
@@ -118,7 +118,7 @@ def accommodated(body: Mapping[str, Any], error: Mapping[str, Any]) -> dict[str,
 
 
 def error_body(status: int, body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an error of OpenAI's shape in Anthropic's."""
+    """Return an error in OpenAI's shape as one in Anthropic's."""
     error = body.get("error")
     message = error.get("message") if isinstance(error, dict) else error
     kind = _ERROR_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
@@ -129,7 +129,7 @@ def _check_thinking(keep: Any, messages: Any) -> None:
     kept = keep.get("type") if isinstance(keep, dict) else keep
     if kept == "all":
         return
-    # A turn ends where the user says something; results of tools belong to it.
+    # A turn ends at the next user message; tool results belong to the turn.
     turns, thought = 0, []
     before = "user"
     for message in messages:
@@ -230,7 +230,7 @@ def _part(block: Any) -> dict[str, Any]:
         return {"type": "image_url", "image_url": {"url": source.get("url")}}
     if isinstance(source, dict) and source.get("type") == "base64":
         url = f"data:{source.get('media_type')};base64,{source.get('data')}"
-        return {"type": "image_url", "image_url": {"url": url}}  # the engine knows whether its model sees
+        return {"type": "image_url", "image_url": {"url": url}}  # the engine knows whether its model reads images
     raise RefusalError(400, f"a content block of type {kind!r} is not supported here", param="messages")
 
 

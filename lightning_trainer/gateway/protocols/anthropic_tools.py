@@ -1,8 +1,8 @@
-"""Anthropic's tools as function tools: a caller's own, and those that Anthropic defines and the caller runs.
+"""Anthropic's tools as function tools: the caller's own, and those that Anthropic defines and the caller runs.
 
-Of the latter only a type and a name are sent, since Anthropic's models know the rest; ours are told the published input
-schema. Tools that run at Anthropic are refused by name.
-Source: Anthropic API reference, bash, text editor and memory tools.
+For the latter, requests contain only a type and a name, because Anthropic's models know the rest; our models get the
+published input schema. Tools that run at Anthropic are refused by name. Source: Anthropic API reference, bash, text
+editor and memory tools.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ def _commands(*names: str) -> dict[str, Any]:
 
 
 def _editor(inserted: str, *more_commands: str) -> tuple[str, dict[str, Any]]:
-    """An editor; ``inserted`` is where its version looks for what is to be inserted."""
+    """Return a text editor tool; ``inserted`` is the field that holds the text to insert in its version."""
     schema = _schema(
         ["command", "path"],
         command=_commands("view", "create", "str_replace", "insert", *more_commands),
@@ -72,10 +72,10 @@ _BY_SCHEMA = "send it as a tool of your own, with an input_schema"
 
 
 def function_tool(tool: Any) -> dict[str, Any]:
-    """Return a tool in the words of chat completions.
+    """Return a tool as a chat completions function.
 
     Raises:
-        RefusalError: it runs at Anthropic, or nothing is known of it (400).
+        RefusalError: it runs at Anthropic, or is unknown (400).
     """
     kind: Any = tool.get("type") or "custom" if isinstance(tool, dict) else None
     if kind in _RUN_BY_THE_CALLER:

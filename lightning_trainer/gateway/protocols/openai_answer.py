@@ -17,7 +17,8 @@ from lightning_trainer.gateway.request import EngineRequest
 
 
 class OpenAIAnswer:
-    """The engine's own bytes where there is nothing to hide; an adapter answers under a name with its version."""
+    """Passes the engine's bytes through unless a field has to be hidden; restores the model name of a versioned
+    adapter."""
 
     def __init__(self, request: EngineRequest, served_name: str) -> None:
         self._request = request
@@ -27,7 +28,7 @@ class OpenAIAnswer:
         if self._as_it_is and document.get("model") == self._request.model:
             return raw
         _restore(document, self._request)
-        # The engine's own encoder: orjson writes small floats differently.
+        # The engine's own encoder is used because orjson formats small floats differently.
         return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
     def chunk(self, event: bytes, chunk: dict[str, Any]) -> bytes:
@@ -42,7 +43,7 @@ class OpenAIAnswer:
         return event
 
     def broken(self, refusal: RefusalError) -> bytes:
-        # The status line is long gone; OpenAI clients raise on a chunk with "error".
+        # The status line has already been sent; OpenAI clients raise on a chunk with "error".
         return event_of(orjson.dumps(refusal.body))
 
 

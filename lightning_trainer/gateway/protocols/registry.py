@@ -1,4 +1,4 @@
-"""The APIs that callers may speak. Two are the engine's own; two are translated to its chat completions and back.
+"""The APIs that callers may use. Two are the engine's own; two are translated to its chat completions and back.
 
 The engine has routes for Responses and Messages as well, but they return no token ids.
 """
@@ -43,16 +43,16 @@ class Answer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One API, both directions."""
+    """One API, in both directions."""
 
     path: str
     """Below ``/v1``."""
     read: Callable[[dict[str, Any], int | None], EngineRequest]
-    """The engine's request for a body and the version that it insists on; raises RefusalError."""
+    """Makes the engine's request from a body and the version that it requires; raises RefusalError."""
     answer: Callable[[dict[str, Any], EngineRequest, Transcript, str], Answer]
-    """For the caller's body, the engine's request, the transcript and the engine's name of the model."""
+    """Called with the caller's body, the engine's request, the transcript, and the engine's name of the model."""
     error_body: Callable[[int, Mapping[str, Any]], Mapping[str, Any]] = lambda status, body: body
-    """An error of OpenAI's shape, which is the engine's too, as this API's clients expect it."""
+    """Converts an error from OpenAI's shape, which is also the engine's, into this API's."""
 
 
 def _openai_answer(_: dict[str, Any], request: EngineRequest, __: Transcript, served_name: str) -> Answer:

@@ -28,7 +28,7 @@ _ECHOED = {
     "top_p": None,
     "user": None,
 }
-"""What a response repeats of its request, with what it says where that said nothing."""
+"""Request fields that a response repeats, with the defaults for those that were absent."""
 _PART_OF = {"message": "output_text", "reasoning": "reasoning_text"}
 _DELTA_OF = {
     "message": "response.output_text",
@@ -39,7 +39,7 @@ _DELTA_OF = {
 
 @dataclass(slots=True)
 class _Item:
-    """An output item that is still growing."""
+    """An output item that is still being streamed."""
 
     index: int
     body: dict[str, Any]
@@ -52,7 +52,7 @@ class _Item:
 
 
 class ResponsesAnswer:
-    """One response; ``asked`` is the request as it came."""
+    """One response; ``asked`` is the original request."""
 
     def __init__(self, asked: Mapping[str, Any], model: str, transcript: Transcript) -> None:
         self._asked = asked
@@ -88,7 +88,7 @@ class ResponsesAnswer:
 
     def end(self, event: bytes) -> bytes:
         if self._transcript.error is not None:
-            return b""  # that was the end
+            return b""  # it was the end
         out = list(self._close())
         status = self._final_status()
         return b"".join([*out, self._event(f"response.{status}", response=self._response(status))])
@@ -99,7 +99,7 @@ class ResponsesAnswer:
     def _error(self, error: Any) -> bytes:
         said = error if isinstance(error, dict) else {"message": str(error)}
         code = said.get("code") or said.get("type")
-        # OpenAI's clients raise where an event has "error"; the fields next to it are those of their error event.
+        # OpenAI's clients raise on an event with "error"; the fields next to it are those of their error event.
         return self._event("error", code=code, message=said.get("message"), param=said.get("param"), error=said)
 
     # -- the output, piece by piece ------------------------------------------------------------------------------

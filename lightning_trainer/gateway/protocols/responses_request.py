@@ -1,9 +1,9 @@
-"""OpenAI Responses requests as chat completions: a conversation that the caller keeps, with tools of the caller's own.
+"""OpenAI Responses requests as chat completions: the caller keeps the conversation and runs its own tools.
 
-Nothing is stored here and no tool runs here, so what needs either is refused by name. Fields that this API does not
-have (``seed``, ``top_k`` ...) are passed on to the engine. An assistant's turn comes as several items (reasoning, text,
-calls) and becomes one message again, as the engine sampled it, so that the next prompt extends the last token by token.
-Source: OpenAI API reference, Responses, 2026.
+Nothing is stored and no tool runs here, so features that need either are refused by name. Fields that this API does not
+have (``seed``, ``top_k`` ...) are passed on to the engine. An assistant turn arrives as several items (reasoning, text,
+calls) and becomes one message again, as the engine sampled it, so that the next prompt extends the last one token for
+token. Source: OpenAI API reference, Responses, 2026.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
     """Translate a request body.
 
     Raises:
-        RefusalError: it asks for something that chat completions do not have; 400 names it.
+        RefusalError: it uses a feature that chat completions do not have; the 400 names it.
     """
     _refuse_what_is_not_here(body)
     chat = {name: value for name, value in body.items() if name not in _OWN and value is not None}
@@ -74,7 +74,7 @@ def _messages(body: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [*messages, {"role": "user", "content": given}]
     if not isinstance(given, list):
         raise RefusalError(400, f"input is a {type(given).__name__}; send text or a list of items", param="input")
-    turn: dict[str, Any] | None = None  # the assistant's, while it may go on
+    turn: dict[str, Any] | None = None  # the assistant's turn, while it can still grow
     for item in given:
         kind = item.get("type", "message") if isinstance(item, dict) else None
         if kind == "function_call_output":
@@ -126,7 +126,7 @@ def _part(part: Any) -> dict[str, Any]:
     if kind == "refusal":
         return {"type": "text", "text": part.get("refusal", "")}
     if kind == "input_image" and part.get("image_url"):
-        return {"type": "image_url", "image_url": {"url": part["image_url"]}}  # the engine knows whether its model sees
+        return {"type": "image_url", "image_url": {"url": part["image_url"]}}  # the engine knows if it reads images
     raise RefusalError(400, f"a content part of type {kind!r} is not supported here", param="input")
 
 

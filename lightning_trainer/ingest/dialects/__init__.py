@@ -1,1 +1,1 @@
-"""One reader per span dialect; each turns spans into calls, attempts and evaluations and names what it cannot read."""
+"""One reader per span dialect: turns spans into calls, attempts, and evaluations, and reports what it cannot read."""

@@ -26,7 +26,7 @@ _HEADS = ("agentops.", "agentlightning.")
 _OUTPUTS = ("agentops.task.output", "agentops.operation.output", "agentops.entity.output")
 _REWARD_SPANS = ("agentlightning.annotation", "agentlightning.reward", "agentlightning.operation")
 _MAIN_REWARD = "primary"
-"""Its name for a reward that was given without one; ours is ``reward``."""
+"""Agent Lightning's name for an unnamed reward; ours is ``reward``."""
 
 
 def recognizes(span: Span) -> bool:
@@ -82,14 +82,14 @@ def tool(span: Span) -> str | None:
 
 
 def place_of(span: Span) -> tuple[str | None, str | None]:
-    """Return the rollout and the attempt that Agent Lightning made the span in; they count where nobody else says."""
+    """Return the rollout and the attempt in which Agent Lightning made the span; used if no other source names one."""
     named = (span.resource.get(name) for name in ("agentlightning.rollout_id", "agentlightning.attempt_id"))
     rollout_id, attempt_id = (name if isinstance(name, str) and name else None for name in named)
     return rollout_id, attempt_id
 
 
 def rewards(span: Span) -> Iterator[tuple[str, float]]:
-    """Yield name and value of the rewards that a span is; what has no finite number is left out."""
+    """Yield name and value of the rewards in a span; values that are not finite numbers are skipped."""
     if span.name in _REWARD_SPANS:
         given = [(item.get("name"), item.get("value")) for item in numbered(span, "agentlightning.reward")]
         given = given or [(_MAIN_REWARD, span.attributes.get("reward"))]

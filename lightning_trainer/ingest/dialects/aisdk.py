@@ -21,7 +21,7 @@ _CALL_OPERATIONS = frozenset(
     for one in ("generateText.doGenerate", "streamText.doStream", "generateObject.doGenerate", "streamObject.doStream")
 )
 _REASONS = {"tool-calls": "tool_calls", "content-filter": "content_filter"}
-"""Its words for what other dialects name as OpenAI does."""
+"""Its finish reasons, mapped to OpenAI's, which the other dialects use."""
 _NO_END = ("error", "unknown", "other")
 
 
@@ -95,7 +95,7 @@ def _part(part: Mapping[str, Any]) -> Mapping[str, Any]:
             return tool_call_part(part.get("toolCallId"), part.get("toolName"), part.get("input", part.get("args")))
         case "tool-result":
             output = part.get("output", part.get("result"))
-            # Since 5 it says of which kind the output is.
+            # Since version 5 the output has a type.
             value = output.get("value", output) if isinstance(output, Mapping) else output
             return {"type": "tool_call_response", "id": part.get("toolCallId"), "response": value}
     return dict(part)
@@ -116,7 +116,7 @@ def _tools(span: Span) -> Iterable[Mapping[str, Any]]:
 
 
 def naming(span: Span) -> Naming | None:
-    # What its users name a call by; the framework has no agents' names of its own.
+    # The name that users give a call; the framework has no agent names of its own.
     agent = text(span, "ai.telemetry.functionId")
     return None if agent is None else Naming(agent, NAME)
 

@@ -1,7 +1,7 @@
-"""What every dialect says of a model call, in one vocabulary, no matter who recorded it.
+"""The common vocabulary of all dialects for a model call, whoever recorded it.
 
-A :class:`ModelCall` is cheap to read and is read of every span; a :class:`Conversation` is what was said, which is
-costly to read (JSON inside of attributes) and is asked for only where the words matter. Messages are in the GenAI
+A :class:`ModelCall` is cheap to read and is read from every span. A :class:`Conversation` is the messages, which are
+costly to read (JSON inside attributes), and is requested only if the text matters. Messages are in the GenAI
 conventions' form: a role and a list of parts (``text``, ``reasoning``, ``tool_call``, ``tool_call_response`` ...).
 """
 
@@ -16,38 +16,39 @@ Message = Mapping[str, Any]
 
 
 class ModelCall(NamedTuple):
-    """One request to a model that was answered, as one span tells of it."""
+    """One answered request to a model, according to one span."""
 
     span: Span
     dialect: str
     response_id: str | None
     finish_reasons: tuple[str | None, ...]
-    """One a choice; None where the span does not say."""
+    """One per choice; None where the span does not say."""
     complete: bool | None
-    """False where the span shows that the answer was cut off, None where it shows neither."""
+    """False if the span shows that the answer was cut off; None if it does not say."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What the server said of itself and counted; None where the span does not say."""
+    """The server's model name and token counts; None where the span does not say."""
 
     model: str | None
-    """The model that answered, else the one that was asked."""
+    """The model that answered, else the requested one."""
     input_tokens: int | None
     output_tokens: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What was said in a call; empty where the span has no content (capturing it is an option everywhere)."""
+    """The messages of a call; empty if the span has no content (capturing content is optional everywhere)."""
 
     input_messages: tuple[Message, ...] = ()
     output_messages: tuple[Message, ...] = ()
     tools: tuple[Mapping[str, Any], ...] = ()
-    """Definitions of the tools that were offered, each with a ``name``."""
+    """Definitions of the available tools, each with a ``name``."""
 
     def __post_init__(self) -> None:
-        """Whatever a stranger wrote, a role is a text and parts are objects whose type and name are texts."""
+        """Enforce types whatever a foreign tracer wrote: a role is text, and parts are objects whose type and name are
+        text."""
         for field in ("input_messages", "output_messages"):
             messages = getattr(self, field)
             if not all(map(_is_message, messages)):
@@ -77,7 +78,7 @@ def _is_part(part: Any) -> bool:
 
 
 def _as_message(message: Message) -> Message:
-    """Leave out what is of another type than it should be."""
+    """Drop fields that have the wrong type."""
     role, parts = message.get("role"), message.get("parts")
     return {
         **message,
@@ -92,23 +93,23 @@ class Naming:
 
     agent: str
     source: str | None
-    """None: the span repeats what its caller said, who knows how."""
+    """None: the span repeats its caller's name, and the caller's span says how it was recognized."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How one family of instrumentations writes spans: pure functions, none of which raises on a strange value."""
+    """How one family of instrumentations writes spans: pure functions that never raise, whatever the values."""
 
     name: str
     recognizes: Callable[[Span], bool]
     model_call: Callable[[Span], ModelCall | None]
-    """None where the span is not a model call, or is one that got no answer."""
+    """None if the span is not a model call, or is one without an answer."""
     usage: Callable[[Span], Usage]
-    """Of a model call."""
+    """The usage of a model call."""
     failed: Callable[[Span], bool]
-    """Whether the span is a model call that got no answer at all: nothing was sampled."""
+    """Whether the span is a model call without any answer: nothing was sampled."""
     conversation: Callable[[Span], Conversation]
     naming: Callable[[Span], Naming | None]
-    """Who the span itself says is speaking in it and below it."""
+    """The agent that the span itself names as active, for it and the spans below it."""
     tool: Callable[[Span], str | None]
     """Name of the tool whose execution the span is."""

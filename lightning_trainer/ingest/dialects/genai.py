@@ -1,10 +1,9 @@
 """The official dialect: OpenTelemetry's GenAI semantic conventions, as OpenTelemetry's instrumentations write them.
 
 Read from ``opentelemetry-instrumentation-genai-openai`` and ``-genai-langchain`` 1.3b0 and ``-openai-v2`` 2.4b0.
-What was said is on the span (``gen_ai.input.messages``, ``gen_ai.output.messages``, ``gen_ai.system_instructions``)
-where the user turned content on for spans. Elsewhere, and in everything that follows the conventions up to 1.36, it
-travels as log records, another signal of OTLP that is not received here: such a call is known by its id and counts, not
-by its words.
+Messages are on the span (``gen_ai.input.messages``, ``gen_ai.output.messages``, ``gen_ai.system_instructions``) if the
+user turned on content capture for spans. Otherwise, and in everything that follows the conventions up to 1.36, they
+travel as log records, another OTLP signal that is not received here: such a call is counted by its id but has no text.
 """
 
 import zlib
@@ -25,10 +24,11 @@ _SYSTEM_INSTRUCTIONS = "gen_ai.system_instructions"
 _LOGFIRE_KIND = "logfire.span_type"
 _LOGFIRE_TOLERANCE_NS = 1_000_000_000
 _CUT_OFF = "error"
-"""What stands for the finish reason of a stream that its reader left."""
+"""The finish reason of a stream that its reader abandoned."""
 
 
 def is_call(span: Span) -> bool:
+    """Whether a span has the operation of a model call."""
     return span.attributes.get(semconv.OPERATION) in CALL_OPERATIONS
 
 
@@ -55,7 +55,7 @@ def model_call(span: Span) -> ModelCall | None:
 def _complete(span: Span, reasons: tuple[str | None, ...]) -> bool | None:
     if span.status is SpanStatus.ERROR or _CUT_OFF in reasons:
         return False
-    # The counts come with the last chunk; a stream may end without them (they have to be asked for).
+    # The counts come with the last chunk; a stream may end without them (they have to be requested).
     return True if any(reasons) or count(span, semconv.OUTPUT_TOKENS) is not None else None
 
 
@@ -98,23 +98,24 @@ def tool(span: Span) -> str | None:
 
 
 class StreamPart(NamedTuple):
-    """One of the two spans that Logfire writes of a streamed call: the request's, and a log of the answer.
+    """One of the two spans that Logfire writes for a streamed call: the request's, and a log of the answer.
 
-    The request's span ends before the answer comes, the log has no id of the call, and without a span around them they
-    are of two traces. The log says how long the stream took, which began when the request's span ended. Read from
+    The request's span ends before the answer comes, the log has no id of the call, and without an enclosing span they
+    are in two traces. The log has the duration of the stream, which began when the request's span ended. Read from
     ``logfire`` 5.2.
     """
 
     place: str
-    """Equal for two that may be of one call."""
+    """Equal for two parts that may be of one call."""
     at_ns: int
-    """When the stream began, as this one says."""
+    """When the stream began, according to this part."""
     is_log: bool
     span: tuple[str, str]
     """Trace id and span id."""
 
 
 def stream_part(span: Span) -> StreamPart | None:
+    """Return a span as a part of a stream that Logfire recorded; None if it is not one."""
     kind = span.attributes.get(_LOGFIRE_KIND)
     if kind is None or not is_call(span) or (kind == "span" and is_answered(span)):
         return None
@@ -130,7 +131,7 @@ def stream_part(span: Span) -> StreamPart | None:
 
 
 def paired(parts: Iterable[StreamPart]) -> Iterator[tuple[StreamPart, StreamPart]]:
-    """Yield requests with the logs of their answers; the parts come place by place, each place's by time."""
+    """Yield requests with the logs of their answers; the parts come grouped by place, sorted by time within each."""
     for _, group in groupby(parts, key=attrgetter("place")):
         of_place = list(group)
         requests = [part for part in of_place if not part.is_log]
@@ -144,8 +145,7 @@ def paired(parts: Iterable[StreamPart]) -> Iterator[tuple[StreamPart, StreamPart
 
 DIALECT = Dialect(
     name=NAME,
-    # A tracer that writes the conventions' attributes is read as the conventions say: it is the fallback of the
-    # registry.
+    # The registry's fallback: spans of any tracer that writes the conventions' attributes.
     recognizes=lambda span: True,
     model_call=model_call,
     usage=usage,

@@ -1,8 +1,8 @@
-"""Who speaks, from the metadata of a LangChain run, which foreign instrumentations copy to spans.
+"""The active agent, from the metadata of a LangChain run, which foreign instrumentations copy to spans.
 
-The rule is our own adapter's: the innermost name that someone chose. A node with a name of its own is the agent;
-inside of a ready-made agent, whose nodes are all called ``model`` and ``tools``, it is the agent's name, and where it
-has none that of the nearest enclosing node that was named.
+The rule is the same as our adapter's: the innermost explicitly chosen name. A node with its own name is the agent.
+Inside a prebuilt agent, whose nodes are all called ``model`` and ``tools``, it is the agent's name or, if the agent has
+none, that of the nearest enclosing named node.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ _MIDDLEWARE_HOOKS = (".before_agent", ".before_model", ".after_model", ".after_a
 
 
 def agent_of(metadata: Mapping[str, Any]) -> str | None:
-    """Return the agent that speaks in a run with this metadata (``lc_agent_name``, ``langgraph_node`` ...)."""
+    """Return the agent that is active in a run with this metadata (``lc_agent_name``, ``langgraph_node`` ...)."""
     enclosing = str(metadata.get("langgraph_checkpoint_ns") or "").split("|")
     return (
         _chosen(metadata.get("langgraph_node"))

@@ -1,7 +1,7 @@
-"""Our own dialect: the client's spans, the gateway's records and rewards from outside.
+"""Our own dialect: the client's spans, the gateway's records, and rewards from outside.
 
-They follow the GenAI conventions, say with ``lightning.stream.complete`` how a stream ended and with
-``lightning.agent.source`` how an agent was recognized, and carry the engine's token ids (``tokens.py``).
+They follow the GenAI conventions. ``lightning.stream.complete`` says whether a stream was read to its end,
+``lightning.agent.source`` how an agent was recognized, and the engine's token ids are included (``tokens.py``).
 """
 
 from dataclasses import replace
@@ -25,16 +25,18 @@ def recognizes(span: Span) -> bool:
 
 
 def is_ours(span: Span) -> bool:
-    """Whether one of our own instrumentations wrote it: others can carry our token ids, in a fork or a proxy."""
+    """Whether one of our own instrumentations wrote the span: others, such as a fork or a proxy, can carry our token
+    ids."""
     return span.scope.startswith(SCOPES)
 
 
 def is_gateway(span: Span) -> bool:
+    """Whether the gateway wrote the span."""
     return span.scope == semconv.GATEWAY_SCOPE
 
 
 def model_call(span: Span) -> ModelCall | None:
-    # A record of the gateway is a call whatever it lacks: it says that the engine was asked.
+    # A gateway record is a call even if everything else is missing: it shows that the engine was called.
     by_gateway = span.scope == semconv.GATEWAY_SCOPE
     if not by_gateway and not genai.is_call(span):
         return None
@@ -58,7 +60,7 @@ def naming(span: Span) -> Naming | None:
 
 @lru_cache(maxsize=1024)
 def _naming(agent: str, source: str | None) -> Naming:
-    # Every span of ours has a name on it, and there are few different ones.
+    # Every span of ours has an agent name, and there are few distinct ones.
     return Naming(agent, source)
 
 

@@ -1,9 +1,9 @@
 """OpenInference (Arize): ``openinference.span.kind`` and messages as numbered attributes.
 
 Read from ``openinference-instrumentation-openai`` 0.1.66 and ``-langchain`` 0.1.80; names from
-``openinference-semantic-conventions`` 0.1.42 (Apache-2.0). There is no attribute for the response's id: it is inside of
+``openinference-semantic-conventions`` 0.1.42 (Apache-2.0). There is no attribute for the response's id: it is inside
 ``output.value``, the response as JSON, together with the finish reasons of its choices. LangChain's spans are not the
-parents of the OpenAI client's (those start traces of their own), so that id is what joins them.
+parents of the OpenAI client's (those start their own traces), so records are joined by that id.
 """
 
 from collections.abc import Mapping
@@ -68,7 +68,7 @@ def _response(span: Span) -> Mapping[str, Any]:
 
 
 def _response_id(response: Mapping[str, Any]) -> str | None:
-    """The server's id: at the top of what the OpenAI client got, in ``llm_output`` of what LangChain made of it."""
+    """Return the server's id: at the top level of the OpenAI client's response, in ``llm_output`` of LangChain's."""
     for place in (response, response.get("llm_output"), *_langchain_metadata(response)):
         found = place.get("id") if isinstance(place, Mapping) else None
         if isinstance(found, str) and found:
@@ -101,7 +101,7 @@ def _complete(span: Span, response: Mapping[str, Any], reasons: tuple[str | None
         return False
     if any(reasons):
         return True
-    # The response is here and none of its choices says why it ended: it had not ended.
+    # The response is present but none of its choices has a finish reason: it had not ended.
     return False if objects(response.get("choices")) else None
 
 

@@ -28,7 +28,7 @@ from lightning_trainer.types import AttributeValue, Span, SpanStatus
 NAME = "openllmetry"
 _SIGNS = ("llm.request.type", "gen_ai.is_streaming", "gen_ai.openai.api_base")
 _SIGN_IN_ITS_SCOPES = "gen_ai.usage.total_tokens"
-"""Strands writes it, too."""
+"""Strands writes it too."""
 _ITS_SCOPES = "opentelemetry.instrumentation."
 _SCOPES = frozenset({"opentelemetry.instrumentation.openai.v1", "opentelemetry.instrumentation.langchain"})
 _KIND = "traceloop.span.kind"
@@ -85,7 +85,7 @@ def finish_reasons(span: Span) -> tuple[str | None, ...]:
     said = span.attributes.get(semconv.FINISH_REASONS)
     reasons = said if isinstance(said, tuple) else ()
     if not reasons:
-        # Where the text is captured the reasons are next to it, those of a stream that was left are empty.
+        # If text is captured, the finish reasons are next to it; those of an abandoned stream are empty.
         messages = objects(json_of(span.attributes.get(semconv.OUTPUT_MESSAGES)))
         reasons = [message.get("finish_reason") for message in messages]
     if not reasons:
@@ -135,7 +135,7 @@ def _message(item: Mapping[str, AttributeValue]) -> Message:
 
 
 def _content_parts(content: AttributeValue | None) -> list[Any]:
-    # LangChain's spans write content as JSON text; an answer without words comes as two quotes.
+    # LangChain's spans write content as JSON text; an answer without text arrives as two quotes.
     if not content or content == '""':
         return []
     parts = objects(json_of(content)) if isinstance(content, str) and content.startswith("[") else ()

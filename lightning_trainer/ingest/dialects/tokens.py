@@ -1,6 +1,6 @@
-"""Exact tokens of a span: ids and log-probabilities, per choice, as the gateway and the client write them.
+"""Exact tokens of a span: ids and logprobs per choice, as the gateway and the client write them.
 
-Agent Lightning's are read too: arrays of integers under names of its own, of the first choice alone.
+Agent Lightning's are read too: integer arrays under its own attribute names, of the first choice only.
 """
 
 import math
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Choice(NamedTuple):
-    """One answer, as recorded."""
+    """One choice of an answer, as recorded."""
 
     index: int
     response_ids: Ids
@@ -29,7 +29,7 @@ class Choice(NamedTuple):
 
 
 class Tokens(NamedTuple):
-    """One model call, as recorded; ``problems`` names what could not be read."""
+    """One model call, as recorded; ``problems`` describes what could not be read."""
 
     prompt_ids: Ids
     choices: tuple[Choice, ...]
@@ -37,7 +37,7 @@ class Tokens(NamedTuple):
 
 
 _NO_IDS = TokenIds()
-# Names that are made once are found in a dict without being compared.
+# Interned names are found in a dict without a string comparison.
 _response_token_ids = lru_cache(semconv.response_token_ids)
 _response_logprobs = lru_cache(semconv.response_logprobs)
 _FIRST_RESPONSE = _response_token_ids(0)
@@ -48,12 +48,12 @@ _FOREIGN_PROMPT, _FOREIGN_RESPONSE, _FOREIGN_LOGPROBS = FOREIGN_NAMES
 
 
 def carries_tokens(span: Span) -> bool:
-    """Whether the span itself has the ids of a call."""
+    """Whether the span itself has a call's token ids."""
     return _carries_own_tokens(span) or carries_foreign_tokens(span)
 
 
 def carries_foreign_tokens(span: Span) -> bool:
-    """Whether it has them under Agent Lightning's names."""
+    """Whether it has token ids under Agent Lightning's names."""
     return _FOREIGN_PROMPT in span.attributes and _FOREIGN_RESPONSE in span.attributes
 
 
@@ -62,7 +62,7 @@ def _carries_own_tokens(span: Span) -> bool:
 
 
 def token_bytes(span: Span) -> tuple[bytes, ...] | None:
-    """Return packed ids of the prompt, then of each choice, empty where missing; None where the span has words only."""
+    """Return packed ids of the prompt, then of each choice, empty where missing; None if the span has only text."""
     if span.scope != semconv.GATEWAY_SCOPE and not carries_tokens(span):
         return None
     attributes = span.attributes
@@ -77,7 +77,7 @@ def token_bytes(span: Span) -> tuple[bytes, ...] | None:
 
 
 def read_tokens(span: Span) -> Tokens:
-    """Read a span's tokens; what is missing or unreadable is empty, never guessed."""
+    """Return a span's tokens; missing or unreadable ones are empty, never guessed."""
     if not _carries_own_tokens(span) and carries_foreign_tokens(span):
         return _read_foreign(span)
     problems: list[str] = []
@@ -126,7 +126,7 @@ def _choice_count(span: Span) -> int:
     count = span.attributes.get(semconv.CHOICES, 1)
     if not isinstance(count, int) or count <= 1:
         return 1
-    # A count that nothing backs would only make work.
+    # A count without matching data would only cause work.
     return min(count, max(1, len(span.attributes)))
 
 
@@ -137,7 +137,7 @@ def _ids_of_text(text: str) -> TokenIds:
 def _numbers(
     span: Span, name: str, read: Callable[[bytes], T], read_text: Callable[[str], T], problems: list[str]
 ) -> T | None:
-    """Packed, or as the JSON text that the client found them in; None where they are missing."""
+    """Return packed numbers, or the JSON text in which the client found them; None if missing."""
     value = span.attributes.get(name)
     if value is None:
         return None

@@ -1,4 +1,4 @@
-"""Attribute values as what they should be; a value of another type counts as absent, it is never guessed at."""
+"""Attribute values by expected type; a value of another type counts as absent and is never guessed at."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -8,11 +8,11 @@ import orjson
 from lightning_trainer.types import AttributeValue, Span
 
 _MOST_MESSAGES = 10_000
-"""Numbered attributes beyond this are not looked for."""
+"""Maximum index of numbered attributes that are read."""
 
 
 def text(span: Span, name: str, *others: str) -> str | None:
-    """Return the first of the attributes that is a text with something in it."""
+    """Return the first of the attributes that is non-empty text."""
     attributes = span.attributes
     value = attributes.get(name)
     if value and isinstance(value, str):
@@ -35,7 +35,7 @@ def count(span: Span, *names: str) -> int | None:
 
 
 def texts(span: Span, name: str) -> tuple[str | None, ...]:
-    """Return the texts of an array attribute; an empty one of them is None."""
+    """Return the texts of an array attribute; an empty text becomes None."""
     value = span.attributes.get(name)
     if not isinstance(value, tuple):
         return ()
@@ -46,7 +46,7 @@ def texts(span: Span, name: str) -> tuple[str | None, ...]:
 
 
 def json_of(value: AttributeValue | None) -> Any:
-    """Return what a JSON text says, None where it is not one."""
+    """Return the parsed JSON; None if the text is not JSON."""
     if not isinstance(value, str | bytes):
         return None
     try:
@@ -61,27 +61,28 @@ def objects(value: Any) -> tuple[Mapping[str, Any], ...]:
 
 
 def arguments(value: Any) -> Any:
-    """Return a tool call's arguments as the object that they are; text that is not a JSON object stays text."""
+    """Return a tool call's arguments as an object; text that is not a JSON object stays text."""
     parsed = json_of(value)
     return parsed if isinstance(parsed, dict | list) else value
 
 
 def tool_call_part(call_id: Any, name: Any, given: Any) -> dict[str, Any]:
-    """Return a call of a tool as a part of a message; ``given`` are its arguments as they were written."""
+    """Return a tool call as a message part; ``given`` are its arguments as written."""
     return {"type": "tool_call", "id": call_id, "name": name, "arguments": arguments(given)}
 
 
 def tool_message(call_id: Any, content: Any) -> Mapping[str, Any]:
-    """Return what a tool answered as a message."""
+    """Return a tool's result as a message."""
     return {"role": "tool", "parts": [{"type": "tool_call_response", "id": call_id, "response": content or ""}]}
 
 
 def numbered(span: Span, prefix: str) -> Iterator[dict[str, AttributeValue]]:
-    """Yield the attributes of ``prefix.0.``, ``prefix.1.`` ... without that head, in order, up to the first gap."""
+    """Yield the attributes of ``prefix.0.``, ``prefix.1.`` ... without that prefix, in order, up to the first gap."""
     yield from unflattened(span.attributes, prefix)
 
 
 def unflattened(attributes: Mapping[str, AttributeValue], prefix: str) -> Iterator[dict[str, AttributeValue]]:
+    """Yield the items of numbered attributes, as in ``numbered``, from a mapping."""
     head = f"{prefix}."
     items: dict[int, dict[str, AttributeValue]] = {}
     for name, value in attributes.items():

@@ -1,1 +1,1 @@
-"""The HTTP routes that telemetry, rewards and ends of rollouts come in by."""
+"""The HTTP routes for telemetry, rewards, and the ends of rollouts."""

@@ -1,4 +1,4 @@
-"""Request bodies under a bound: neither a large body nor a small one that inflates may fill the memory."""
+"""Request bodies with limits: neither a large body nor a decompression bomb may exhaust memory."""
 
 import asyncio
 import gzip
@@ -13,21 +13,21 @@ _CHUNK_BYTES = 2**14
 
 
 class BodyTooLargeError(LightningError, ValueError):
-    """A body, or what it inflates to, is beyond the limit."""
+    """A body is over the limit, compressed or decompressed."""
 
 
 class BodyTooSlowError(LightningError, TimeoutError):
-    """A body stopped coming, or comes too slowly to be waited for."""
+    """A body stopped arriving, or arrives too slowly."""
 
 
 class TooManyBodiesError(LightningError, RuntimeError):
-    """The bodies that are held already leave no room for another one."""
+    """Bodies already in memory leave no room for another one."""
 
 
 class BodyMemory:
-    """The bytes of all bodies that are being read and worked on at once, under one bound.
+    """The memory of all bodies that are being read and processed, under one limit.
 
-    Bytes are counted as they come: a body of which nothing comes takes no room from others.
+    Bytes are counted as they arrive: a body that has not arrived takes no room from others.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -36,11 +36,11 @@ class BodyMemory:
 
     @asynccontextmanager
     async def body(self, chunks: AsyncIterable[bytes], *, limit: int) -> AsyncIterator[bytes]:
-        """Hold a body while the block runs.
+        """Hold a body in memory while the block runs.
 
         Raises:
-            TooManyBodiesError: there is no room for all of it next to the others.
-            BodyTooLargeError, BodyTooSlowError: as ``read_body`` does.
+            TooManyBodiesError: there is no room for all of it.
+            BodyTooLargeError, BodyTooSlowError: as in ``read_body``.
         """
         held = 0
 
@@ -64,16 +64,16 @@ class BodyMemory:
 async def read_body(
     chunks: AsyncIterable[bytes], *, limit: int, idle_s: float = _IDLE_S, total_s: float = _TOTAL_S
 ) -> bytes:
-    """Collect a body.
+    """Read a whole body.
 
     Args:
         limit: in bytes.
-        idle_s: longest pause between two parts of it.
-        total_s: longest time for all of it.
+        idle_s: maximum pause between two chunks.
+        total_s: maximum total time.
 
     Raises:
         BodyTooLargeError: it has more than ``limit`` bytes; reading stops there.
-        BodyTooSlowError: it stopped coming.
+        BodyTooSlowError: it stopped arriving.
     """
     parts: list[bytes] = []
     size = 0
@@ -97,11 +97,11 @@ async def read_body(
 
 
 def gunzip(body: bytes, *, limit: int) -> bytes:
-    """Inflate a gzip body of one or more members.
+    """Decompress a gzip body of one or more members.
 
     Raises:
-        BodyTooLargeError: it inflates to more than ``limit`` bytes; inflating stops there.
-        MalformedTelemetryError: it is not gzip, or is cut short.
+        BodyTooLargeError: it decompresses to more than ``limit`` bytes; decompression stops there.
+        MalformedTelemetryError: it is not gzip, or is truncated.
     """
     parts: list[bytes] = []
     size = at = 0
@@ -111,7 +111,7 @@ def gunzip(body: bytes, *, limit: int) -> bytes:
         while at < len(body):
             if member is None:
                 member = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-            # Parts of it: what lies behind a member's end is copied, and a body may have a member in every 20 bytes.
+            # In pieces: the rest after a member's end is copied, and a body may have a member in every 20 bytes.
             chunk = view[at : at + _CHUNK_BYTES]
             part = member.decompress(chunk, limit - size + 1)
             size += len(part)
@@ -126,5 +126,5 @@ def gunzip(body: bytes, *, limit: int) -> bytes:
         if member is not None:
             raise MalformedTelemetryError("the gzip body is cut short")
     except (zlib.error, gzip.BadGzipFile) as error:
-        raise MalformedTelemetryError(f"the body is said to be gzip and is not: {error}") from error
+        raise MalformedTelemetryError(f"the body is declared as gzip but is not: {error}") from error
     return b"".join(parts)

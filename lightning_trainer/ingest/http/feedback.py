@@ -1,8 +1,8 @@
-"""``POST /lightning/feedback`` and ``POST /api/public/scores``: what people and systems say of answers, from outside.
+"""``POST /lightning/feedback`` and ``POST /api/public/scores``: feedback from people and systems, over HTTP.
 
-The second is Langfuse's score API, for programs that speak it already. Both are answered after the commit; with an
-``id`` from the caller sending it twice is once. What becomes of it is in ``lightning_trainer/samples/feedback/``.
-Source: Langfuse public API, ``POST /api/public/scores`` (CreateScoreRequest, CreateScoreResponse).
+The second route is Langfuse's score API, for programs that already use it. Both answer after the commit; with an ``id``
+from the caller, a request is idempotent. Feedback is evaluated in ``lightning_trainer/samples/feedback/``. Source:
+Langfuse public API, ``POST /api/public/scores`` (CreateScoreRequest, CreateScoreResponse).
 """
 
 import math
@@ -31,12 +31,12 @@ _THUMBS = {"up": 1.0, "down": 0.0}
 
 
 class FeedbackBody(BaseModel):
-    """What is posted: who, about what, and a thumb, a score, an edited answer or several of them."""
+    """The request body: the source, the subject, and a thumb, a score, an edited answer, or several of these."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     source: _Label
-    """Who says so, by an id of yours; it is not redacted, so not by an email address."""
+    """Who gives it, as an id of yours; it is not redacted, so do not use an email address."""
     kind: Literal["person", "system"] = "person"
     rollout_id: _Label | None = None
     attempt_id: _Label | None = None
@@ -44,7 +44,7 @@ class FeedbackBody(BaseModel):
     trace_id: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")] | None = None
     name: _Label = "feedback"
     thumb: Literal["up", "down", "none"] | None = None
-    """``none`` takes back what the source said of this under this name."""
+    """``none`` takes back the source's feedback on this subject under this name."""
     score: Annotated[float, Field(strict=True, allow_inf_nan=False)] | None = None
     scale: tuple[float, float] = (0.0, 1.0)
     """The lowest and the highest score."""
@@ -52,11 +52,11 @@ class FeedbackBody(BaseModel):
     """The answer as it should have been."""
     comment: _Text | None = None
     id: _Label | None = None
-    """The source's own name for this feedback: a second one with the same id changes nothing."""
+    """The source's own id for this feedback: a second one with the same id changes nothing."""
 
 
 class LangfuseScore(BaseModel):
-    """Langfuse's ``CreateScoreRequest``, as far as it is read; what else it has is left alone."""
+    """The fields of Langfuse's ``CreateScoreRequest`` that are used; others are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -72,7 +72,7 @@ class LangfuseScore(BaseModel):
 
 
 class FeedbackStore(Protocol):
-    """What the store is asked here."""
+    """The queries that these routes make to the store."""
 
     async def has_rollout(self, rollout_id: str) -> bool: ...
 
@@ -133,7 +133,7 @@ def feedback_router(store: FeedbackStore, sink: SpanSink, config: FeedbackConfig
 
 
 def _span(body: FeedbackBody) -> Span:
-    """Raises JsonBodyError: it says nothing, or two things."""
+    """Return the feedback as a span. Raises JsonBodyError: it says nothing, or two things."""
     subject = Subject(body.rollout_id, body.attempt_id, body.response_id, body.trace_id)
     if not subject.named:
         raise JsonBodyError(422, "say what it is about: response_id, trace_id or rollout_id")
@@ -158,7 +158,7 @@ def _span(body: FeedbackBody) -> Span:
 
 
 def scaled(score: float, scale: tuple[float, float]) -> float:
-    """Return where on a scale a score is, from 0 to 1; raises JsonBodyError: it is not on it."""
+    """Return a score's position on its scale, from 0 to 1. Raises JsonBodyError: it is outside the scale."""
     low, high = scale
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise JsonBodyError(422, f"scale is {list(scale)}: write the lowest and the highest score, like [0, 5]")
@@ -168,7 +168,7 @@ def scaled(score: float, scale: tuple[float, float]) -> float:
 
 
 async def _of_langfuse(store: FeedbackStore, body: LangfuseScore) -> tuple[Span, str]:
-    """Raises JsonBodyError: it is about something, or says something, that feedback is not."""
+    """Return Langfuse's score as feedback. Raises JsonBodyError: its subject or value has no equivalent in feedback."""
     if body.traceId is None:
         raise JsonBodyError(422, "give a traceId: scores of sessions and of dataset runs are not feedback on an answer")
     correction = body.value if body.dataType == "CORRECTION" and isinstance(body.value, str) else None
@@ -184,7 +184,7 @@ async def _of_langfuse(store: FeedbackStore, body: LangfuseScore) -> tuple[Span,
     source = (given or "langfuse")[:LONGEST_NAME].encode(errors="replace").decode() or "langfuse"
     trace_id = body.traceId.replace("-", "").lower()
     observed = (trace_id, (body.observationId or "").lower())
-    # A score may come before its trace: only what is known already is looked up more exactly.
+    # A score may arrive before its trace: only subjects that are already known are looked up in detail.
     response_id = await store.scan(lambda connection: feedback_table.response_of(connection, *observed))
     span = feedback_span(
         Subject(trace_id=trace_id, response_id=response_id),
@@ -200,7 +200,7 @@ async def _of_langfuse(store: FeedbackStore, body: LangfuseScore) -> tuple[Span,
 
 
 async def _known(store: FeedbackStore, subject: Subject) -> None:
-    """Raises JsonBodyError: nothing of what it is about has been seen."""
+    """Return the known subject. Raises JsonBodyError: nothing that it names has been seen."""
     attempt_id, rollout_id, response_id, trace_id = (
         *(subject.attempt_id, subject.rollout_id, subject.response_id, subject.trace_id),
     )

@@ -1,4 +1,4 @@
-"""Small JSON bodies that people post by hand: read under a bound, refused with one sentence."""
+"""Small JSON bodies, often written by hand: read with a limit, refused with one sentence."""
 
 import json
 from typing import TypeVar
@@ -14,7 +14,7 @@ Body = TypeVar("Body", bound=BaseModel)
 
 
 class JsonBodyError(Exception):
-    """A request that ends here; the message is what the caller reads."""
+    """A request that is refused; the caller reads the message."""
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -28,11 +28,11 @@ async def read_json(request: Request, model: type[Body]) -> Body:
     """Read a request's body.
 
     Raises:
-        JsonBodyError: it is not said to be JSON (415), is not (400), is too large (413) or
-            too slow (408), or has a wrong field (422).
+        JsonBodyError: it is not declared as JSON (415), is not JSON (400), is too large (413) or too slow (408), or has
+            a wrong field (422).
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        # Asked for, since a web page may post anything else to a loopback port without the browser's consent.
+        # Required because a web page may post any other content type to a loopback port without a CORS preflight.
         raise JsonBodyError(415, "send the body as application/json")
     try:
         raw = await read_body(request.stream(), limit=_MAX_BODY_BYTES)
@@ -48,6 +48,7 @@ async def read_json(request: Request, model: type[Body]) -> Body:
 
 
 def error_response(status: int, sentence: str, *, retry_after_s: int | None = None) -> JSONResponse:
+    """Return an error as JSON with one sentence."""
     headers = None if retry_after_s is None else {"retry-after": str(retry_after_s)}
     return JSONResponse({"error": {"message": sentence}}, status_code=status, headers=headers)
 

@@ -1,8 +1,8 @@
-"""``POST /v1/traces``: the OTLP/HTTP receiver; of ``/v1/logs`` evaluations are kept, of ``/v1/metrics`` nothing.
+"""``POST /v1/traces``: the OTLP/HTTP receiver. Of ``/v1/logs`` only evaluations are kept, of ``/v1/metrics`` nothing.
 
-Invariant: 2xx is answered only after the commit, so a client that reads it may forget the spans. A span that cannot be
-stored is counted in ``partial_success`` and the rest goes on; a body that cannot be read is refused as a whole.
-Source: OpenTelemetry Protocol specification 1.x, section OTLP/HTTP (binary protobuf and JSON).
+Invariant: 2xx is answered only after the commit, so a client that reads it may delete the spans. A span that cannot be
+stored is counted in ``partial_success`` and the others are stored; an unreadable body is refused as a whole. Source:
+OpenTelemetry Protocol specification 1.x, section OTLP/HTTP (binary protobuf and JSON).
 """
 
 import asyncio
@@ -45,12 +45,12 @@ _WHY_NOT_KEPT = {
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """The spans of one request, and one sentence for each span that is not among them."""
+    """The spans of one request, and one sentence for each rejected span."""
 
     spans: tuple[Span, ...]
     rejected: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    """One sentence for each other thing that was left out."""
+    """One sentence for anything else that was left out."""
 
 
 def decode_request(body: bytes) -> Export:
@@ -65,7 +65,7 @@ def decode_request(body: bytes) -> Export:
         raise MalformedTelemetryError(f"the body is not an ExportTraceServiceRequest in protobuf: {error}") from error
     spans: list[Span] = []
     rejected: list[str] = []
-    # A client's delivery is many requests laid end to end, each with the same resource.
+    # A client's delivery is many requests concatenated, each with the same resource.
     resources: dict[bytes, dict[str, AttributeValue]] = {}
     for of_resource in request.resource_spans:
         described = of_resource.resource.SerializeToString()
@@ -83,7 +83,7 @@ def decode_request(body: bytes) -> Export:
 
 
 def encode_request(spans: Sequence[Span]) -> bytes:
-    """Write an ExportTraceServiceRequest, for a receiver.
+    """Write an ExportTraceServiceRequest.
 
     Raises:
         MalformedTelemetryError: a span cannot be written as OTLP.
@@ -138,11 +138,11 @@ def otlp_router(
     """Return the receiver.
 
     Args:
-        sink: where spans are made durable.
-        max_body_bytes: of a body, as sent and inflated; more is answered 413.
-        max_in_flight: bodies decoded and stored at once; more are answered 503 and come again later, as are bodies
-            beyond four times ``max_body_bytes`` of memory in all.
-        not_kept: counts the requests of each signal that is answered and not kept.
+        sink: makes spans durable.
+        max_body_bytes: limit on a body, compressed and decompressed; more is answered 413.
+        max_in_flight: limit on bodies decoded and stored at once; more are answered 503 (retry later), as are bodies
+            beyond four times ``max_body_bytes`` of memory in total.
+        not_kept: counts the requests of each signal that is answered but not kept.
     """
     receiver = _Receiver(sink, max_body_bytes, max_in_flight, Counter() if not_kept is None else not_kept)
     router = APIRouter(lifespan=receiver.lifespan)
@@ -153,7 +153,7 @@ def otlp_router(
 
 
 class _Receiver:
-    """One method a signal."""
+    """The OTLP receiver, with one method per signal."""
 
     def __init__(self, sink: SpanSink, max_body_bytes: int, max_in_flight: int, not_kept: Counter[str]) -> None:
         self._sink = sink
@@ -162,12 +162,12 @@ class _Receiver:
         self._not_kept = not_kept
         self._memory = BodyMemory(4 * max_body_bytes)
         self._in_flight = 0
-        # One thread: decoding holds the interpreter's lock, and several of them would only take it from each other.
+        # One thread: decoding holds the GIL, so several threads would only contend for it.
         self._decoder = ThreadPoolExecutor(1, thread_name_prefix="ingest-decoder")
 
     @asynccontextmanager
     async def lifespan(self, _: object) -> AsyncIterator[None]:
-        """Let the decoder's thread go with the app."""
+        """Shut down the decoder's thread with the app."""
         try:
             yield
         finally:
@@ -197,7 +197,7 @@ class _Receiver:
 
     @contextmanager
     def _place(self) -> Iterator[None]:
-        """Hold one of the places among the bodies that are decoded and stored at once."""
+        """Hold one of the ``max_in_flight`` slots for bodies being decoded and stored."""
         if self._in_flight >= self._max_in_flight:
             raise TooManyBodiesError(f"{self._in_flight} bodies are being stored already; try again")
         self._in_flight += 1
@@ -207,7 +207,7 @@ class _Receiver:
             self._in_flight -= 1
 
     async def _decoded(self, body: bytes, media_type: str, encoding: str) -> Export:
-        # A few spans are decoded faster than a thread is woken; what is packed may be large.
+        # A few spans are decoded faster than a thread is woken; a compressed body may be large.
         if encoding != "gzip" and len(body) <= _SMALL_BYTES:
             return self._decode(body, media_type, encoding)
         loop = asyncio.get_running_loop()
@@ -219,10 +219,10 @@ class _Receiver:
     async def _not_kept_signal(
         self, signal: str, request: Request, keep: Callable[[Request, str, bytes], Awaitable[bool]]
     ) -> Response:
-        """Answer a request of a signal that is not kept, but for what ``keep`` takes of it.
+        """Answer a request of a signal that is not kept, except for what ``keep`` stores of it.
 
         Args:
-            keep: from request, media type and body; True where it took everything.
+            keep: called with request, media type, and body; returns True if it stored everything.
         """
         media_type = media_type_of(request.headers)
         if media_type not in _DECODERS:
@@ -239,8 +239,8 @@ class _Receiver:
         return acceptance(media_type)
 
     async def _keep_evaluations(self, request: Request, media_type: str, body: bytes) -> bool:
-        """Store the evaluations among log records; True where there was nothing else."""
-        # A name that is not there is found in the bytes faster than in the records.
+        """Store the evaluations among log records; True if there were no other records."""
+        # Searching the raw bytes for the name is faster than searching the decoded records.
         packed = request.headers.get("content-encoding", "").strip().lower() == "gzip"
         plain = gunzip(body, limit=self._max_body_bytes) if packed else body
         if semconv.EVALUATION_EVENT.encode() not in plain:

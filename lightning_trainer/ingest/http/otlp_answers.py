@@ -1,7 +1,6 @@
-"""What an OTLP exporter is answered: a response of its signal, or a Status with one sentence, in its own encoding.
+"""Answers to OTLP exporters: a response of the signal's type, or a Status with one sentence, in the request's encoding.
 
-Source: OpenTelemetry Protocol specification 1.x, OTLP/HTTP response (google.rpc.Status; its ``code`` may be left
-out).
+Source: OpenTelemetry Protocol specification 1.x, OTLP/HTTP response (google.rpc.Status; its ``code`` may be left out).
 """
 
 from collections.abc import Mapping
@@ -24,7 +23,7 @@ def media_type_of(headers: Mapping[str, str]) -> str:
 
 
 def acceptance(media_type: str, *, rejected_spans: int = 0, message: str = "") -> Response:
-    """Return the answer to a request that was taken; of logs and metrics too, whose empty answers are the same."""
+    """Return the answer to an accepted request; the empty answers for logs and metrics are the same."""
     if media_type == JSON:
         partial = {"rejectedSpans": str(rejected_spans), "errorMessage": message}
         return Response(orjson.dumps({"partialSuccess": partial} if message else {}), media_type=JSON)
@@ -39,6 +38,6 @@ def refusal(media_type: str, status: int, sentence: str, headers: Mapping[str, s
     """Return an error."""
     given = None if headers is None else dict(headers)
     if media_type == PROTOBUF:
-        # A span's Status has its message where google.rpc.Status has it: in field 2.
+        # A span's Status has its message in the same field as google.rpc.Status: field 2.
         return Response(Status(message=sentence).SerializeToString(), status, given, PROTOBUF)
     return Response(orjson.dumps({"message": sentence}), status, given, JSON)

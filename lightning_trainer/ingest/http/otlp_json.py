@@ -1,8 +1,8 @@
-"""Spans of an OTLP request in JSON, each read by way of the protobuf that it stands for.
+"""Spans of an OTLP request in JSON, each converted to the protobuf that it represents.
 
-So a span is the same in either encoding. What cannot be read of one span costs that span alone.
-Source: OpenTelemetry Protocol specification 1.x, JSON Protobuf encoding (ids in hex, 64-bit integers as text or number,
-bytes in base64, enumerations as numbers, keys in lowerCamelCase, unknown keys ignored).
+A span is therefore the same in either encoding. An unreadable span is rejected alone. Source: OpenTelemetry Protocol
+specification 1.x, JSON Protobuf encoding (ids in hex, 64-bit integers as text or number, bytes in base64, enumerations
+as numbers, keys in lowerCamelCase, unknown keys ignored).
 """
 
 import base64
@@ -19,13 +19,13 @@ from lightning_trainer.otlp.span_codec import attributes_from_proto
 from lightning_trainer.types import AttributeValue, Span
 
 _DEEPEST = 30
-"""Levels of arrays and maps in one value: protobuf, which spans are stored as, is not read back beyond 100 messages, of
-which a level of a map takes three."""
+"""Maximum nesting of arrays and maps in one value: spans are stored as protobuf, which cannot be read back beyond 100
+nested messages, and each level of a map takes three."""
 _UNREADABLE = (ValueError, TypeError, OverflowError, AttributeError)
 
 
 class SpanReader(Protocol):
-    """Makes a span of its protobuf; raises MalformedTelemetryError for one that cannot be stored."""
+    """Makes a span from its protobuf; raises MalformedTelemetryError if it cannot be stored."""
 
     def __call__(self, proto: SpanProto, *, scope: str, resource: Mapping[str, AttributeValue]) -> Span: ...
 
@@ -37,11 +37,11 @@ def spans_of(
 
     Args:
         rejected: one sentence is added for each span that cannot be read.
-        warnings: one sentence is added for what is left out around spans that are kept.
+        warnings: one sentence is added for anything left out around spans that are kept.
         read: ``span_codec.span_from_proto``, or ``received_span`` to keep the bytes for the store.
 
     Raises:
-        MalformedTelemetryError: it is not such a request from there on.
+        MalformedTelemetryError: the document is not such a request, from the current position on.
     """
     for of_resource in objects(document, "resourceSpans"):
         try:
@@ -109,7 +109,7 @@ def hex_id(document: Mapping[str, Any], key: str) -> bytes:
 
 
 def _enumerator(enumeration: Any, value: Any) -> Any:
-    # The specification asks for numbers; writers that use protobuf's own JSON give names.
+    # The specification requires numbers; writers that use protobuf's own JSON encoding send names.
     return enumeration.Value(value) if isinstance(value, str) else value or 0
 
 
@@ -122,7 +122,7 @@ def key_values(document: Mapping[str, Any], key: str, depth: int = 0) -> list[Ke
 
 
 def _any_value(value: Any, depth: int) -> AnyValue:
-    """Read one value; one that is absent, or of a kind that is not known, is a value that was not set."""
+    """Read one value; an absent value, or one of an unknown kind, counts as not set."""
     if depth > _DEEPEST:
         raise MalformedTelemetryError(f"an attribute's value is nested more than {_DEEPEST} levels deep; write it flat")
     if value is not None and not isinstance(value, Mapping):
@@ -164,7 +164,7 @@ def _object(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def objects(document: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
-    """Return a list of objects, empty where there is none; raises MalformedTelemetryError: it is something else."""
+    """Return a list of objects, empty if absent; raises MalformedTelemetryError: it is something else."""
     found = document.get(key) or []
     if not isinstance(found, list) or not all(isinstance(one, Mapping) for one in found):
         raise MalformedTelemetryError(f"{key} is not a list of objects")

@@ -1,9 +1,9 @@
 """Evaluations among OTLP log records: OpenTelemetry's events are log records with a name.
 
-Each becomes the span that evaluations are everywhere else, below the span that the record names. Its id follows from
-the record, so delivering it again changes nothing. All other records are left alone.
-Source: OpenTelemetry semantic conventions for GenAI events, ``gen_ai.evaluation.result`` ("SHOULD be parented to GenAI
-operation span being evaluated"); logs data model, ``EventName``.
+Each becomes the same span as any other evaluation, as a child of the span that the record names. Its id is derived from
+the record, so redelivery changes nothing. All other records are ignored. Source: OpenTelemetry semantic conventions for
+GenAI events, ``gen_ai.evaluation.result`` ("SHOULD be parented to GenAI operation span being evaluated"); logs data
+model, ``EventName``.
 """
 
 import hashlib
@@ -24,18 +24,18 @@ from lightning_trainer.types import AttributeValue, Span, SpanEvent
 
 SCOPE = "lightning.otlp.events"
 _EVENT_NAME = "event.name"
-"""The attribute that named an event before the field did."""
+"""The attribute that held an event's name before the field existed."""
 _SUBJECTS = (semconv.ROLLOUT_ID, semconv.ATTEMPT_ID, semconv.RESPONSE_ID, semconv.FEEDBACK_TRACE)
 _WHO = (semconv.FEEDBACK_SOURCE, semconv.FEEDBACK_KIND)
 
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """What of a request is kept."""
+    """The evaluations of a request."""
 
     evaluations: tuple[Span, ...]
     others: int
-    """Records that are not evaluations."""
+    """Number of records that are not evaluations."""
 
 
 def read_logs(body: bytes, media_type: str) -> Events:
@@ -82,7 +82,7 @@ def _of_json(body: bytes) -> Iterator[LogRecord]:
 
 
 def _span(record: LogRecord) -> Span | None:
-    """Return an evaluation as a span; None for everything else, and for one that is about nothing."""
+    """Return an evaluation as a span; None for any other record, and for an evaluation without a subject."""
     told: Mapping[str, AttributeValue] = attributes_from_proto(record.attributes)
     if semconv.EVALUATION_EVENT not in (record.event_name, told.get(_EVENT_NAME)):
         return None

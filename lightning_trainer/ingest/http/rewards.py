@@ -1,9 +1,8 @@
-"""``POST /rollouts/{id}/reward``, ``/lightning/responses/{id}/rewards``: rewards from outside of the agent's process.
+"""``POST /rollouts/{id}/reward``, ``/lightning/responses/{id}/rewards``: rewards from outside the agent's process.
 
-The first scores the rollout's last attempt, one attempt of it or one agent in it, the second one model call.
-
-It is stored as what it is everywhere else: an ``evaluate`` span with the event ``gen_ai.evaluation.result``. With an
-``id`` from the caller the span's own ids follow from it, so sending it twice gives one reward (the first counts).
+The first scores the rollout's last attempt, a named attempt, or one agent in it; the second scores one model call. A
+reward is stored like any other evaluation: an ``evaluate`` span with the event ``gen_ai.evaluation.result``. With an
+``id`` from the caller, the span's ids are derived from it, so a repeated request gives one reward (the first counts).
 """
 
 import hashlib
@@ -29,7 +28,7 @@ _Label = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class RewardBody(BaseModel):
-    """What is posted."""
+    """The request body."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -37,14 +36,14 @@ class RewardBody(BaseModel):
     name: _Label = "reward"
     attempt_id: _Label | None = None
     agent: _Label | None = None
-    """Score this agent alone, in the attempt."""
+    """Score only this agent in the attempt."""
     explanation: Annotated[str, Field(max_length=65536)] | None = None
     id: _Label | None = None
-    """The caller's own name for this reward: a second one with the same id changes nothing."""
+    """The caller's own id for this reward: a second one with the same id changes nothing."""
 
 
 class KnownRollouts(Protocol):
-    """What the store is asked here."""
+    """The queries that these routes make to the store."""
 
     async def has_rollout(self, rollout_id: str) -> bool: ...
 
@@ -64,7 +63,7 @@ class KnownRollouts(Protocol):
 
 
 def rewards_router(store: KnownRollouts, sink: SpanSink) -> APIRouter:
-    """Return the route; ``sink`` commits the span, ``store`` knows the rollouts."""
+    """Return the routes; ``sink`` commits the span, ``store`` knows the rollouts."""
     router = APIRouter()
 
     @router.post("/rollouts/{rollout_id:path}/reward")
@@ -97,9 +96,9 @@ def rewards_router(store: KnownRollouts, sink: SpanSink) -> APIRouter:
 @dataclass(frozen=True, slots=True)
 class _Scored:
     about: dict[str, str]
-    """Attributes that say what is scored."""
+    """Attributes that identify what is scored."""
     step: int | None
-    """That consumed it already."""
+    """The step that has already consumed it."""
 
 
 async def _score_rollout(store: KnownRollouts, rollout_id: str, body: RewardBody) -> _Scored:
@@ -127,7 +126,7 @@ async def _score_response(store: KnownRollouts, response_id: str, body: RewardBo
     about = {semconv.RESPONSE_ID: response_id}
     if body.attempt_id is None:
         if len(attempts := await store.attempts_of_response(response_id)) > 1:
-            # Servers repeat their ids: without more, the reward would score a call in each attempt's step.
+            # Servers repeat their ids: without the attempt, the reward would score a call in several attempts.
             raise JsonBodyError(
                 409,
                 f"calls of several attempts have the response id {response_id!r} ({', '.join(attempts)} ...): name one "
@@ -144,8 +143,8 @@ async def _score_response(store: KnownRollouts, response_id: str, body: RewardBo
 
 
 def in_range(value: float, field: str = "value") -> None:
-    """Refuse what is not a reward; raises JsonBodyError."""
-    if not abs(value) <= LARGEST_REWARD:  # NaN is not, either
+    """Refuse a value that is not a valid reward. Raises JsonBodyError."""
+    if not abs(value) <= LARGEST_REWARD:  # also rejects NaN
         raise JsonBodyError(
             422,
             f"{field} is {value}: a reward is a number between -{LARGEST_REWARD:g} and {LARGEST_REWARD:g}; leave it "
@@ -154,7 +153,7 @@ def in_range(value: float, field: str = "value") -> None:
 
 
 def reward_span(about: Mapping[str, str], body: RewardBody) -> Span:
-    """Return the reward as an evaluation; ``about`` are the attributes that say what is scored."""
+    """Return the reward as an evaluation span; ``about`` are the attributes that identify what is scored."""
     now = time.time_ns()
     evaluation: dict[str, AttributeValue] = {
         semconv.EVALUATION_NAME: body.name,

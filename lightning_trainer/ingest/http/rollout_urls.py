@@ -1,8 +1,8 @@
-"""A rollout that is known by its URL alone: ``/rollouts/{id}/v1`` and ``/rollouts/{id}/agents/{agent}/v1``.
+"""Rollouts identified by URL alone: ``/rollouts/{id}/v1`` and ``/rollouts/{id}/agents/{agent}/v1``.
 
-Any program that can set a base URL takes part, in any language. The id names the rollout and its one attempt. The ids
-of the attempt's root span follow from it, so calls can be put below that span before it exists. Settings of the rollout
-may stand before ``/v1``: ``/rollouts/{id}/with/temperature=0.7&metadata.split=train/v1``.
+Any program that can set a base URL can take part, in any language. The id names the rollout and its only attempt. The
+ids of the attempt's root span are derived from it, so calls can be recorded as its children before it exists. Settings
+of the rollout may precede ``/v1``: ``/rollouts/{id}/with/temperature=0.7&metadata.split=train/v1``.
 """
 
 import hashlib
@@ -14,16 +14,16 @@ from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, unquote
 
 DEFAULT_AGENT = "default"
-"""Who is speaking where the URL names no agent; a policy that shall train it lists it."""
+"""The agent's name if the URL has none; a policy that should train it must list it."""
 BASES = (
     "/v1",
-    # The first that matches is taken: the ones that say more come first.
+    # The first match wins: the most specific ones come first.
     "/rollouts/{rollout_id:path}/agents/{agent:path}/with/{settings:path}/v1",
     "/rollouts/{rollout_id:path}/agents/{agent:path}/v1",
     "/rollouts/{rollout_id:path}/with/{settings:path}/v1",
     "/rollouts/{rollout_id:path}/v1",
 )
-"""Of every call, as the web framework writes paths."""
+"""Base URLs of all calls, in the web framework's path syntax."""
 SAMPLING = {
     "temperature": float,
     "top_p": float,
@@ -36,7 +36,7 @@ SAMPLING = {
     "presence_penalty": float,
     "repetition_penalty": float,
 }
-"""What a URL may set of a request, and its type."""
+"""The request parameters that a URL may set, with their types."""
 METADATA = "metadata."
 _LONGEST = 256
 _LONGEST_VALUE = 1024
@@ -48,12 +48,12 @@ _PARTS = ("rollout_id", "agent", "settings")
 
 @dataclass(frozen=True, slots=True)
 class RolloutUrl:
-    """What a URL says. Raises ValueError for a name that is too long or has characters that are not printed."""
+    """The parts of a rollout's URL. Raises ValueError for a name that is too long or has unprintable characters."""
 
     rollout_id: str
     agent: str = DEFAULT_AGENT
     sampling: Mapping[str, float] = field(default_factory=dict)
-    """Goes in place of what the program asks."""
+    """Overrides the program's parameters."""
     metadata: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -67,13 +67,13 @@ class RolloutUrl:
 
 
 def names_in(path_params: Mapping[str, str], raw_path: bytes | None) -> dict[str, str]:
-    """Return rollout id, agent and settings of a request, each where its URL has it.
+    """Return rollout id, agent, and settings of a request, each from its place in the URL.
 
-    Where each is one segment of the path as it was sent, a ``%2F`` in it is a slash of that name; else the framework's
-    reading counts, for which a slash of a name and one between names are the same.
+    If each is one segment of the raw path, a ``%2F`` in it is a slash in that name. Otherwise the framework's decoded
+    path is used, which does not distinguish a slash in a name from one between names.
 
     Raises:
-        ValueError: it cannot be told which slash is which.
+        ValueError: the slashes are ambiguous.
     """
     exact = None if raw_path is None else _ENCODED.fullmatch(raw_path)
     if exact is None:
@@ -87,15 +87,15 @@ def names_in(path_params: Mapping[str, str], raw_path: bytes | None) -> dict[str
         return read
     found = dict(zip(_PARTS, exact.groups(), strict=True))
     read = {name: value.decode("ascii", "replace") for name, value in found.items() if value is not None}
-    # `&` and `=` of settings are told from those in their values only before they are decoded.
+    # Split at `&` and `=` before decoding, so that encoded ones stay part of the values.
     return {name: value if name == "settings" else unquote(value) for name, value in read.items()}
 
 
 def rollout_url(names: Mapping[str, str]) -> RolloutUrl | None:
-    """Return what :func:`names_in` found; None where it names no rollout.
+    """Return the URL that :func:`names_in` found; None if it names no rollout.
 
     Raises:
-        ValueError: a name or a setting cannot be used.
+        ValueError: a name or a setting is invalid.
     """
     if "rollout_id" not in names:
         return None
@@ -128,7 +128,7 @@ def _number(name: str, value: str) -> float:
 
 
 def root_span_ids(rollout_id: str, attempt_id: str) -> tuple[str, str]:
-    """Return trace id and span id, in hex, of the root span of an attempt whose caller keeps no spans of its own."""
+    """Return trace id and span id, in hex, of the root span of an attempt whose caller records no spans."""
     digits = hashlib.blake2b(
         json.dumps([rollout_id, attempt_id]).encode(), digest_size=24, person=b"rollout"
     ).hexdigest()

@@ -1,8 +1,8 @@
-"""``POST /rollouts/{id}/end``: says that an attempt has ended, for agents that keep no spans of their own.
+"""``POST /rollouts/{id}/end``: ends an attempt, for agents that record no spans.
 
-It is stored as what it is everywhere else: the attempt's root span. Its ids follow from the attempt's, so sending it
-twice changes nothing (the first counts), and the calls made by the rollout's base URL lie below it. A reward given with
-it is committed with it: training may begin as soon as an attempt has ended.
+The end is stored as the attempt's root span, like any other attempt's. Its ids are derived from the attempt's, so a
+repeated request changes nothing (the first counts), and the calls made through the rollout's base URL are its children.
+A reward in the same request is committed with it: training may begin as soon as an attempt has ended.
 """
 
 import time
@@ -31,25 +31,25 @@ _Label = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class EndBody(BaseModel):
-    """What is posted; an empty object will do."""
+    """The request body; an empty object is valid."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     reward: Annotated[float, Field(strict=True)] | None = None
     task_id: _Label | None = None
-    """What was attempted; what the calls' baggage said, or else the rollout's own id."""
+    """What was attempted; defaults to the task in the calls' baggage, else the rollout's own id."""
     group_id: _Label | None = None
-    """Attempts with one group id are compared with each other; the task's id unless given."""
+    """Attempts with the same group id are compared with each other; the task's id by default."""
     mode: Literal["train", "evaluate", "baseline", "retried"] | None = None
-    """What an attempt is for; ``lightning-trainer drop`` takes one out of what is trained."""
+    """The attempt's mode; to take an ended attempt out of training, use ``lightning-trainer drop``."""
     attempt_id: _Label | None = None
-    """The rollout's id unless given, as it is for calls by a rollout's base URL."""
+    """The rollout's id by default, as for calls through a rollout's base URL."""
     error: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
-    """Why the attempt failed; absent where it did not."""
+    """Why the attempt failed; absent if it did not."""
 
 
 class KnownAttempts(Protocol):
-    """What the store is asked here."""
+    """The queries that this route makes to the store."""
 
     async def attempt(self, attempt_id: str) -> Attempt | None: ...
 
@@ -70,7 +70,7 @@ def rollouts_router(store: KnownAttempts, sink: SpanSink) -> APIRouter:
                 raise JsonBodyError(404, f"no call of attempt {named!r} of rollout {rollout_id!r} has been seen")
             spans = []
             if body.reward is not None:
-                # Its ids follow from the attempt's: an end that is sent again rewards once.
+                # The reward's ids are derived from the attempt's, so an end that is sent again rewards once.
                 given = RewardBody(value=body.reward, id=f"end of {attempt.attempt_id}")
                 about = {semconv.ROLLOUT_ID: attempt.rollout_id, semconv.ATTEMPT_ID: attempt.attempt_id}
                 spans.append(reward_span(about, given))

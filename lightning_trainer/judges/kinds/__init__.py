@@ -1,1 +1,1 @@
-"""The kinds of judges, one a file."""
+"""The kinds of judges, one per file."""

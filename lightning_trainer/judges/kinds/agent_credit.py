@@ -1,8 +1,9 @@
-"""``agent_credit``: how good an attempt was, and which share of that is each agent's or each call's.
+"""``agent_credit``: how good an attempt was, and each agent's or call's share in that.
 
 The shares of an attempt add up to one, so the parts sum to the outcome; an answer whose shares do not is malformed.
 Source: Zhang et al., "Controlling Large Language Model-based Agents for Large-Scale Decision-Making: An Actor-Critic
-Approach" (LLaMAC, arXiv 2311.13884): a critic that says in words and a number what each agent did for the outcome.
+Approach" (LLaMAC, arXiv 2311.13884): a critic that states in words and a number what each agent contributed to the
+outcome.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,6 +36,8 @@ _QUOTED = 80
 
 
 class AgentCreditJudge:
+    """Shares an outcome among agents or calls."""
+
     whole_group = False
     cached = True
 
@@ -66,7 +69,7 @@ class AgentCreditJudge:
         )
         outcome = self._given(one) if self.config.outcome else normalized(answer.score, self.config.scale)
         given = {share.name: share for share in answer.shares}
-        total = sum(share.share for share in answer.shares)  # one, but for its digits
+        total = sum(share.share for share in answer.shares)  # one, except for rounding
         return [
             Verdict(
                 place=0,
@@ -82,13 +85,11 @@ class AgentCreditJudge:
         await self._client.close()
 
     def _shared_by(self, one: JudgedAttempt) -> Mapping[str, str]:
-        """Return who or what has a share, by its name in the question, with a word on it."""
+        """Return the agents or calls that have a share, by name in the question, with a description."""
         attempt_id = one.attempt.attempt_id
         if self.config.per == "agent":
             if any(turn.call.agent is None for turn in one.turns):
-                raise JudgeError(
-                    f"a call of attempt {attempt_id} has no agent's name, so nobody can be given its share"
-                )
+                raise JudgeError(f"a call of attempt {attempt_id} has no agent's name, so it cannot have a share")
             calls = [turn.call.agent for turn in one.turns]
             return {agent: f"{calls.count(agent)} calls" for agent in one.agents}
         ids = [turn.call.response_id for turn in one.turns]

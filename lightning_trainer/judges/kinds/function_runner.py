@@ -1,7 +1,7 @@
 """Runs one Python function of the user's: ``python -m ... module:function``, JSON in, JSON on the last line out.
 
-The function gets what the judge is given, as a dict, and returns a number, ``{"score": ..., "reason": ...}``, None, or
-of a whole group ``{"scores": {...}}``. What it prints goes to standard error.
+The function gets the judge's input as a dict, and returns a number, ``{"score": ..., "reason": ...}``, None, or for a
+whole group ``{"scores": {...}}``. Anything it prints goes to standard error.
 """
 
 import contextlib

@@ -1,8 +1,7 @@
-"""``group``: all attempts of a group in one question, a score for each with the reason before it (RULER).
+"""``group``: all attempts of a group in one question, with a reason and then a score for each (RULER).
 
-Which of several attempts is better is easier to say than how good one is, and what is trained is the difference within
-a group. Scores are of one question and are never compared with those of another. Source: OpenPipe, "RULER: Relative
-Universal LLM-Elicited Rewards".
+Ranking several attempts is easier than grading a single one, and only the differences within a group are trained.
+Scores from different questions are never compared. Source: OpenPipe, "RULER: Relative Universal LLM-Elicited Rewards".
 """
 
 import asyncio
@@ -35,6 +34,8 @@ _TASK = (
 
 
 class GroupJudge:
+    """Scores all attempts of a group in one question."""
+
     whole_group = True
     cached = True
 

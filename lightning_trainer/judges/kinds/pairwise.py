@@ -1,7 +1,7 @@
-"""``pairwise``: attempts two by two, each pair in both orders, to scores by Bradley-Terry.
+"""``pairwise``: attempts in pairs, each pair in both orders, scored by Bradley-Terry.
 
-A judge that prefers whatever stands first says so by giving two different answers on one pair: that counts as a tie. A
-pair of which only one order was answered counts for nothing.
+A judge that prefers the first position gives two different answers for one pair, which counts as a tie. A pair for
+which only one order was answered does not count.
 """
 
 import asyncio
@@ -35,6 +35,8 @@ class PairAnswer(Answer):
 
 
 class PairwiseJudge:
+    """Compares attempts in pairs."""
+
     whole_group = True
     cached = True
 
@@ -60,7 +62,7 @@ class PairwiseJudge:
             found = await asyncio.gather(*(self._compare(attempts, pair, budget, said, failed) for pair in pairs))
             results |= {pair: won for pair, won in zip(pairs, found, strict=True) if won is not None}
             if number == 0 and not results:
-                break  # nothing was answered: asking on would cost as much and say as little
+                break  # no answers: asking on would cost as much and yield as little
         if not results:
             raise JudgeError(failed[0] if failed else "no pair was compared")
         given = tournament.scores(places, results)
@@ -80,10 +82,10 @@ class PairwiseJudge:
         said: list[list[str]],
         failed: list[str],
     ) -> float | None:
-        """Return how much the first of a pair won; None where one of the two questions was not answered."""
+        """Return how much the first of a pair won; None if one of the two questions was not answered."""
         one, other = pair
         if attempts[one].digest == attempts[other].digest:
-            return _ALIKE  # word for word the same: nobody need be asked
+            return _ALIKE  # identical text: no need to ask
         try:
             forth, back = await asyncio.gather(
                 self._ask(attempts[one], attempts[other], budget), self._ask(attempts[other], attempts[one], budget)

@@ -1,9 +1,8 @@
-"""``program``: a command of the user's, or a Python function, in a process of its own.
+"""``program``: a command of the user's, or a Python function, in its own process.
 
-It gets one JSON object on its standard input and says the score on the last line of its output, as JSON: ``0.5``,
-``{"score": 0.5, "reason": "..."}``, or ``null`` where there is none; of a whole group ``{"scores": {ATTEMPT: 0.5}}``.
-Whatever it does, it ends: after ``timeout_s`` its process group is killed, and each of its processes has so much
-memory.
+It gets one JSON object on standard input and prints the score as JSON on the last line of its output: ``0.5``,
+``{"score": 0.5, "reason": "..."}``, or ``null`` if there is none; for a whole group ``{"scores": {ATTEMPT: 0.5}}``. It
+always ends: after ``timeout_s`` its process group is killed, and the memory of each of its processes is limited.
 """
 
 import asyncio
@@ -29,16 +28,18 @@ from lightning_trainer.judges.models.budget import Budget
 from lightning_trainer.judges.rendering import message_text
 
 _MOST_OUTPUT = 1 << 20
-"""Bytes of its output and of what it writes to standard error; more ends it."""
+"""Limit in bytes on its output and on its standard error; more ends it."""
 _LOOK_S = 0.02
 _LIMITED = 'ulimit -v "$0" 2>/dev/null; exec "$@"'
-"""Not every system can limit memory; where one cannot, the program runs without."""
+"""Not every system can limit memory; where it is not possible, the program runs without a limit."""
 _RUNNER = "lightning_trainer.judges.kinds.function_runner"
 
 
 class ProgramJudge:
+    """Scores with a program of the user's."""
+
     cached = False
-    """The program may have changed since."""
+    """The program may have changed."""
 
     def __init__(self, config: ProgramConfig) -> None:
         self.config = config
@@ -70,13 +71,13 @@ class ProgramJudge:
     async def close(self) -> None: ...
 
     async def _run(self, question: str) -> str:
-        """Return the last line of the program's output; nothing of it runs on afterwards."""
+        """Return the last line of the program's output; no process of it survives."""
         with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             stdin.write(question.encode())
             stdin.seek(0)
-            # With files instead of pipes a process that it leaves behind cannot hold us up.
+            # With files instead of pipes, a process that it leaves behind cannot block us.
             try:
-                process = subprocess.Popen(  # noqa: ASYNC220 - it only starts; looking for its end blocks nobody
+                process = subprocess.Popen(  # noqa: ASYNC220 - starting it is quick; waiting for its end does not block
                     ["/bin/sh", "-c", _LIMITED, str(self.config.memory_mib * 1024), *self._command],
                     stdin=stdin,
                     stdout=out,
@@ -113,7 +114,7 @@ class ProgramJudge:
 
 
 def as_json(one: JudgedAttempt) -> dict[str, Any]:
-    """Return an attempt as programs are given it."""
+    """Return an attempt in the form that programs get."""
     attempt = one.attempt
     answered = [turn.answer for turn in one.turns if turn.answer is not None]
     return {
@@ -186,7 +187,7 @@ def _last_line(file: IO[bytes]) -> str:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End its process group and, while it lives, whatever it started in groups of their own."""
+    """Kill its process group and, while it lives, anything it started in other groups."""
     children: list[psutil.Process] = []
     if process.poll() is None:
         with contextlib.suppress(psutil.Error):

@@ -1,14 +1,14 @@
 """``reference_probability``: how much a policy's own reasoning raises its probability of the reference answer.
 
 Formula: ``clip(mean_i p(y_i | x, z, y_<i) - mean_i p(y_i | x, y_<i), 0, 1)``, where ``x`` is the prompt, ``z`` the
-reasoning that was sampled, and ``y`` the reference's tokens. Source: Yu et al., "RLPR: Extrapolating RLVR to General
-Domains without Verifiers" (arXiv 2506.18254), section 3; its filter by a moving floor of the groups' deviation is
+sampled reasoning, and ``y`` the reference's tokens. Source: Yu et al., "RLPR: Extrapolating RLVR to General Domains
+without Verifiers" (arXiv 2506.18254), section 3; its filter by a moving floor of the groups' deviation is
 ``algorithm.deviation_floor``.
 
-Prompt and reasoning are the ids that were recorded, never words that are tokenized again. The reasoning is the last
-answer of the policy up to where the pattern says that the final answer begins; where it does not say so, all of the
-answer, and the lead-in after it. Both probabilities are of one version: the one that is live when it is judged, which
-the reason names besides the one that sampled.
+Prompt and reasoning are the recorded ids, never retokenized text. The reasoning is the policy's last answer up to where
+the pattern says that the final answer begins; without a match, it is the whole answer, followed by the lead-in. Both
+probabilities come from one version: the one that is live at judging time. The reason names that version and the one
+that sampled.
 """
 
 import asyncio
@@ -32,27 +32,27 @@ def reference_reward(with_reasoning: Sequence[float], without: Sequence[float]) 
     """Return the reward of one attempt.
 
     Args:
-        with_reasoning: log-probabilities of the reference's tokens after prompt and reasoning, in nats.
+        with_reasoning: logprobs of the reference's tokens after prompt and reasoning, in nats.
         without: the same after the prompt alone.
     """
     return min(1.0, max(0.0, mean_probability(with_reasoning) - mean_probability(without)))
 
 
 def mean_probability(logprobs: Sequence[float]) -> float:
-    """Return the mean of the tokens' probabilities: not of their logs, which one rare token would decide."""
+    """Return the mean of the tokens' probabilities, not of their logprobs, which a single rare token would dominate."""
     return math.fsum(map(math.exp, logprobs)) / len(logprobs)
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What is scored for one attempt."""
+    """The sequences to score for one attempt."""
 
     reads: str
-    """The answer with the reference in it, for people."""
+    """The answer with the reference inserted, for display."""
     sampled_by: int | None
     prompt_ids: Sequence[int]
     with_reasoning: Sequence[int]
-    """What stands between prompt and reference: reasoning and lead-in."""
+    """The tokens between prompt and reference: reasoning and lead-in."""
     without: Sequence[int]
     """The lead-in alone."""
     reference_ids: Sequence[int]
@@ -62,8 +62,10 @@ class _Asked:
 
 
 class ReferenceProbabilityJudge:
+    """Scores reasoning with the policy's own engine."""
+
     whole_group = True
-    """All of a group is scored by one version, and what is the same for several of it once."""
+    """A group is scored by one version, and anything that several of its attempts share is scored once."""
     cached = True
 
     def __init__(self, config: ReferenceProbabilityConfig, engine: ScoringEngine) -> None:
@@ -75,7 +77,7 @@ class ReferenceProbabilityJudge:
         told = [self._asked(one) for one in attempts]
         if all(isinstance(one, str) for one in told):
             raise JudgeError(str(told[0]))
-        # A line an attempt: why it cannot be scored, or what is.
+        # One line per attempt: the reason why it cannot be scored, or what is scored.
         return "\n".join(json.dumps(one if isinstance(one, str) else asdict(one)) for one in told)
 
     async def verdicts(self, attempts: Sequence[JudgedAttempt], question: str, budget: Budget) -> Sequence[Verdict]:
@@ -116,7 +118,7 @@ class ReferenceProbabilityJudge:
         pass
 
     def _asked(self, one: JudgedAttempt) -> _Asked | str:
-        """Return what is to be scored, or why the attempt cannot be."""
+        """Return what to score, or why the attempt cannot be scored."""
         name = one.attempt.attempt_id
         calls = [turn.call for turn in one.turns if turn.call.policy == self._engine.policy]
         if not calls:
@@ -148,7 +150,7 @@ class ReferenceProbabilityJudge:
 
 
 def _lead_in(tokenizer: Any, lead_in: str, reference: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the ids of the lead-in and those of the reference as it follows: the same in both sequences."""
+    """Return the ids of the lead-in and of the reference after it: the same ids in both sequences."""
     before = tuple(_encoded(tokenizer, lead_in))
     both = tuple(_encoded(tokenizer, lead_in + reference))
     if both[: len(before)] == before and len(both) > len(before):
@@ -157,7 +159,7 @@ def _lead_in(tokenizer: Any, lead_in: str, reference: str) -> tuple[tuple[int, .
 
 
 def _reasoning(tokenizer: Any, response_ids: tuple[int, ...], lead_in: str, begins: re.Pattern[str]) -> tuple[int, ...]:
-    """Return the ids that the reference follows: sampled ones as far as they go, then what lacks of the lead-in."""
+    """Return the ids before the reference: sampled ids as far as possible, then the missing part of the lead-in."""
     special = {token_id for token_id, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     while response_ids and response_ids[-1] in special:
         response_ids = response_ids[:-1]
@@ -166,14 +168,14 @@ def _reasoning(tokenizer: Any, response_ids: tuple[int, ...], lead_in: str, begi
     if not found:
         separated = "" if not text or text[-1].isspace() else "\n"
         return (*response_ids, *_encoded(tokenizer, separated + lead_in))
-    # What separates lead-in and answer is the reference's: in most vocabularies a word's token begins with its space.
+    # The separator belongs to the reference: in most vocabularies a word's token begins with its space.
     end = len(text[: found[-1].end()].rstrip())
     kept = bisect_right(
         range(len(response_ids) + 1), end, key=lambda count: len(_decoded(tokenizer, response_ids[:count]))
     )
     kept = max(0, kept - 1)
     while kept and not text.startswith(_decoded(tokenizer, response_ids[:kept])):
-        kept -= 1  # a character of several tokens is not whole yet
+        kept -= 1  # a character of several tokens is still incomplete
     rest = text[len(_decoded(tokenizer, response_ids[:kept])) : end]
     return (*response_ids[:kept], *(_encoded(tokenizer, rest) if rest else ()))
 

@@ -1,7 +1,7 @@
 """``rubric``: named criteria with weights, each with a verdict and a reason.
 
-Score: the weighted mean of the verdicts, each from 0 to 1. A criterion that the answer leaves out is an error, and not
-a no; so is one that nobody asked about.
+Score: the weighted mean of the verdicts, each from 0 to 1. A criterion missing from the answer is an error, not a no;
+so is an unknown criterion.
 """
 
 from collections.abc import Sequence
@@ -31,6 +31,8 @@ _TASK = (
 
 
 class RubricJudge:
+    """Scores attempts by named criteria."""
+
     whole_group = False
     cached = True
 

@@ -1,15 +1,15 @@
-"""Who is compared with whom, and what the results of pairs say of each (Bradley-Terry).
+"""Pairings, and scores from the results of pairs (Bradley-Terry).
 
 Source: Bradley and Terry, "Rank analysis of incomplete block designs" (1952); the fit is the minorize-maximize
-iteration of Hunter, "MM algorithms for generalized Bradley-Terry models" (2004), with half a win and half a loss of
-everybody against one of middling strength, so that who never loses has a finite strength.
+iteration of Hunter, "MM algorithms for generalized Bradley-Terry models" (2004), with half a win and half a loss for
+every attempt against a virtual one of average strength, so that an attempt that never loses has a finite strength.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 
 Pair = tuple[int, int]
-"""Two places, the smaller one first."""
+"""Two indexes, the smaller one first."""
 
 _PRIOR = 0.5
 _ITERATIONS = 1000
@@ -17,20 +17,21 @@ _CLOSE = 1e-10
 
 
 def rounds_of(places: int) -> int:
-    """Return how many rounds tell so many apart: n log n pairs in all."""
+    """Return the number of rounds needed for so many attempts: n log n pairs in total."""
     return math.ceil(math.log2(places)) + 1
 
 
 def all_pairs(places: int) -> list[Pair]:
+    """Return all pairs of so many attempts."""
     return [(one, other) for one in range(places) for other in range(one + 1, places)]
 
 
 def next_round(places: int, results: Mapping[Pair, float], met: set[Pair]) -> list[Pair]:
-    """Return pairs of places that are about equally strong and have not met; each place is in one at most.
+    """Return pairs of attempts that are about equally strong and have not met; each attempt is in one pair at most.
 
     Args:
-        results: of each pair that was compared, how much the smaller place won: 1, 0, or in between.
-        met: pairs that need not be compared again, whether or not there was a result.
+        results: for each compared pair, how much the smaller index won: 1, 0, or in between.
+        met: pairs that must not be compared again, with or without a result.
     """
     strength = strengths(places, results)
     left = sorted(range(places), key=lambda place: (-strength[place], place))
@@ -45,7 +46,7 @@ def next_round(places: int, results: Mapping[Pair, float], met: set[Pair]) -> li
 
 
 def strengths(places: int, results: Mapping[Pair, float]) -> list[float]:
-    """Return a positive strength for each place: ``s_i / (s_i + s_j)`` is the probability that ``i`` beats ``j``."""
+    """Return a positive strength for each attempt: ``s_i / (s_i + s_j)`` is the probability that ``i`` beats ``j``."""
     wins = [_PRIOR] * places
     games: list[dict[int, float]] = [{} for _ in range(places)]
     for (one, other), won in results.items():
@@ -70,9 +71,9 @@ def strengths(places: int, results: Mapping[Pair, float]) -> list[float]:
 
 
 def scores(places: int, results: Mapping[Pair, float]) -> list[float | None]:
-    """Return each place's probability of beating one of the others, from 0 to 1.
+    """Return each attempt's probability of beating one of the others, from 0 to 1.
 
-    None for a place that no result connects with most others: there is nothing to compare it by.
+    None for an attempt that results do not connect with most others: there is nothing to compare it with.
     """
     strength = strengths(places, results)
     known = _largest_component(places, results)
@@ -85,7 +86,7 @@ def scores(places: int, results: Mapping[Pair, float]) -> list[float | None]:
 
 
 def _largest_component(places: int, results: Mapping[Pair, float]) -> Sequence[int]:
-    """Return the places of the largest set that results connect; empty where there is no result."""
+    """Return the largest set of attempts that results connect; empty if there are no results."""
     component = list(range(places))
     for one, other in results:
         old, new = component[other], component[one]

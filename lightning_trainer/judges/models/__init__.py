@@ -1,1 +1,1 @@
-"""Asking a model: wire formats, schemas, budgets; nothing here knows what is judged."""
+"""Asking a model: wire formats, schemas, budgets; independent of what is judged."""

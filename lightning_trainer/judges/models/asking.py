@@ -1,4 +1,5 @@
-"""One question to one checked answer: what cannot be used is asked again, with the reason, so many times."""
+"""From one question to one validated answer: an unusable answer is asked for again, with the reason, a limited number
+of times."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -12,7 +13,7 @@ from lightning_trainer.judges.models.wire import Reply, Request
 
 AnswerType = TypeVar("AnswerType", bound=Answer)
 _LONGEST_REPEATED = 4000
-"""Characters of an answer that are shown to the model again."""
+"""Characters of an unusable answer that are shown to the model again."""
 
 
 async def ask(
@@ -28,7 +29,7 @@ async def ask(
     """Return an answer of the shape that passes the check.
 
     Args:
-        check: raises MalformedAnswerError where the answer is of the shape and still cannot be used.
+        check: raises MalformedAnswerError if an answer of the right shape is still unusable.
 
     Raises:
         JudgeError: there is none after ``retries`` more questions, or the endpoint does not answer.
@@ -49,7 +50,7 @@ async def ask(
             again = (
                 f"Your answer cannot be used: {error}. Answer again, with one JSON object of the schema and no more."
             )
-            # A conversation in turns: no format takes an empty answer or two messages of one role in a row.
+            # Alternating turns: no format allows an empty answer or two consecutive messages of one role.
             messages = [
                 messages[0],
                 ("assistant", reply.text[:_LONGEST_REPEATED].strip() or "(nothing)"),

@@ -1,6 +1,6 @@
-"""What a judge may spend: calls, tokens and money, none of which is ever exceeded by more than an endpoint misreports.
+"""A judge's budget: calls, tokens, and money, exceeded at most by an endpoint's misreporting.
 
-A call reserves what it can cost at most before it is made, and settles for what it did cost.
+A call first reserves the most that it can cost, and is settled at its actual cost.
 """
 
 from dataclasses import dataclass
@@ -9,23 +9,23 @@ from lightning_trainer.config.judges import BudgetConfig
 from lightning_trainer.errors import JudgeError
 
 _CHARS_PER_TOKEN = 3
-"""Fewer than in most texts: what is reserved is to be enough."""
+"""Lower than in most texts, so that reservations are large enough."""
 _MILLION = 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of one call."""
+    """Token counts of one call."""
 
     input_tokens: int
     output_tokens: int
 
 
 class Budget:
-    """Of one step, or of one run by hand; what is spent is in its attributes."""
+    """The budget of one step, or of one run by hand; its attributes hold what is spent."""
 
     def __init__(self, limits: BudgetConfig | None = None, *, part_of: "Budget | None" = None) -> None:
-        """``part_of``: what is spent here is spent there, too, and both limits hold."""
+        """``part_of``: a budget that is charged as well; both limits apply."""
         self.limits = limits or BudgetConfig()
         self._whole = part_of
         self.calls = 0
@@ -37,10 +37,10 @@ class Budget:
         return self._cost(self.input_tokens, self.output_tokens)
 
     def reserve(self, chars: int, answer_tokens: int) -> Usage:
-        """Take what a call can cost at most.
+        """Reserve the most that a call can cost.
 
         Raises:
-            JudgeError: so much is not left; nothing was taken.
+            JudgeError: not enough is left; nothing was reserved.
         """
         most = Usage(estimated_tokens(chars), answer_tokens)
         tokens = self.input_tokens + self.output_tokens + most.input_tokens + most.output_tokens
@@ -62,7 +62,7 @@ class Budget:
         return most
 
     def settle(self, reserved: Usage, spent: Usage | None) -> None:
-        """Give back what a call did not cost; None: the endpoint does not say, and what was reserved stands."""
+        """Release what a call did not cost; None: the endpoint does not report it, and the reservation stands."""
         if self._whole is not None:
             self._whole.settle(reserved, spent)
         if spent is not None:
@@ -78,5 +78,5 @@ class Budget:
 
 
 def estimated_tokens(chars: int) -> int:
-    """Return how many tokens a text of so many characters has, rather too many than too few."""
+    """Return an estimate of the tokens in a text of this many characters, rather too high than too low."""
     return chars // _CHARS_PER_TOKEN + 1

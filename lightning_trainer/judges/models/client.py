@@ -1,7 +1,8 @@
-"""A judge's endpoint: bounded in time, concurrency, size of answers and tries; its key is read when it is sent.
+"""HTTP client of a judge's endpoint: limits on time, concurrency, answer size, and retries; the key is read at each
+request.
 
-The key goes to the host that was named and nowhere else: redirects are not followed. No message of ours holds it, nor
-what the endpoint said beyond its first words.
+The key goes only to the configured host: redirects are not followed. No message of ours contains it, nor more than the
+first words of the endpoint's answers.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from lightning_trainer.judges.models.budget import Budget, Usage
 from lightning_trainer.judges.models.wire import Reply, Request, api_of
 
 _MOST_TRIES = 5
-"""Of one question, where the endpoint is busy or broken; the time-out ends them, too."""
+"""Maximum tries for one question while the endpoint is busy or failing; the timeout ends them too."""
 _FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 30.0
 _LONGEST_ANSWER = 1 << 20
@@ -32,7 +33,7 @@ _WRONG = frozenset({400, 422})
 
 
 class ModelClient:
-    """Asks one model; belongs to one event loop, and is closed on it."""
+    """Asks one model; belongs to one event loop, and must be closed on it."""
 
     def __init__(self, config: ModelJudge) -> None:
         self._config = config
@@ -40,7 +41,7 @@ class ModelClient:
         self._places = asyncio.Semaphore(config.concurrency)
 
     async def ask(self, request: Request, budget: Budget) -> Reply:
-        """Return what the model answers, whatever it is.
+        """Return the model's answer, unvalidated.
 
         Raises:
             JudgeError: it did not answer within ``timeout_s``, refused, or the budget is spent.
@@ -61,13 +62,13 @@ class ModelClient:
 
     @cached_property
     def _session(self) -> aiohttp.ClientSession:
-        # Made when it is first used: it belongs to the event loop that it is made on.
+        # Created on first use, because it belongs to the running event loop.
         loopback = urlsplit(self._config.base_url).hostname in ("127.0.0.1", "::1", "localhost")
         return aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=None),
             cookie_jar=aiohttp.DummyCookieJar(),
             connector=aiohttp.TCPConnector(limit=self._config.concurrency),
-            trust_env=not loopback,  # a proxy of the environment is for the way out, not for this machine
+            trust_env=not loopback,  # the environment's proxy is not for this machine
         )
 
     @property
@@ -88,7 +89,7 @@ class ModelClient:
                 budget.settle(reserved, reply.usage)
                 return reply
             if status:
-                budget.settle(reserved, Usage(0, 0))  # nobody charges for a refusal
+                budget.settle(reserved, Usage(0, 0))  # a refusal is free
                 said = f"HTTP {status}: {self._without_key(body)[:_LONGEST_REFUSAL].strip()}"
             if status in _WRONG and self._api.give_up(body.decode(errors="replace").lower()):
                 continue
@@ -99,7 +100,7 @@ class ModelClient:
         raise JudgeError(f"{self._place} did not answer in {_MOST_TRIES} tries, last: {said}")
 
     async def _post(self, request: Request) -> tuple[int, str, bytes]:
-        """Return status, ``Retry-After`` and body."""
+        """Return status, ``Retry-After``, and body."""
         url = f"{self._config.base_url}{self._api.path}"
         body = json.dumps(self._api.body(self._config.model, request)).encode()
         headers = {"content-type": "application/json", **self._api.headers(self._key())}
@@ -120,7 +121,7 @@ class ModelClient:
         return os.environ[name].strip()
 
     def _without_key(self, body: bytes) -> str:
-        """Some endpoints repeat the key that they refuse."""
+        """Return the body without the key: some endpoints repeat the key that they refuse."""
         key, text = self._key(), body.decode(errors="replace")
         return text if key is None else text.replace(key, "...")
 
@@ -136,7 +137,7 @@ class ModelClient:
 
 
 def key_that_lacks(config: JudgeSection) -> str | None:
-    """Say that the environment lacks the key of a judge; None where it needs none or has it."""
+    """Return a message if the environment lacks a judge's key; None if the judge needs none or has it."""
     name = config.api_key_env if isinstance(config, ModelJudge) else None
     if name is None or os.environ.get(name, "").strip():
         return None
@@ -146,7 +147,7 @@ def key_that_lacks(config: JudgeSection) -> str | None:
 def _wait_s(said: str, number: int) -> float:
     """Return how long to wait before the next try: what the endpoint said, else longer each time."""
     try:
-        return max(0.0, float(said))  # the time-out of the question bounds it
+        return max(0.0, float(said))  # limited by the question's timeout
     except ValueError:
         pass
     try:

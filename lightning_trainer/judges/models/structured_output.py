@@ -1,7 +1,7 @@
-"""A model's answer to a checked object: whatever is not exactly what was asked for is malformed, and says why.
+"""Parsing a model's answer into a validated object: anything but the exact shape is malformed, with the reason.
 
-Prose or a fence around the JSON is let pass; two different objects, a key that is there twice, a number as text
-(``"7/10"``) or one off its scale are not: what was meant would have to be guessed.
+Prose or a fence around the JSON is allowed. Two different objects, a duplicate key, a number as text (``"7/10"``), or
+one off its scale are not: their meaning would be a guess.
 """
 
 import json
@@ -18,20 +18,21 @@ _MOST_ERRORS = 4
 
 
 class MalformedAnswerError(JudgeError):
-    """The model answered, and not what it was asked for; the message is meant for the model as well."""
+    """The model's answer does not have the required shape; the model also gets to read the message."""
 
 
 class Answer(BaseModel):
-    """Base of all answers: types are not converted, and keys that nobody asked for are not looked at."""
+    """Base of all answers: types are strict, and unknown keys are ignored."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False)
 
 
 def shaped(name: str, /, **fields: Any) -> type[Answer]:
-    """Return an answer with these keys, in this order; reasons stand before numbers, as they are written in it.
+    """Return an answer type with these keys, in this order; reasons come before numbers, because a model writes in
+    order.
 
     Args:
-        fields: a type each.
+        fields: the type of each key.
     """
     made: dict[str, Any] = {key: (kind, ...) for key, kind in fields.items()}
     return create_model(name, __base__=Answer, **made)
@@ -48,6 +49,7 @@ def one_of(names: Sequence[str]) -> Any:
 
 
 def list_of(item: type[Answer]) -> Any:
+    """Return the type of a list of such answers."""
     return list[item]
 
 
@@ -55,7 +57,7 @@ AnswerType = TypeVar("AnswerType", bound=Answer)
 
 
 def parsed(text: str, shape: type[AnswerType]) -> AnswerType:
-    """Return the one object of that shape in a text.
+    """Return the only object of that shape in a text.
 
     Raises:
         MalformedAnswerError: there is none, or more than one.
@@ -67,7 +69,7 @@ def parsed(text: str, shape: type[AnswerType]) -> AnswerType:
     why: MalformedAnswerError | None = None
     for candidate in found:
         try:
-            # Through JSON once more: what a strict type takes from JSON differs from what it takes from Python.
+            # Via JSON again, because strict types accept different values from JSON than from Python.
             answer = shape.model_validate_json(json.dumps(candidate, ensure_ascii=False).encode(errors="replace"))
         except ValidationError as error:
             why = MalformedAnswerError(_sentence(error))
@@ -85,7 +87,7 @@ def parsed(text: str, shape: type[AnswerType]) -> AnswerType:
 
 @lru_cache(maxsize=256)
 def schema_of(shape: type[Answer]) -> dict[str, Any]:
-    """Return the JSON schema as endpoints want it: every key is needed and no other is allowed."""
+    """Return the JSON schema in the form that endpoints require: every key is required and no other is allowed."""
     return _closed(shape.model_json_schema())
 
 
@@ -125,7 +127,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_number(constant: str) -> float:
-    raise MalformedAnswerError(f"it holds {constant}, which is no number")
+    raise MalformedAnswerError(f"it contains {constant}, which is not a number")
 
 
 def _sentence(error: ValidationError) -> str:

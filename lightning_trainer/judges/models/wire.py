@@ -1,7 +1,7 @@
-"""The two wire formats that judges are asked in: OpenAI's chat completions and Anthropic's messages.
+"""The two wire formats of judges' endpoints: OpenAI's chat completions and Anthropic's messages.
 
 Source: OpenAI API reference, "Create chat completion" and "Structured outputs"; Anthropic API reference, "Messages" and
-"Tool use" (a tool that has to be used is how the schema of an answer is asked for).
+"Tool use" (a forced tool is how the schema of an answer is requested).
 """
 
 import json
@@ -17,13 +17,13 @@ _ANTHROPIC_VERSION = "2023-06-01"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A question, no matter who it is sent to."""
+    """A question, independent of the wire format."""
 
     system: str
     messages: Sequence[tuple[str, str]]
-    """Role (``user`` or ``assistant``) and text, in turn."""
+    """Role (``user`` or ``assistant``) and text, alternating."""
     schema: Mapping[str, Any]
-    """Of the answer."""
+    """The schema of the answer."""
     max_tokens: int
     temperature: float | None
 
@@ -34,17 +34,17 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a model answered."""
+    """A model's answer."""
 
     text: str
     cut: bool
-    """It ended at the limit of tokens."""
+    """Whether it ended at the token limit."""
     usage: Usage | None
-    """None where the endpoint does not count."""
+    """None if the endpoint does not report it."""
 
 
 class Api(Protocol):
-    """One wire format, with what an endpoint is known not to take."""
+    """One wire format, with the features that an endpoint is known to lack."""
 
     path: str
 
@@ -53,17 +53,17 @@ class Api(Protocol):
     def body(self, model: str, request: Request) -> dict[str, Any]: ...
 
     def reply(self, document: Mapping[str, Any]) -> Reply:
-        """Raises (KeyError, TypeError, IndexError, ValueError): it is not an answer of this format."""
+        """Parse an answer. Raises KeyError, TypeError, IndexError, or ValueError: it is not in this format."""
         ...
 
     def give_up(self, refusal: str) -> bool:
-        """Leave out, from now on, what a refusal (400, 422) names; whether there was such a thing."""
+        """Stop using, from now on, the feature that a refusal (400, 422) names; return whether there was one."""
         ...
 
 
 @dataclass
 class ChatCompletions:
-    """OpenAI's, and what most servers speak."""
+    """OpenAI's format, which most servers use."""
 
     structured: bool = True
     path: str = "/chat/completions"
@@ -88,7 +88,7 @@ class ChatCompletions:
         choice = document["choices"][0]
         message = choice["message"]
         content = message.get("content")
-        if isinstance(content, list):  # some servers answer in parts
+        if isinstance(content, list):  # some servers send the answer in parts
             content = "".join(part["text"] for part in content if part.get("type") == "text")
         text = content or message.get("refusal") or ""
         usage = document.get("usage") or {}
@@ -98,7 +98,7 @@ class ChatCompletions:
         if self.structured and any(name in refusal for name in ("response_format", "json_schema", "schema")):
             self.structured = False
         elif self._limit == "max_tokens" and "max_tokens" in refusal:
-            self._limit = "max_completion_tokens"  # what newer models of OpenAI's call it
+            self._limit = "max_completion_tokens"  # its name in OpenAI's newer models
         elif self._temperature and "temperature" in refusal:
             self._temperature = False
         else:
@@ -108,7 +108,7 @@ class ChatCompletions:
 
 @dataclass
 class Messages:
-    """Anthropic's."""
+    """Anthropic's format."""
 
     structured: bool = True
     path: str = "/messages"

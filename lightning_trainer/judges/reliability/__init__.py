@@ -1,1 +1,1 @@
-"""How far judges can be believed, by what is recorded of them."""
+"""How reliable judges are, measured from recorded verdicts."""

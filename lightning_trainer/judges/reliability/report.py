@@ -1,4 +1,4 @@
-"""What a store says of a judge: how it compares with rewards that are right, with itself, and by place."""
+"""A judge's reliability from the store: agreement with known rewards, with itself, and bias by position."""
 
 import itertools
 import math
@@ -20,31 +20,32 @@ from lightning_trainer.store.tables import scores
 from lightning_trainer.store.tables.scores import Score
 
 _SAME = 0.05
-"""Two verdicts that differ by no more are the same."""
+"""Two verdicts that differ by no more than this are the same."""
 _Z = 1.959964
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeReport:
-    """One judge."""
+    """The report on one judge."""
 
     reliability: Reliability
     correction: Correction
     same_again: Estimate | None
-    """How often it said the same of an attempt in the same place when it was asked again; None: it never was."""
+    """How often it repeated its verdict on an attempt in the same position when asked again; None if it never was."""
     earlier_is_better: Estimate | None
-    """Mean of its score of an attempt further to the front less that of the same attempt further back; 0 is no bias."""
+    """Mean difference between its scores of an attempt placed earlier and of the same attempt placed later; 0 is no
+    bias."""
     judged: int
-    """Attempts."""
+    """Number of judged attempts."""
 
     def as_json(self) -> dict:
-        """Return all of it in plain numbers."""
+        """Return the whole report as JSON-able values."""
         known = self.reliability
         informed = known.informedness
         return {**asdict(self), "informedness": None if informed is None else asdict(informed)}
 
     def metrics(self) -> dict[str, float]:
-        """Return what is known of it by the names of a step's metrics; what is not known is absent."""
+        """Return the known numbers under the names of a step's metrics; unknown ones are absent."""
         checked = self.reliability
         known = {
             "false_positives": checked.false_positives,
@@ -58,7 +59,7 @@ class JudgeReport:
 
 
 def judge_report(connection: Connection, judge: AnyJudge) -> JudgeReport:
-    """Read what is stored of one judge."""
+    """Compute one judge's report from the store."""
     given = scores.select(connection, [judge.name, *judge.checked_by])
     own = [one for one in given if one.name == judge.name]
     known = reliability(judge.name, _pairs(own, [one for one in given if one.name in judge.checked_by]))
@@ -72,13 +73,13 @@ def judge_report(connection: Connection, judge: AnyJudge) -> JudgeReport:
 
 
 def corrections(connection: Connection, names: Collection[str], judges: Iterable[AnyJudge]) -> dict[str, Correction]:
-    """Return how the rewards of these names are corrected; judges that are not named are not looked at."""
+    """Return the corrections for the rewards of these names; judges that are not named are not read."""
     by_name: Mapping[str, AnyJudge] = {judge.name: judge for judge in judges}
     return {name: judge_report(connection, by_name[name]).correction for name in sorted(names) if name in by_name}
 
 
 def _pairs(own: Sequence[Score], right: Sequence[Score]) -> list[Pair]:
-    """Return the newest verdict and the newest right reward of each attempt that has both."""
+    """Return the newest verdict and the newest known reward of each attempt that has both."""
     truth = {one.attempt_id: one.value for one in sorted(right, key=lambda score: score.time_ns)}
     said = {one.attempt_id: one.value for one in sorted(own, key=lambda score: score.time_ns)}
     return [Pair(value, truth[attempt_id]) for attempt_id, value in sorted(said.items()) if attempt_id in truth]
@@ -95,8 +96,7 @@ def _same_again(own: Sequence[Score]) -> Estimate | None:
 
 
 def _by_place(own: Sequence[Score]) -> Estimate | None:
-    """Compare verdicts on an attempt that was told in different places; the interval is that of a mean, by Student's z
-    of large numbers."""
+    """Compare verdicts on attempts shown in different positions; the interval is the normal one for a mean."""
     places: dict[str, dict[int, list[float]]] = {}
     for one in own:
         if one.place is not None:

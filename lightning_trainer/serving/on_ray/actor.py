@@ -1,8 +1,8 @@
-"""What runs on the node of an engine: a Ray actor that starts, watches and ends the engine's process there.
+"""The process on an engine's node: a Ray actor that starts, watches, and ends the engine's process there.
 
-It is the process that the daemon starts on its own machine, by the same code; requests go straight to it and never
-through Ray. Whatever ends the actor (its node, the cluster, the daemon's death) closes the process's standard input,
-and by that ends the process.
+The engine is started by the same code as on the daemon's own machine; requests go straight to it and never through Ray.
+Whatever ends the actor (its node, the cluster, the daemon's death) closes the engine process's standard input, and so
+ends the engine.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from lightning_trainer.serving.settings import EngineSettings
 from lightning_trainer.serving.shared_memory import WeightFiles
 
 CALLS_AT_ONCE = 8
-"""Of an actor: one waits for the engine's end, one for its start, the others write files."""
+"""Concurrent calls of an actor: one waits for the engine's end, one for its start, the others write files."""
 _MODEL, _TEMPLATE, _LOGS = "model", "chat_template", "logs"
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an engine is put, and what it finds there."""
+    """A node that may run an engine, and its software."""
 
     node_id: str
     host: str
@@ -42,22 +42,22 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """Of an engine that answers requests."""
+    """The announcement of an engine that answers requests."""
 
     base_url: str
     token: str
     vllm: str
-    """Its version."""
+    """The version of vLLM."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What became of an engine's process."""
+    """How an engine's process ended."""
 
     reason: str
     killed: bool
     log: bytes
-    """The end of it."""
+    """The end of the log."""
 
 
 def this_place() -> Place:
@@ -68,16 +68,16 @@ def this_place() -> Place:
 
 
 class EngineActor:
-    """One life of one engine. Its methods run on several threads, and the engine on an event loop of its own.
+    """One life of one engine. Its methods run on several threads, and the engine on its own event loop.
 
-    None of them is a coroutine: one would have Ray run all of them on one thread.
+    None of the methods is a coroutine: with one, Ray would run all of them on one thread.
     """
 
     def __init__(self) -> None:
         self._files: NodeFolder | None = None
         self._weights: WeightFiles | None = None
         self._engine: EngineProcess | None = None
-        # Ray's choice is uvloop, which would leave Ray's own sockets open in the engine's process.
+        # Ray would choose uvloop, which would leave Ray's own sockets open in the engine's process.
         asyncio.set_event_loop_policy(asyncio.DefaultEventLoopPolicy())
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="engine", daemon=True).start()
@@ -86,21 +86,21 @@ class EngineActor:
         return this_place()
 
     def settle(self, version_bytes: int) -> None:
-        """On another node than the daemon's: make folders for files, and for weights in this node's shared memory.
+        """On a node other than the daemon's, create folders for files, and for weights in this node's shared memory.
 
         Raises:
-            PublicationError: there is no room for two versions of so many bytes.
+            PublicationError: there is no room for two versions of this many bytes.
         """
         self._files = NodeFolder()
         self._weights = WeightFiles(self._files.root, version_bytes=version_bytes)
 
     def on_disk(self, method: str, *arguments: Any) -> Any:
-        """Ask the folder of files something."""
+        """Call a method of the folder for files."""
         assert self._files is not None
         return getattr(self._files, method)(*arguments)
 
     def in_memory(self, method: str, *arguments: Any) -> Any:
-        """Ask the folder of weights something."""
+        """Call a method of the folder for weights."""
         assert self._weights is not None
         return getattr(NodeFolder(self._weights.folder), method)(*arguments)
 
@@ -109,7 +109,7 @@ class EngineActor:
         return str(self._weights.folder / name)
 
     def start(self, settings: EngineSettings) -> int | None:
-        """Start the process, with the paths and the GPUs of this node, and return its id.
+        """Start the process, with this node's paths and GPUs, and return its process id.
 
         Raises:
             EngineError: it cannot be started.
@@ -129,7 +129,7 @@ class EngineActor:
         """Wait until requests are answered.
 
         Raises:
-            EngineError: they are not, and why.
+            EngineError: they are not; the message says why.
         """
         engine = self._running
         self._wait(engine.ready(timeout_s))
@@ -170,6 +170,6 @@ async def _end_of(engine: EngineProcess) -> str:
 
 
 def shipped(settings: EngineSettings) -> dict[str, Path]:
-    """Return what an engine on another node needs of the daemon's disk, by its name there."""
+    """Return the files that an engine on another node needs from the daemon's disk, by their names there."""
     template = settings.engine.chat_template
     return {_MODEL: settings.model_dir, **({} if template is None else {_TEMPLATE: template})}

@@ -1,7 +1,7 @@
-"""Weights in chunks through the cluster's object store, to a file in the shared memory of the engine's node.
+"""Weights in chunks through the cluster's object store, into a file in the shared memory of the engine's node.
 
-The engine serves the version before while they come. When the last chunk is there, the whole file is checked against
-the publication's checksum and only then loaded: nothing is loaded from half a file.
+The engine keeps serving the previous version meanwhile. After the last chunk, the whole file is checked against the
+publication's checksum and only then loaded: a partial file is never loaded.
 """
 
 from collections.abc import Awaitable, Callable
@@ -14,18 +14,18 @@ from lightning_trainer.serving.node_files import ship
 from lightning_trainer.serving.publication import Publication
 
 Ask = Callable[..., Awaitable[Any]]
-"""``await ask(method, *arguments)``: of the engine's actor."""
+"""``await ask(method, *arguments)``: calls the engine's actor."""
 
 
 class ObjectStoreChunks:
-    """To one engine on another node than the daemon's; a ``WeightTransport``."""
+    """Transfers weights to one engine on a node other than the daemon's; a ``WeightTransport``."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self._there: dict[str, str] = {}
-        """By a file's name on the node: its path."""
+        """The path of each transferred file on the node, by name."""
         self._served: dict[str, str] = {}
-        """By policy: the name of the file that is loaded, which the engine may read again."""
+        """The name of each policy's loaded file, which the engine may read again."""
 
     async def bring(self, publication: Publication) -> Publication:
         name = _name(publication)
@@ -51,5 +51,5 @@ class ObjectStoreChunks:
 
 
 def _name(publication: Publication) -> str:
-    """Two files of one version are two: the first may be what is served, or was cut short on its way."""
+    """Return a unique name: two files of one version differ, because the first may be in use, or incomplete."""
     return f"{publication.policy}/v{publication.version}-{publication.checksum}.safetensors"

@@ -1,6 +1,7 @@
-"""An engine on a node of the cluster, as a supervisor sees it: one more life that starts, serves, ends.
+"""An engine on a cluster node, from a supervisor's point of view: one life that starts, serves, and ends.
 
-Another life may be on another node: the model is sent there anew, and the live weights are published and proven again.
+The next life may be on another node: the model is sent there again, and the live weights are published and proven
+again.
 """
 
 import asyncio
@@ -31,16 +32,16 @@ from lightning_trainer.serving.settings import EngineSettings
 logger = logging.getLogger(__name__)
 
 _STOP_TIMEOUT_S = 60.0
-"""How long an actor has to end its engine in order; then it is killed, and the engine ends by itself."""
+"""How long an actor may take to end its engine cleanly; then it is killed, and the engine ends by itself."""
 _BESIDE_THE_ACTOR_S = 30.0
-"""What an actor may take longer to say that its engine did not start in time."""
+"""Extra time for an actor to report that its engine did not start in time."""
 
 
 class Session(Protocol):
     """The daemon's connection to the cluster, shared with its trainers."""
 
     def start(self) -> None:
-        """Raises TrainingError: the cluster cannot be joined."""
+        """Join the cluster. Raises TrainingError: that is not possible."""
         ...
 
     def stop(self) -> None: ...
@@ -48,17 +49,17 @@ class Session(Protocol):
 
 @dataclass(slots=True)
 class EngineCluster:
-    """The cluster that the replicas of a daemon's engines are put on."""
+    """The cluster that runs the replicas of a daemon's engines."""
 
     config: RayConfig
     session: Session
     gpus: int = 0
-    """That each replica asks for."""
+    """GPUs that each replica requests."""
     vllm: dict[tuple[str, ...], tuple[str, str]] = field(default_factory=dict)
-    """By the policies that they serve: the first replica's version of vLLM, and its node."""
+    """By the policies served: the first replica's version of vLLM, and its node."""
 
     def engine(self, settings: EngineSettings) -> "ClusterEngine":
-        """Return an engine that is not started."""
+        """Return an engine that has not been started."""
         return ClusterEngine(settings, self)
 
 
@@ -117,7 +118,7 @@ class ClusterEngine(Engine):
         self._stopping = True
         actor, self._actor = self._actor, None
         if actor is not None:
-            with contextlib.suppress(Exception):  # of a node that has died: nothing is left there to stop
+            with contextlib.suppress(Exception):  # the node may have died: then nothing is left to stop
                 await _answer(actor.stop.remote(), _STOP_TIMEOUT_S)
             if self._watching is not None:
                 await asyncio.wait({self._watching}, timeout=_STOP_TIMEOUT_S)
@@ -172,10 +173,10 @@ class ClusterEngine(Engine):
         return await self._ask("on_disk", method, *arguments)
 
     async def _ask(self, method: str, *arguments: Any, timeout_s: float | None = None) -> Any:
-        """Ask the actor, on a thread: what is large goes through the node's object store, which may be busy.
+        """Call the actor, from a thread: large arguments go through the node's object store, which may be busy.
 
         Raises:
-            EngineError: the node or the actor is gone, or what was asked failed there.
+            EngineError: the node or the actor is gone, or the call failed there.
             TimeoutError: it takes longer than ``timeout_s``.
         """
         actor = self._actor
@@ -202,14 +203,14 @@ async def _answer(reference: Any, timeout_s: float | None) -> Any:
 
 
 def _require_alike(there: Place, here: Place) -> None:
-    """Raises EngineError: the node has another Python or version of this project than the daemon."""
+    """Raise EngineError if the node has a different Python or version of this project from the daemon's."""
     for what, theirs, ours in (("Python", there.python, here.python), ("lightning-trainer", there.ours, here.ours)):
         if theirs != ours:
             raise EngineError(f"the node {there.host} has {what} {theirs} and the daemon {ours}; install {ours} there")
 
 
 def _weight_bytes(settings: EngineSettings) -> int:
-    """Of one version, of every policy that is served."""
+    """Return the size of one version, summed over the served policies."""
     whole = sum(file.stat().st_size for file in settings.model_dir.glob("*.safetensors"))
     return whole * (1 if settings.lora_rank is None else len(settings.policies))
 

@@ -1,1 +1,1 @@
-"""Images, sound and documents that messages carry: stored once, by their hash, beside the spans that refer to them."""
+"""Images, sound, and documents in messages: stored once, by their hash, next to the spans that refer to them."""

@@ -1,9 +1,9 @@
-"""What is embedded in a span's attributes is taken out, and a reference to it stays in its place.
+"""Replaces media embedded in a span's attributes by references.
 
-A part that carries bytes (GenAI's ``blob``, and what Anthropic, Gemini and MCP have for it) becomes a part of the
-conventions' kind ``uri`` whose address is ``sha256:`` and the hash of the bytes; a ``data:`` URL becomes that address.
-What is not base64 stays as it is, and so does everything inside of a text. Source: OpenTelemetry GenAI semantic
-conventions, message parts; RFC 2397.
+A part that carries bytes (GenAI's ``blob``, and Anthropic's, Gemini's, and MCP's equivalents) becomes a GenAI part of
+type ``uri`` whose URI is ``sha256:`` and the hash of the bytes; a ``data:`` URL becomes that URI. Anything that is not
+base64 is left as it is, and so is everything inside a text. Source: OpenTelemetry GenAI semantic conventions, message
+parts; RFC 2397.
 """
 
 import base64
@@ -18,11 +18,11 @@ from typing import Any
 from lightning_trainer.types import AttributeValue, Span
 
 SCHEME = "sha256:"
-"""Of a reference: what follows is the hash of the bytes, in lower-case hex."""
+"""The scheme of a reference: the hash of the bytes follows, in lower-case hex."""
 _SHORTEST = 40
-"""Characters of the shortest attribute that can carry bytes and say what they are."""
+"""Length of the shortest attribute that can carry bytes and their type."""
 _SIGNS = (";base64,", '"blob"', '"data"')
-"""One of these is in every attribute that carries bytes."""
+"""Every attribute that carries bytes contains one of these."""
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w.+-]+=[\w.+-]+)*;base64,([A-Za-z0-9+/=]+)")
 _KINDS = ("image/", "audio/", "video/", "application/pdf")
 _MIME_NAMES = ("mime_type", "media_type", "mimeType")
@@ -31,7 +31,7 @@ _BODY_NAMES = ("content", "data")
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """What was taken out of a span."""
+    """Media taken out of a span."""
 
     digest: str
     """SHA-256, hex."""
@@ -41,7 +41,7 @@ class Embedded:
 
 @dataclass(slots=True)
 class Exchanged:
-    """Spans with references, and what they refer to."""
+    """Spans with references, and the media that they refer to."""
 
     spans: list[Span] = field(default_factory=list)
     media: dict[tuple[str, str], dict[str, Embedded]] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Exchanged:
 
 
 def exchange(spans: Sequence[Span]) -> Exchanged:
-    """Return the spans without what is embedded in them; those that carry nothing are the same objects."""
+    """Return the spans without embedded media; spans without any are the same objects."""
     exchanged = Exchanged()
     for span in spans:
         found: dict[str, Embedded] = {}
@@ -77,11 +77,11 @@ def _text(text: str, found: dict[str, Embedded]) -> str:
     try:
         document = json.loads(text)
         changed = _document(document, found_here)
-        # Half of a surrogate pair can be written as an escape alone.
+        # Half of a surrogate pair is only possible as an escape.
         written = (
             json.dumps(changed, ensure_ascii="\\ud" in text.lower(), separators=(",", ":")) if found_here else text
         )
-    except (ValueError, RecursionError):  # no JSON, or nested too deeply: it stays as it came
+    except (ValueError, RecursionError):  # not JSON, or nested too deeply: it is left as it came
         return text
     found |= found_here
     return written
@@ -102,7 +102,7 @@ def _document(document: Any, found: dict[str, Embedded]) -> Any:
 
 
 def _leaf(text: str, found: dict[str, Embedded]) -> str:
-    """Exchange a text that is a ``data:`` URL from its first character to its last."""
+    """Replace a text that consists of a ``data:`` URL."""
     if not text.startswith("data:") or (match := _DATA_URL.fullmatch(text)) is None:
         return text
     embedded = _embedded(match[1], match[2], found) if match[1].startswith(_KINDS) else None
@@ -110,7 +110,7 @@ def _leaf(text: str, found: dict[str, Embedded]) -> str:
 
 
 def _part(part: dict[str, Any], found: dict[str, Embedded]) -> dict[str, Any] | None:
-    """Return the reference to what a part carries; None where it carries nothing."""
+    """Return the reference for a part's bytes; None if it has none."""
     mime_type = next((kind for name in _MIME_NAMES if isinstance(kind := part.get(name), str)), None)
     body = next((text for name in _BODY_NAMES if isinstance(text := part.get(name), str)), None)
     if mime_type is None or not body or not (part.get("type") == "blob" or mime_type.startswith(_KINDS)):

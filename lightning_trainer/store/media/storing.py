@@ -1,6 +1,6 @@
-"""Spans and what they carry, written in one transaction: a reference is never there before what it refers to.
+"""Spans and their media, written in one transaction: no reference exists before its media.
 
-What was delivered before changes nothing, neither the spans nor who refers to what.
+Redelivery changes nothing, neither the spans nor the references.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from lightning_trainer.store.tables import spans
 from lightning_trainer.types import Span, TrainingBatch
 
 _FEW_BYTES = 2**16
-"""So much is looked through for images where it is; more in a thread, while the event loop goes on."""
+"""Up to this many bytes are searched for images inline; more in a thread, so that the event loop is not blocked."""
 
 
 async def exchanged_of(spans: Sequence[Span]) -> Exchanged:
-    """Return spans and what was embedded in them."""
+    """Return spans and their embedded media."""
     if sum(map(_content_length, spans)) <= _FEW_BYTES:
         return exchange(spans)
     return await asyncio.to_thread(exchange, spans)
@@ -34,14 +34,14 @@ def _content_length(span: Span) -> int:
 
 
 def insert_with_media(connection: Connection, exchanged: Exchanged, limits: StoreConfig) -> list[Span]:
-    """Write spans as :func:`spans.insert` does, with what they refer to; return those that were new."""
+    """Write spans like :func:`spans.insert`, with their media; return those that were new."""
     new = spans.insert(connection, exchanged.spans)
     _put_media(connection, new, exchanged, limits)
     return new
 
 
 def _put_media(connection: Connection, new: Sequence[Span], exchanged: Exchanged, limits: StoreConfig) -> None:
-    """Store what newly stored spans refer to, within the limits; what is beyond them stays a reference."""
+    """Store the media of new spans, within the limits; beyond them only the reference is kept."""
     if not exchanged.media:
         return
     for span in new:
@@ -60,18 +60,18 @@ class MediaStore(Database):
     """Images and the like, by the hash of their bytes."""
 
     async def media(self, digests: Collection[str]) -> Mapping[str, StoredMedia]:
-        """Return what is kept of images and the like, by hash."""
+        """Return the stored media for some hashes, by hash."""
         return await self._read(lambda connection: table.select(connection, digests))
 
     async def with_media(self, batch: TrainingBatch) -> TrainingBatch:
-        """Return a batch with what its samples refer to, as far as it is kept."""
+        """Return a batch with the stored media that its samples refer to."""
         digests = table.digests_of(one for sample in batch.samples for one in sample.media)
         if not digests:
             return batch
         return replace(batch, media={f"{SCHEME}{one}": kept.body for one, kept in (await self.media(digests)).items()})
 
     async def media_kept(self, digests: Collection[str]) -> frozenset[str]:
-        """Return those of some hashes whose bytes are kept."""
+        """Return those of some hashes whose bytes are stored."""
         if not digests:
             return frozenset()
         return await self._read(lambda connection: table.select_kept(connection, digests))

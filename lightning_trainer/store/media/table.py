@@ -1,7 +1,7 @@
-"""Media in their table: the bytes once by their hash, and who refers to them.
+"""The media table: bytes stored once by their hash, and their reference holders.
 
-Invariant: bytes are there as long as a span or the batch of a step refers to them, and are deleted in the transaction
-that deletes the last of those; unless retention needs their room, which leaves the references behind.
+Invariant: bytes exist as long as a span or a step's batch refers to them, and are deleted in the transaction that
+deletes the last such holder; unless retention needs the room, which leaves dangling references.
 """
 
 import json
@@ -17,7 +17,7 @@ from lightning_trainer.store.tables import totals
 from lightning_trainer.types import Media
 
 COUNT, BYTES = "media", "media_bytes"
-"""What totals hold of them."""
+"""Names of the totals of media."""
 _LOOKED_AT = 50
 _log = logging.getLogger(__name__)
 
@@ -30,22 +30,22 @@ class StoredMedia:
     """What a reference refers to."""
 
     mime_type: str
-    """As whoever sent it said."""
+    """As the sender declared it."""
     body: bytes
 
 
 def digest_of(uri: str) -> str | None:
-    """Return the hash that a reference names; None where it is an address of another kind."""
+    """Return the hash that a reference names; None if it is another kind of URI."""
     return uri.removeprefix(SCHEME) if uri.startswith(SCHEME) else None
 
 
 def digests_of(media: Iterable[Media]) -> list[str]:
-    """Return the hashes that references name, each once."""
+    """Return the distinct hashes that references name."""
     return list(dict.fromkeys(digest for one in media if (digest := digest_of(one.uri)) is not None))
 
 
 def put(connection: Connection, embedded: Embedded, limits: StoreConfig) -> None:
-    """Store bytes within the limits, once; of what is beyond them the reference is all that there is."""
+    """Store bytes within the limits, once; beyond them only the reference remains."""
     if connection.execute("SELECT 1 FROM media WHERE hash = ?", (embedded.digest,)).fetchone() is not None:
         return
     size = len(embedded.body)
@@ -69,28 +69,28 @@ def _refusal(connection: Connection, size: int, limits: StoreConfig) -> str | No
 
 
 def held_bytes(connection: Connection) -> int:
-    """Return how many bytes of media there are."""
+    """Return the total size of the stored media in bytes."""
     row = connection.execute("SELECT value FROM totals WHERE name = ?", (BYTES,)).fetchone()
     return row[0] if row else 0
 
 
 def of_span(seq: int) -> str:
-    """Return the name of a span among those who refer to media."""
+    """Return a span's name as a holder of media."""
     return f"span/{seq}"
 
 
 def of_step(policy: str, step: int) -> str:
-    """Return the name of a step's batch among those who refer to media."""
+    """Return the name of a step's batch as a holder of media."""
     return f"step/{step}/{policy}"
 
 
 def use_in_step(connection: Connection, policy: str, step: int, digests: Collection[str]) -> None:
-    """Note that the batch of a step refers to media, which stay as long as it does."""
+    """Register the batch of a step as a holder of media, which are kept as long as the batch."""
     use(connection, of_step(policy, step), digests)
 
 
 def use(connection: Connection, holder: str, digests: Collection[str]) -> None:
-    """Note that somebody refers to media."""
+    """Register a holder of media."""
     connection.executemany(
         "INSERT INTO media_uses(holder, hash) VALUES (?, ?) ON CONFLICT DO NOTHING",
         [(holder, digest) for digest in digests],
@@ -98,7 +98,7 @@ def use(connection: Connection, holder: str, digests: Collection[str]) -> None:
 
 
 def release(connection: Connection, holders: Sequence[str]) -> None:
-    """Let holders that are gone refer to nothing; delete what nobody refers to any more."""
+    """Remove deleted holders, and delete media without holders."""
     if not holders or connection.execute("SELECT 1 FROM media_uses LIMIT 1").fetchone() is None:
         return
     listed = (json.dumps(list(holders)),)
@@ -115,13 +115,13 @@ def release(connection: Connection, holders: Sequence[str]) -> None:
 
 
 def delete_oldest(connection: Connection, after: int, wanted: Wanted) -> tuple[int, int]:
-    """Look at the first media behind ``after`` and delete what nobody can want; their references stay.
+    """Examine the first media after ``after`` and delete those that no step can use; references to them stay.
 
     Args:
-        wanted: says of attempts whether a step still may take them.
+        wanted: says for attempts whether a step may still take them.
 
     Returns:
-        The last that was looked at (0: there was none), and how many were deleted.
+        The last one examined (0: there was none), and how many were deleted.
     """
     rows = connection.execute(
         "SELECT seq, hash FROM media WHERE seq > ? ORDER BY seq LIMIT ?", (after, _LOOKED_AT)
@@ -158,7 +158,7 @@ def _delete(connection: Connection, digests: Sequence[str]) -> None:
 
 
 def select(connection: Connection, digests: Collection[str]) -> Mapping[str, StoredMedia]:
-    """Return what is kept of some hashes, by hash."""
+    """Return the stored media for some hashes, by hash."""
     if not digests or not has_table(connection, "media"):
         return {}
     rows = connection.execute(
@@ -169,7 +169,7 @@ def select(connection: Connection, digests: Collection[str]) -> Mapping[str, Sto
 
 
 def select_kept(connection: Connection, digests: Collection[str]) -> frozenset[str]:
-    """Return those of some hashes whose bytes are kept."""
+    """Return those of some hashes whose bytes are stored."""
     rows = connection.execute(
         "SELECT hash FROM media WHERE hash IN (SELECT value FROM json_each(?))", (json.dumps(list(digests)),)
     )

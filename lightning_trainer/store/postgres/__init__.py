@@ -1,1 +1,1 @@
-"""The store on a PostgreSQL server that several daemons may share."""
+"""The store on a PostgreSQL server, which several daemons may share."""

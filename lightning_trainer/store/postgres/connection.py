@@ -1,7 +1,7 @@
-"""A connection to PostgreSQL that the store's queries can use as they use sqlite3's.
+"""A connection to PostgreSQL with the interface of sqlite3's.
 
-Every error is a ``StoreError`` of one sentence, without the password. A connection that was cut is made again with the
-next transaction; what the cut one had not committed is refused, never repeated by itself.
+Every error is a ``StoreError`` of one sentence, without the password. A broken connection is reopened by the next
+transaction; what the broken one had not committed is refused, never repeated automatically.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ _LOCK_TIMEOUT_S = 30
 _SILENCE_S = 15.0
 _FETCHED = 500
 _NUL = "\u2400"
-"""What PostgreSQL keeps of a character 0, which its texts cannot hold; the bytes of spans have it as it was."""
+"""Replaces character 0, which PostgreSQL's texts cannot hold; the bytes of spans are unchanged."""
 
 
 class PostgresConnection:
-    """Not connected before its first transaction. Used by one thread at a time."""
+    """Connects at its first transaction. Used by one thread at a time."""
 
     def __init__(self, url: str, *, silence_s: float | None = _SILENCE_S) -> None:
-        """
+        """Set the connection up; its first transaction connects.
+
         Args:
-            silence_s: who says nothing for so long in the middle of a transaction loses it, and with it the lock: its
-                process was stopped, or its network is gone. None: a reader, which keeps nobody waiting.
+            silence_s: a client that is silent for this long in the middle of a transaction loses the transaction and
+                its lock: its process was stopped, or its network is gone. None: for a reader, which blocks no other.
         """
         self.url = url
         self._silence_s = silence_s
@@ -46,7 +47,7 @@ class PostgresConnection:
         return self._raw is not None and not self._raw.closed and self._raw.info.transaction_status not in idle
 
     def execute(self, sql: str, parameters: Any = (), /) -> Any:
-        """Run a statement; see ``dialect.py`` for what it may say."""
+        """Run a statement; ``dialect.py`` defines what it may contain."""
         match sql:
             case "BEGIN" | "BEGIN IMMEDIATE":
                 return self._begin(immediate=sql != "BEGIN")
@@ -97,7 +98,7 @@ class PostgresConnection:
                 self._run(f"CLOSE {name}", ())
 
     def copy(self, table: str, columns: str, rows: Iterable[Sequence[Any]]) -> None:
-        """Write many rows into a table, inside a transaction."""
+        """Bulk-insert rows into a table, inside a transaction."""
         import psycopg
 
         try:
@@ -108,7 +109,7 @@ class PostgresConnection:
             raise failure(error, self.url) from error
 
     def script(self, statements: str) -> None:
-        """Run statements that are PostgreSQL's own, as they are."""
+        """Run statements in PostgreSQL's own SQL, unchanged."""
         self._run(statements, ())
 
     def close(self) -> None:
@@ -120,7 +121,7 @@ class PostgresConnection:
         if not immediate:
             statement = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
         else:
-            # One transaction at a time writes to a store, whichever daemon's: numbers grow in the order of commits.
+            # One transaction at a time writes to a store, across all daemons: numbers increase in the order of commits.
             statement = "BEGIN; SELECT pg_advisory_xact_lock(hashtext('lightning-trainer'), hashtext(current_schema()))"
         was_connected = self._raw is not None and not self._raw.closed
         try:
@@ -128,7 +129,7 @@ class PostgresConnection:
         except StoreError:
             if not was_connected or self._raw is None or not self._raw.closed:
                 raise
-        # The server was restarted since the last transaction; nothing was asked of this one yet.
+        # The server was restarted since the last transaction; this one has not sent anything yet.
         return self._run(statement, ())
 
     def _commit(self) -> Any:
@@ -193,7 +194,7 @@ _NOTHING = _Nothing()
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as PostgreSQL takes it; in a text that is a list (JSON), a character 0 is written out."""
+    """Return a value in PostgreSQL's form; in a JSON list, a character 0 is escaped."""
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, str) and ("\0" in value or "\\u0000" in value):
@@ -202,12 +203,12 @@ def _plain(value: Any) -> Any:
 
 
 def as_postgres_keeps(row: Sequence[Any]) -> tuple[Any, ...]:
-    """Return a row as it can be read back."""
+    """Return a row as it would be read back."""
     return tuple(map(_plain, row))
 
 
 def _number_loader() -> type:
-    """Sums of whole numbers are whole numbers, as SQLite's are."""
+    """Make sums of integers integers, as in SQLite."""
     from psycopg.adapt import Loader
 
     class NumberLoader(Loader):

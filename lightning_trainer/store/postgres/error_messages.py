@@ -1,4 +1,4 @@
-"""What PostgreSQL and its driver say, as one sentence that never has the password in it."""
+"""Errors of PostgreSQL and its driver as one sentence that never contains the password."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _TOO_LONG = "54000"
 
 
 def shown(url: str) -> str:
-    """Return a URL of PostgreSQL without its password and settings."""
+    """Return a PostgreSQL URL without its password and settings."""
     try:
         parts = urlsplit(url)
     except ValueError:
-        return "postgresql://"  # whatever it is, a password may be in it
+        return "postgresql://"  # unparsable, so it may contain a password
     user = f"{parts.username}@" if parts.username else ""
     host = parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{user}{host}{parts.path}"
 
 
 def without_password(text: str, url: str) -> str:
-    """Return a text in which nothing is left of the URL's password."""
+    """Return a text without the URL's password."""
     netloc = re.split(r"[/?#]", url.partition("://")[2], maxsplit=1)[0]
     password = netloc.rpartition("@")[0].partition(":")[2]
     in_query = re.findall(r"[?&]password=([^&]*)", url)
@@ -47,7 +47,7 @@ def without_password(text: str, url: str) -> str:
 
 
 def failure(error: psycopg.Error, url: str, *, connecting: bool = False) -> LightningError:
-    """Return the error that the store's callers know."""
+    """Return the error as a ``StoreError``."""
     if error.sqlstate == _TOO_LONG:
         return MalformedTelemetryError(
             "an id, a name or a source is longer than the 2,700 bytes that an index can hold"

@@ -1,8 +1,9 @@
-"""What people ask of a daemon that does not train a policy, left here for the one whose turn it is (``turns.py``).
+"""Requests to a daemon that does not train the policy, left in the store for the one that holds the turn
+(``turns.py``).
 
-One request at a time for each policy. It lasts as long as the daemon that was asked waits for the answer, to within the
-seconds that a turn lasts (by the server's clock): so nothing is done later that nobody waits for any more, and nothing
-has to be cleared away after a daemon that died.
+One request at a time per policy. It is valid as long as the asked daemon waits for the answer, to within the duration
+of a turn (by the server's clock): so no request is carried out after its caller has left, and nothing has to be cleaned
+up after a daemon that died.
 """
 
 from dataclasses import dataclass
@@ -17,11 +18,11 @@ class Request:
     """A rollback or a promotion."""
 
     id: str
-    """The asker's, so that it knows its own again."""
+    """Chosen by the asker to recognize its own request."""
     version: int
     promote: bool
     asked_of: str
-    """The daemon that was asked, for people: its URL."""
+    """The URL of the daemon that was asked, for display."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +30,9 @@ class Answer:
     """How a request ended."""
 
     said: str | None = None
-    """What was wrong; None: it was done."""
+    """The error; None: it was done."""
     refused: bool = False
-    """Whether there is no such way, and everything stays as it was; else trainer or engine failed on it."""
+    """Whether the request is invalid and nothing has changed; otherwise trainer or engine failed."""
 
     @property
     def error(self) -> LightningError | None:
@@ -41,7 +42,7 @@ class Answer:
 
 
 def put(connection: Connection, policy: str, request: Request, lasts_s: float) -> Answer | None:
-    """Leave a request, or let it last from now; return its answer, and remove both, as soon as there is one.
+    """Leave a request, or extend it; return its answer, and remove both, as soon as there is one.
 
     Raises:
         RollbackError: another daemon was asked for something that is not done yet.
@@ -79,7 +80,7 @@ def waiting(connection: Connection, policy: str) -> Request | None:
 
 
 def answer(connection: Connection, policy: str, identifier: str, given: Answer) -> None:
-    """Answer a request; nothing where it is gone."""
+    """Answer a request, if it still exists."""
     connection.execute(
         "UPDATE requests SET answered = 1, said = ?, refused = ? WHERE policy = ? AND id = ?",
         (given.said, int(given.refused), policy, identifier),
@@ -87,5 +88,5 @@ def answer(connection: Connection, policy: str, identifier: str, given: Answer) 
 
 
 def withdraw(connection: Connection, policy: str, identifier: str) -> None:
-    """Remove a request; nothing where it is gone."""
+    """Remove a request, if it still exists."""
     connection.execute("DELETE FROM requests WHERE policy = ? AND id = ?", (policy, identifier))

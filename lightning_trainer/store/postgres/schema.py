@@ -1,8 +1,8 @@
-"""The tables on PostgreSQL, as a list of migrations of its own; they are those of ``store/schema.py``, and those
-that daemons need to share them.
+"""The tables on PostgreSQL, as a separate list of migrations: those of ``store/schema.py``, and those for sharing a
+store.
 
-An entry that has been released is never edited; a change is a new entry. Texts are ordered by their bytes, as SQLite
-orders them, whatever the database's own language is.
+An entry that has been released is never edited; a change is a new entry. Texts are ordered by their bytes, as in
+SQLite, whatever the database's locale.
 """
 
 from lightning_trainer.errors import StoreError
@@ -279,7 +279,7 @@ MIGRATIONS: tuple[str, ...] = (
 
 
 def version_of(connection: PostgresConnection) -> int:
-    """Return the schema that a database has, 0 where there is none; inside a transaction.
+    """Return a database's schema version, 0 if it has none; inside a transaction.
 
     Raises:
         StoreError: a newer lightning-trainer made it.
@@ -295,10 +295,10 @@ def version_of(connection: PostgresConnection) -> int:
 
 
 def migrate(connection: PostgresConnection) -> None:
-    """Bring a database to the newest schema, in one transaction: daemons that start together do it once.
+    """Migrate a database to the newest schema, in one transaction: concurrent starts of daemons do it once.
 
     Raises:
-        StoreError: a newer lightning-trainer made it, it cannot be reached, or it is not one of UTF-8.
+        StoreError: a newer lightning-trainer made it, it cannot be reached, or it does not use UTF-8.
     """
     connection.execute("BEGIN IMMEDIATE")
     try:

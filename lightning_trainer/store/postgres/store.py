@@ -1,8 +1,8 @@
 """PostgresStore: the store on a server, which several daemons may share.
 
-Invariant: one transaction at a time writes to a store, whichever daemon's it is (an advisory lock, taken first), so
-spans are numbered in the order of their commits and a reader that goes on behind a number misses none. A daemon that
-falls silent with the lock in its hand loses both after some seconds. Readers see a snapshot and wait for nobody.
+Invariant: one transaction at a time writes to a store, across all daemons (an advisory lock, taken first), so spans are
+numbered in the order of their commits, and a reader that continues after a number misses none. A daemon that goes
+silent while it holds the lock loses it, and its transaction, after some seconds. Readers see a snapshot and never wait.
 """
 
 import time
@@ -24,22 +24,23 @@ from lightning_trainer.store.writer import GroupCommitWriter
 
 
 class PostgresStore(Store):
-    """Any number of daemons may have it open."""
+    """A store that any number of daemons may have open."""
 
     shared = True
 
     def __init__(self, url: str, retention: StoreConfig | None = None) -> None:
-        """
+        """Set the store up; ``open`` connects.
+
         Args:
-            url: ``postgresql://USER:PASSWORD@HOST:PORT/DATABASE``; what it leaves out libpq finds as ever
+            url: ``postgresql://USER:PASSWORD@HOST:PORT/DATABASE``; libpq finds the missing parts as usual
                 (``PGPASSWORD``, ``~/.pgpass``).
-            retention: the limits that it is kept within; the defaults' unless given.
+            retention: the limits of the store; by default the settings' defaults.
         """
         size = PostgresSize()
         super().__init__(shown(url), Retention(shown(url), retention or StoreConfig(), size.measure, most_log=0))
         self.url = url
         self._tokens: dict[str, int] = {}
-        """By policy the newest that was ours: an old one is kept, so that what it is still used for is refused."""
+        """Our newest fencing token by policy: an old one is kept, so that writes that still use it are refused."""
 
     def _open(self) -> tuple[GroupCommitWriter, ReaderPool]:
         connection = PostgresConnection(self.url, silence_s=self.retention.config.turn_s)
@@ -53,7 +54,7 @@ class PostgresStore(Store):
         return writer, ReaderPool(lambda: PostgresConnection(self.url, silence_s=None))
 
     def _release(self) -> None:
-        """Nothing is held besides the connections."""
+        """Release nothing: there are only the connections."""
 
     async def take_turn(self, policy: str, holder: str) -> str | None:
         lasts_s = self.retention.config.turn_s
@@ -96,16 +97,16 @@ class PostgresStore(Store):
 
 
 _SHARE = 50.0
-"""Times as long as asking took, until it is asked again."""
+"""After measuring, wait this many times the measurement's duration before the next one."""
 _TABLES = """SELECT coalesce(sum(pg_total_relation_size(oid)), 0) FROM pg_class
     WHERE relnamespace = to_regnamespace(current_schema()) AND relkind = 'r'"""
 
 
 class PostgresSize:
-    """How large tables and indices are on the disk, and how much of it is in use; asked for a small share of the time.
+    """Disk size of tables and indexes, and the part in use; measured for a small share of the time.
 
-    PostgreSQL uses the room of deleted rows again and tells nobody how much that is. What a span takes at the densest
-    is seen as the store fills, and so many times that is what the spans take.
+    PostgreSQL reuses the space of deleted rows but does not report how much there is. The smallest size per span is
+    observed as the store fills; that times the number of spans is the part in use.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The store's queries as PostgreSQL reads them: its placeholders, its way to read a list, and the few that differ."""
+"""The store's queries in PostgreSQL's SQL: its placeholders, its way to read a list, and the few that differ."""
 
 import re
 from functools import lru_cache
@@ -9,22 +9,22 @@ _TOKEN = re.compile(r"'(?:[^']|'')*'|\?(\d*)|(?<![:\w]):([a-z_]+)|%")
 _LIST = re.compile(r"json_each\((%s|%\(\w+\)s)\)")
 _OF_SPANS = "trace_id, span_id, parent_span_id, name, start_ns, end_ns, rollout_id, attempt_id, operation, response_id"
 OVERRIDES = {
-    # A row of an index is 2.7 kB at most, and the attributes of a resource may be more: the index has their digest.
+    # An index row is limited to 2.7 kB, and the attributes of a resource may be longer: the index has their digest.
     SELECT_RESOURCE: "SELECT id FROM resources WHERE sha256(body) = sha256(%s)",
 }
 IN_ONE = {
-    # A thousand spans as one statement with arrays, in binary: as text every byte of them would be escaped.
+    # A thousand spans in one statement with binary arrays: as text, every byte would be escaped.
     INSERT: f"""INSERT INTO spans({_OF_SPANS}, scope, resource_id, body, checksum)
         SELECT * FROM unnest(%b::text[], %b::text[], %b::text[], %b::text[], %b::bigint[], %b::bigint[], %b::text[],
             %b::text[], %b::text[], %b::text[], %b::text[], %b::bigint[], %b::bytea[], %b::bigint[])
         ON CONFLICT (trace_id, span_id) DO NOTHING""",
 }
-"""Statements for many rows that take a list for each column."""
+"""Bulk statements that take a list for each column."""
 
 
 @lru_cache(maxsize=1024)
 def translated(sql: str) -> str:
-    """Return a query of the store's in PostgreSQL's words."""
+    """Return one of the store's queries in PostgreSQL's SQL."""
     if sql in OVERRIDES:
         return OVERRIDES[sql]
     return _LIST.sub(r"json_array_elements_text((\1)::json) AS json_each(value)", _TOKEN.sub(_placeholder, sql))
@@ -40,5 +40,5 @@ def _placeholder(found: re.Match[str]) -> str:
 
 
 def numbered(sql: str) -> bool:
-    """Whether a query's parameters are told by number (``?1``)."""
+    """Whether a query's parameters are numbered (``?1``)."""
     return "?1" in sql

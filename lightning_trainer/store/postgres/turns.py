@@ -1,8 +1,9 @@
-"""Whose turn it is to train a policy: one daemon's at a time, for some seconds from its last word (the server's clock).
+"""Leases for training a policy ("turns"): one daemon's at a time, for some seconds from its last message (server's
+clock).
 
-Invariant: a token grows with every change of hands, and what only the one whose turn it is may write is refused to an
-older one in the transaction of the write itself. So a daemon that was cut off or stopped, and woke up after its turn
-had passed, commits no step and publishes nothing, however long it believed that it was its turn.
+Invariant: the fencing token increases whenever the lease changes hands, and a write reserved for the holder is refused
+with an older token, in the transaction of the write itself. So a daemon that was cut off or stopped, and wakes up after
+its turn, commits no step and publishes nothing, however long it believes that it holds the turn.
 """
 
 from lightning_trainer.errors import TurnLostError
@@ -12,7 +13,7 @@ NOW = "(extract(epoch FROM clock_timestamp()) * 1000000000)::BIGINT"
 
 
 def take(connection: Connection, policy: str, holder: str, lasts_s: float) -> tuple[int | None, str]:
-    """Take a turn that nobody has; return its token and the holder, or None and who has it."""
+    """Take a free turn; return its token and the holder, or None and the current holder."""
     row = connection.execute(
         f"SELECT holder, token, until_ns > {NOW} FROM leases WHERE policy = ?", (policy,)
     ).fetchone()
@@ -28,7 +29,7 @@ def take(connection: Connection, policy: str, holder: str, lasts_s: float) -> tu
 
 
 def renew(connection: Connection, policy: str, token: int, lasts_s: float) -> bool:
-    """Let a turn last from now; False where it is another's by now."""
+    """Extend a turn from now; False if another daemon has it by now."""
     found = connection.execute(
         f"UPDATE leases SET until_ns = {NOW} + ? WHERE policy = ? AND token = ?", (int(lasts_s * 1e9), policy, token)
     )
@@ -36,26 +37,26 @@ def renew(connection: Connection, policy: str, token: int, lasts_s: float) -> bo
 
 
 def give_up(connection: Connection, policy: str, token: int) -> None:
-    """End a turn, so that the next one need not wait; nothing where it is another's."""
+    """End a turn, so that the next daemon need not wait; does nothing if it is another's."""
     connection.execute("UPDATE leases SET until_ns = 0 WHERE policy = ? AND token = ?", (policy, token))
 
 
 def count_dropped_step(connection: Connection, policy: str) -> None:
-    """Let the daemon whose turn it is know that a step was taken out of what will be trained."""
+    """Count a step taken out of training, so that the daemon that holds the turn notices."""
     connection.execute("UPDATE leases SET dropped_steps = dropped_steps + 1 WHERE policy = ?", (policy,))
 
 
 def dropped_steps(connection: Connection, policy: str) -> int:
-    """Return how many were taken out since the policy was first trained."""
+    """Return how many steps were taken out since the policy was first trained."""
     row = connection.execute("SELECT dropped_steps FROM leases WHERE policy = ?", (policy,)).fetchone()
     return 0 if row is None else row[0]
 
 
 def check(connection: Connection, policy: str, token: int | None) -> None:
-    """Let a write pass that is for the daemon that has the turn; one without a token passes while none has it.
+    """Allow a write reserved for the holder of the turn; a write without a token is allowed while no daemon holds it.
 
     Raises:
-        TurnLostError: the turn is another's.
+        TurnLostError: another daemon holds the turn.
     """
     row = connection.execute(
         f"SELECT holder, token, until_ns > {NOW} FROM leases WHERE policy = ?", (policy,)

@@ -1,1 +1,1 @@
-"""What the store lets go of: by age, by size and by use, in transactions of a few dozen milliseconds."""
+"""Retention: deletion by age, by size, and by use, in transactions of a few dozen milliseconds."""

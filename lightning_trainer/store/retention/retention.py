@@ -1,7 +1,7 @@
-"""Keeps a store within its limits: by size whenever something is written, by age and use now and then.
+"""Keeps a store within its limits: by size at every write, by age and use periodically.
 
-The writer pays: after a commit that brings the store near its limit, the writer's own thread deletes the oldest until
-there is room again, for a bounded time. So the size is held however fast others write.
+The writer pays (back-pressure): after a commit that brings the store near its limit, the writer's own thread deletes
+the oldest data until there is room again, for a bounded time. So the size limit holds however fast others write.
 """
 
 import logging
@@ -20,34 +20,34 @@ from lightning_trainer.store.tables import cursors, totals
 _log = logging.getLogger(__name__)
 
 _FULL, _ROOMY = 0.9, 0.85
-"""Shares of what the file may be: where deleting begins, and where it ends."""
+"""Shares of the file's limit at which deleting begins, and ends."""
 _MOST_LOG = 64 * 2**20
 _BUDGET_S = 0.1
-"""Of the writer's time after one commit, and of one turn of the sweep."""
+"""Maximum time of the writer after one commit, and of one slice of the sweep."""
 _LOOK_AGAIN_S = 30.0
-"""After all was looked at and nothing could go."""
+"""After a pass over everything that deleted nothing."""
 _PAGES = 512
-"""Free pages that are returned to the file system at once: 4 MiB."""
+"""Free pages returned to the file system at once: 4 MiB."""
 _FREE_SHARE = 0.1
 
 
 @dataclass(slots=True)
 class Retention:
-    """The limits of one store, and how far its sweeps have come."""
+    """The limits of one store, and the position of its sweeps."""
 
     store: str
-    """Its name, for people."""
+    """The store's name, for display."""
     config: StoreConfig
     measure: Callable[[Any], StoreSize]
-    """Asks a connection how large the store is."""
+    """Measures the size of the store through a connection."""
     give_back: Callable[[Any, int], None] | None = None
-    """Returns so many free pages to the file system; None where the database does that by itself."""
+    """Returns this many free pages to the file system; None if the database does that by itself."""
     most_log: int = _MOST_LOG
-    """Bytes of a log next to the store, at most."""
+    """Maximum bytes of the log next to the store."""
     wanted_by: Callable[[], Collection[str]] = tuple
     """Policies whose steps still take attempts."""
     repeatable_from: Callable[[], Mapping[str, int]] = dict
-    """By policy the oldest checkpoint: batches of steps behind it are needed after a crash. 0: all are."""
+    """The oldest checkpoint by policy: batches of later steps are needed after a crash. 0: all are."""
     size: StoreSize = field(default_factory=lambda: StoreSize(0, 0, 0))
     """As it was after the last commit."""
     _position: int = 0
@@ -60,12 +60,12 @@ class Retention:
 
     @property
     def log_bytes(self) -> int:
-        """What the log may take."""
+        """Return the maximum size of the log."""
         limit = self.config.retention_size
         return self.most_log if limit is None else int(min(self.most_log, limit / 4))
 
     def after_commit(self, connection: Connection) -> None:
-        """Make room where the store is nearly full. In the writer's thread, outside of a transaction."""
+        """Make room if the store is nearly full. Runs in the writer's thread, outside a transaction."""
         self.size = self.measure(connection)
         self._make_room_for_media(connection)
         limit = self.config.retention_size
@@ -75,7 +75,7 @@ class Retention:
         if self.size.used > _FULL * room:
             self._make_room(connection, _ROOMY * room)
         if self.give_back is not None and self.size.file > room and self.size.free:
-            # The file is larger than it may be, whatever of it is free: it gets smaller, a little with each commit.
+            # The file is over its limit, even if parts of it are free: it shrinks a little with each commit.
             give_back = self.give_back
             _in_transaction(connection, lambda: give_back(connection, _PAGES))
             self.size = self.measure(connection)
@@ -100,7 +100,7 @@ class Retention:
             _in_transaction(connection, lambda: self._oldest_media(connection))
 
     def note(self) -> str | None:
-        """Say that the store is larger than it should be, where it is."""
+        """Return a sentence if the store is larger than it should be."""
         if not self._too_large:
             return None
         return (
@@ -109,7 +109,7 @@ class Retention:
         )
 
     def sweep(self, connection: Connection) -> bool:
-        """Delete a slice of what is too old or was used; True where there may be more. In a transaction of its own."""
+        """Delete a slice of what is too old or used; True if there may be more. Runs in its own transaction."""
         give_up = time.monotonic() + _BUDGET_S / 2
         while time.monotonic() < give_up:
             if not (self._by_time(connection) or self._of_old_steps(connection) or self._names(connection)):
@@ -118,11 +118,11 @@ class Retention:
         return True
 
     def begin_sweep(self) -> None:
-        """Begin anew with the oldest: what was wanted may not be any more."""
+        """Restart the sweep at the oldest data: wanted data may no longer be wanted."""
         self._by_age = 0
 
     def holds(self, connection: Connection) -> dict[str, Any]:
-        """Return what the store holds and what was deleted, for people and machines."""
+        """Return what the store holds and what was deleted, for display and JSON."""
         held = totals.select(connection)
         oldest = sweep.oldest_span_ns(connection)
         return {
@@ -141,7 +141,7 @@ class Retention:
         }
 
     def _oldest(self, connection: Connection) -> None:
-        """Delete the oldest that nobody can want: batches first, which nobody but a rollback asks for again."""
+        """Delete the oldest data that no step can use: batches first, which only a rollback would need again."""
         for policy, step in self.repeatable_from().items():
             if sweep.delete_batches(connection, policy, step):
                 return
@@ -154,7 +154,7 @@ class Retention:
         found = sweep.delete_media(connection, self._media_position, wanted_by=self.wanted_by(), now_ns=time.time_ns())
         self._media_position = found.position
         self._media_deleted += found.deleted
-        if not found.position:  # that was all of them
+        if not found.position:  # the end was reached
             if not self._media_deleted:
                 self._no_media_until_s = time.monotonic() + _LOOK_AGAIN_S
             self._media_deleted = 0
@@ -201,7 +201,7 @@ class Retention:
         return bool(sweep.forget_names(connection, time.time_ns() - int(self.config.idempotency_window * 1e9)))
 
     def _shrink(self, connection: Connection) -> bool:
-        """Give free pages back where they are many; True where there may be more."""
+        """Return free pages if there are many; True if there may be more."""
         size = self.measure(connection)
         if self.give_back is None or size.free <= max(_FREE_SHARE * size.file, 32 * 2**20):
             return False

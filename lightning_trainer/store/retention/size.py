@@ -1,4 +1,4 @@
-"""How large the store is: pages in use, pages that are free, and the log next to the file."""
+"""The size of the store: pages in use, free pages, and the log next to the file."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +12,9 @@ class StoreSize:
 
     file: int
     free: int
-    """Of the file: what the next spans are written into."""
+    """Free space in the file, which the next spans fill."""
     log: int
-    """Of the write-ahead log next to it."""
+    """The write-ahead log."""
 
     @property
     def used(self) -> int:
@@ -26,7 +26,7 @@ class StoreSize:
 
 
 def measure(connection: Connection, path: Path) -> StoreSize:
-    """Ask the database; it costs microseconds."""
+    """Query the database; takes microseconds."""
     (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     (free,) = connection.execute("PRAGMA freelist_count").fetchone()
@@ -38,9 +38,10 @@ def measure(connection: Connection, path: Path) -> StoreSize:
 
 
 def give_back(connection: Connection, pages: int) -> None:
-    """Return up to so many free pages at the end of the file to the file system; nothing where the file was made
+    """Return up to this many free pages at the end of the file to the file system; does nothing if the file was created
     without ``auto_vacuum`` (``lightning-trainer store compact`` changes that)."""
     (free,) = connection.execute("PRAGMA freelist_count").fetchone()
     for _ in range(min(pages, free)):
-        # One at a time: the statement has rows without columns, and of those Python's module takes the first alone.
+        # One at a time: the statement returns rows without columns, and Python's module fetches only the first of
+        # those.
         connection.execute("PRAGMA incremental_vacuum(1)")

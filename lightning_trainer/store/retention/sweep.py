@@ -1,8 +1,8 @@
-"""Deleting, a slice at a time, in the order in which things came.
+"""Deletion, one slice at a time, in order of arrival.
 
-Invariant: nothing goes that a step still can want: the spans of attempts that wait for a step, belong to one that is
-being trained or are still running, and the batches of steps behind the oldest checkpoint. What goes leaves its name
-behind (``expired``), so that delivering it again changes nothing; counts and ledger stay.
+Invariant: nothing is deleted that a step can still use: the spans of attempts that wait for a step, belong to one being
+trained, or are still running, and the batches of steps after the oldest checkpoint. Deleted attempts leave their names
+(``expired``), so that redelivery changes nothing; counts and ledger stay.
 """
 
 import json
@@ -16,38 +16,38 @@ from lightning_trainer.store.media import table as references
 from lightning_trainer.store.tables import totals
 
 _LOOKED_AT = 500
-"""Spans that one slice looks at."""
+"""Spans examined in one slice."""
 _DELETED = 2000
-"""Spans that one slice deletes, at most."""
+"""Maximum number of spans deleted in one slice."""
 _STEPS = 20
 _NAMES = 500
 RUNNING_FOR_NS = 24 * 3600 * 10**9
-"""An attempt of which nothing has come for so long is not running any more."""
+"""An attempt without news for this long is not running any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """What one slice did."""
+    """The result of one slice."""
 
     position: int
-    """The last span that was looked at; 0: there was none behind the first one asked for."""
+    """The last span examined; 0: there was none after the start."""
     deleted: int = 0
 
 
 def last_before(connection: Connection, at_ns: int) -> int:
-    """Return the last span that had come by then, by our clock; 0 where none had."""
+    """Return the last span that had arrived by then, by our clock; 0 if there was none."""
     row = connection.execute("SELECT max(seq) FROM received WHERE at_ns <= ?", (at_ns,)).fetchone()
     return row[0] or 0
 
 
 def delete_spans(connection: Connection, after: int, until: int, *, wanted_by: Collection[str], now_ns: int) -> Slice:
-    """Look at the first spans behind ``after`` and delete what of them nobody can want, attempt by attempt.
+    """Examine the first spans after ``after`` and delete those that no step can use, attempt by attempt.
 
     Args:
-        until: the last span that may go; an attempt of which something has come since stays whole.
+        until: the last span that may be deleted; an attempt with later spans is kept whole.
         wanted_by: policies that still take attempts.
     """
-    # The newest span stays: the next one's number follows from it, and numbers only grow.
+    # The newest span is kept: the next one's number is derived from it, and numbers only increase.
     (last,) = connection.execute("SELECT coalesce(max(seq), 0) FROM spans").fetchone()
     rows = connection.execute(
         """SELECT seq, attempt_id, rollout_id, trace_id, response_id FROM spans
@@ -105,7 +105,7 @@ def _is_wanted(connection: Connection, attempt_id: str, asked: Mapping[str, obje
 
 
 def expire_attempt(connection: Connection, attempt_id: str, now_ns: int) -> int:
-    """Delete an attempt's spans, so many that the transaction stays short; the rest is met again further on."""
+    """Delete an attempt's spans, as many as keep the transaction short; the sweep meets the rest later."""
     new = connection.execute("INSERT INTO expired VALUES (?, ?) ON CONFLICT DO NOTHING", (attempt_id, now_ns)).rowcount
     for table in ("arrivals", "waiting", "evaluations"):
         connection.execute(f"DELETE FROM {table} WHERE attempt_id = ?", (attempt_id,))
@@ -116,7 +116,7 @@ def expire_attempt(connection: Connection, attempt_id: str, now_ns: int) -> int:
 
 
 def delete_rows(connection: Connection, seqs: Sequence[int]) -> int:
-    """Delete spans by their numbers and keep the totals right; return how many there were."""
+    """Delete spans by their numbers and update the totals; return how many there were."""
     if not seqs:
         return 0
     listed = (json.dumps(list(seqs)),)
@@ -136,7 +136,7 @@ def delete_rows(connection: Connection, seqs: Sequence[int]) -> int:
 def delete_step_spans(
     connection: Connection, policy: str, after: int, until: int, *, wanted_by: Collection[str], now_ns: int
 ) -> Slice:
-    """Delete the spans of what the steps behind ``after`` and up to ``until`` consumed; positions are steps."""
+    """Delete the spans consumed by the steps after ``after`` and up to ``until``; positions are steps."""
     rows = connection.execute(
         """SELECT step, attempt_id FROM assignments WHERE policy = ? AND step > ? AND step <= ?
            ORDER BY step, position LIMIT ?""",
@@ -150,7 +150,7 @@ def delete_step_spans(
         for _, attempt_id in rows
         if not _is_wanted(connection, attempt_id, asked)
     )
-    # The last step may have more attempts than were read; alone it has been read as far as it goes.
+    # The last step may have more attempts than were read; if it is the only one, it has been read as far as possible.
     position = rows[-1][0] if len(rows) < _NAMES or rows[0][0] == rows[-1][0] else rows[-1][0] - 1
     return Slice(position, deleted)
 
@@ -158,7 +158,7 @@ def delete_step_spans(
 def delete_batches(connection: Connection, policy: str, until: int) -> int:
     """Delete the batches and the advantages of the first steps up to ``until`` that have them; return how many.
 
-    Metrics and ledger of the steps stay.
+    Metrics and ledger of the steps are kept.
     """
     rows = connection.execute(
         """SELECT step, report FROM steps WHERE policy = ? AND step <= ? AND batch IS NOT NULL AND state != 'assigned'
@@ -175,13 +175,13 @@ def delete_batches(connection: Connection, policy: str, until: int) -> int:
 
 
 def delete_media(connection: Connection, after: int, *, wanted_by: Collection[str], now_ns: int) -> Slice:
-    """Look at the first media behind ``after`` and delete what of them nobody can want; references to them stay."""
+    """Examine the first media after ``after`` and delete those that no step can use; references to them stay."""
     asked = {"policies": json.dumps(list(wanted_by)), "running": last_before(connection, now_ns - RUNNING_FOR_NS)}
     return Slice(*references.delete_oldest(connection, after, lambda attempt: _is_wanted(connection, attempt, asked)))
 
 
 def last_step_before(connection: Connection, policy: str, at_ns: int) -> int:
-    """Return the newest version, and so step, that was made by then; 0 where none was."""
+    """Return the newest version, and so step, made by then; 0 if there was none."""
     row = connection.execute(
         "SELECT max(version) FROM versions WHERE policy = ? AND created_ns <= ?", (policy, at_ns)
     ).fetchone()
@@ -219,7 +219,7 @@ def forget_names(connection: Connection, before_ns: int) -> int:
 
 
 def forget_marks(connection: Connection) -> None:
-    """Delete the marks of time that are about spans that have gone, but for the newest of them."""
+    """Delete the time marks of deleted spans, except the newest."""
     connection.execute(
         """DELETE FROM received WHERE seq < (SELECT max(seq) FROM received
            WHERE seq < (SELECT min(seq) FROM spans)) AND seq < (SELECT min(seq) FROM spans)"""
@@ -227,7 +227,7 @@ def forget_marks(connection: Connection) -> None:
 
 
 def oldest_span_ns(connection: Connection) -> int | None:
-    """Return by when the oldest span had come, by our clock, to the minute; None where there is none."""
+    """Return when the oldest span had arrived at the latest, by our clock, to the minute; None if there is none."""
     (first,) = connection.execute("SELECT min(seq) FROM spans").fetchone()
     if first is None:
         return None

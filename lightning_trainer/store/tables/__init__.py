@@ -1,1 +1,1 @@
-"""The store's tables, one a file: their rows and their queries."""
+"""The store's tables, one per file: their rows and their queries."""

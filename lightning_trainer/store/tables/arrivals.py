@@ -1,8 +1,8 @@
-"""Which spans of an attempt have come, and how many there must be: counts by numbering.
+"""Which spans of an attempt have arrived, and how many there must be: counts by numbering.
 
-Every process numbers its spans of an attempt; a span that ends says how many of its numbering had started, and a record
-of the gateway says so of its caller's. What is missing is the difference. A re-delivered span is not new and is not
-counted again, so the counts do not depend on order or on re-delivery. Spans without numbers ask for nothing.
+Every process numbers its spans of an attempt; a span that ends says how many of its numbering had started, and a
+gateway record says so for its caller's. The difference is missing. A redelivered span is not new and is not counted
+again, so the counts do not depend on order or redelivery. Spans without numbers are not counted.
 """
 
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ def count(connection: Connection, spans: Iterable[Span]) -> None:
 
 
 def tally(spans: Iterable[Span]) -> dict[tuple[str, str], tuple[int, int]]:
-    """Return by (attempt id, numbering) how many of these spans bear a number, and how many must have started."""
+    """Return by (attempt id, numbering) how many of these spans have a number, and how many must have started."""
     seen: dict[tuple[str, str], tuple[int, int]] = {}
     for span in spans:
         attempt_id = span.attributes.get(semconv.ATTEMPT_ID)
@@ -44,7 +44,7 @@ def tally(spans: Iterable[Span]) -> dict[tuple[str, str], tuple[int, int]]:
 
 
 def _number(span: Span, name: str) -> int:
-    """The gateway copies its caller's numbers from a header, as text."""
+    """Return a number; the gateway copies its caller's numbers from a header, as text."""
     value = span.attributes.get(name)
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 10:
         value = int(value)
@@ -52,8 +52,8 @@ def _number(span: Span, name: str) -> int:
 
 
 def select_missing(connection: Connection, policy: str | None = None) -> dict[str, int]:
-    """Return how many spans have not come, of every ended attempt that lacks some and that no step (of that policy, or
-    of any) has consumed."""
+    """Return the number of missing spans of every incomplete ended attempt that no step (of that policy, or of any) has
+    consumed."""
     return dict(
         connection.execute(
             """SELECT attempt_id, sum(started - arrived) FROM arrivals JOIN attempts USING (attempt_id)

@@ -1,6 +1,6 @@
-"""Attempts, as the spans tell of them.
+"""Attempts, as derived from spans.
 
-The one span with ``lightning.rollout.root`` covers a whole attempt: its arrival says that the attempt has ended, and
+The one span with ``lightning.rollout.root`` covers a whole attempt: its arrival shows that the attempt has ended, and
 how. Before that, any span that names an attempt and its rollout shows that it is running. The row is the same in
 whatever order the spans arrive.
 """
@@ -18,12 +18,12 @@ from lightning_trainer.types import Attempt, AttemptState, AttributeValue, Rollo
 _STORED = "attempt_id, rollout_id, task_id, group_id, mode, state, started_ns, ended_ns, error"
 COLUMNS = f"""{", ".join(f"attempts.{name}" for name in _STORED.split(", "))},
     EXISTS (SELECT 1 FROM drops WHERE drops.attempt_id = attempts.attempt_id)"""
-"""What :func:`read` makes an attempt of."""
+"""The columns from which :func:`read` makes an attempt."""
 _MODES = {mode.value: mode for mode in RolloutMode}
 
 
 def attempt_of(span: Span) -> Attempt | None:
-    """Return what the span says of its attempt: ended, where it is the root, else running; None if it names none."""
+    """Return the span's attempt: ended if the span is the root, else running; None if it names none."""
     sighting = _sight(span)
     return None if sighting is None else sighting.attempt()
 
@@ -80,7 +80,7 @@ def _mode(attributes: Mapping[str, AttributeValue]) -> RolloutMode | None:
     value = _text(attributes, semconv.ROLLOUT_MODE)
     if value is None:
         return None
-    # A mode that we do not know is not trained: what was meant as an evaluation must never become training data.
+    # An unknown mode is not trained: something meant as an evaluation must never become training data.
     return _MODES.get(value, RolloutMode.EVALUATE)
 
 
@@ -90,7 +90,7 @@ def _text(attributes: Mapping[str, AttributeValue], name: str) -> str | None:
 
 
 def upsert(connection: Connection, spans: Iterable[Span]) -> set[str]:
-    """Record what newly stored spans say of their attempts; return those whose root is among the spans."""
+    """Record what newly stored spans say about their attempts; return those whose root is among the spans."""
     sightings = [(sighting, span) for span in spans if (sighting := _sight(span)) is not None]
     attempt_ids = {sighting.attempt_id for sighting, _ in sightings}
     rollout_ids = {sighting.rollout_id for sighting, _ in sightings}
@@ -106,7 +106,7 @@ def _record(connection: Connection, sightings: Iterable[tuple[_Sighting, Span]])
     running: dict[tuple[str | None, ...], _Sighting] = {}
     for sighting, span in sightings:
         if sighting.state is AttemptState.RUNNING:
-            # The spans of an attempt differ in their start only: one write serves them all.
+            # The spans of an attempt differ only in their start: one write is enough for all of them.
             alike = (sighting.attempt_id, sighting.rollout_id, sighting.task_id, sighting.group_id, sighting.mode)
             earliest = running.setdefault(alike, sighting)
             if sighting.started_ns < earliest.started_ns:
@@ -121,7 +121,7 @@ _INSERT = f"INSERT INTO attempts({_STORED}, root_span_id) VALUES (?, ?, ?, ?, ?,
 
 
 def _smaller(column: str) -> str:
-    """The smaller of what is there and what comes; one that is NULL does not count."""
+    """Return SQL for the smaller of the stored and the new value, ignoring NULL."""
     old, new = f"attempts.{column}", f"excluded.{column}"
     return f"{column} = CASE WHEN {old} IS NULL OR {new} < {old} THEN {new} ELSE {old} END"
 
@@ -129,7 +129,7 @@ def _smaller(column: str) -> str:
 _RUNNING = f"""{_INSERT} ON CONFLICT(attempt_id) DO UPDATE SET
     {", ".join(map(_smaller, ("started_ns", "rollout_id", "task_id", "group_id", "mode")))}
     WHERE attempts.state = 'running'"""
-# Two roots for one attempt are a caller's mistake; the earlier one counts, in whatever order they arrive.
+# Two roots for one attempt are a caller's mistake; the earlier one counts, whichever arrives first.
 _ENDED = f"""{_INSERT} ON CONFLICT(attempt_id) DO UPDATE SET
     rollout_id = excluded.rollout_id, task_id = excluded.task_id, group_id = excluded.group_id, mode = excluded.mode,
     state = excluded.state, started_ns = excluded.started_ns, ended_ns = excluded.ended_ns, error = excluded.error,
@@ -154,7 +154,7 @@ def select_ended(
     """Return ended attempts that no step (of that policy, or of any) has consumed, oldest end first.
 
     Args:
-        took_part: only those that share their group or their task with one that the policy answered calls of.
+        took_part: only those that share their group or their task with one in which the policy answered calls.
         earlier: also those that had begun when the policy was first started.
     """
     rows = connection.execute(
@@ -194,15 +194,15 @@ def count_ended(
     after: str | None = None,
     limit: int | None = None,
 ) -> dict[str, int]:
-    """Return how many attempts of a mode have ended, by group id, of the groups whose id begins with ``prefix``.
+    """Return the number of ended attempts of a mode, by group id, for groups whose id begins with ``prefix``.
 
     Args:
-        policy: only of groups in which it answered a call of some attempt.
-        taken: a policy and two steps: only attempts that its steps beyond the first and up to the second have consumed.
-        after: only groups behind this one, in the order of their ids.
-        limit: only the first so many of them.
+        policy: only groups in which it answered a call of some attempt.
+        taken: a policy and two steps: only attempts that its steps after the first and up to the second have consumed.
+        after: only groups after this one, in order of id.
+        limit: maximum number of groups.
     """
-    # A range of the index of groups; U+10FFFF is behind everything that an id goes on with.
+    # A range of the index of groups; U+10FFFF sorts after every possible continuation of an id.
     behind = after is not None and after >= prefix
     taker, beyond_step, last_step = taken or (None, 0, 0)
     source, of_taken = "attempts", ""
@@ -244,7 +244,7 @@ def select(
     state: AttemptState | None = None,
     limit: int | None = None,
 ) -> list[Attempt]:
-    """Return the attempts that meet every condition given, oldest start first; with a limit, the newest of them."""
+    """Return the attempts that meet every given condition, oldest start first; with a limit, the newest of them."""
     conditions: dict[str, object] = {
         "attempt_id IN (SELECT value FROM json_each(?))": None
         if attempt_ids is None
@@ -264,7 +264,7 @@ def select(
 
 
 def read(row: tuple) -> Attempt:
-    """Make an attempt of a row of ``COLUMNS``."""
+    """Make an attempt from a row of ``COLUMNS``."""
     attempt_id, rollout_id, task_id, group_id, mode, state, started_ns, ended_ns, error, dropped = row
     if dropped:
         mode = RolloutMode.DROPPED

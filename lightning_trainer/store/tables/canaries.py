@@ -1,4 +1,4 @@
-"""Candidates that a share of live rollouts was answered by: what was seen of each, and what was decided."""
+"""Canaries: candidates that answered a share of live rollouts, with the evidence and the decision."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -24,11 +24,11 @@ class CanaryRecord:
     ended_ns: int | None
     evidence: Mapping[str, Any]
     reason: str | None
-    """Why it was not promoted, or that a person did."""
+    """Why it was not promoted, or that a person promoted it."""
 
 
 def put(connection: Connection, record: CanaryRecord) -> None:
-    """Write what is known of a candidate in place of what was."""
+    """Write a candidate's evidence, replacing the previous one."""
     connection.execute(
         """INSERT INTO canaries VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT(policy, version) DO UPDATE SET
            live = excluded.live, state = excluded.state, began_ns = excluded.began_ns, ended_ns = excluded.ended_ns,
@@ -41,7 +41,7 @@ def put(connection: Connection, record: CanaryRecord) -> None:
 
 
 def select(connection: Connection, policy: str, first: int, last: int) -> dict[int, CanaryRecord]:
-    """Return by version the candidates from ``first`` to ``last``."""
+    """Return the candidates from ``first`` to ``last`` by version."""
     rows = connection.execute(
         "SELECT * FROM canaries WHERE policy = ? AND version BETWEEN ? AND ?", (policy, first, last)
     )
@@ -52,7 +52,7 @@ def select(connection: Connection, policy: str, first: int, last: int) -> dict[i
 
 
 def select_rollouts(connection: Connection, since_ns: int, known: Sequence[str]) -> list[str]:
-    """Return live attempts that began since then and have ended, the first of those that are not known."""
+    """Return live attempts that began since then and have ended, the first ones not in ``known``."""
     rows = connection.execute(
         """SELECT attempt_id FROM attempts WHERE started_ns >= ? AND ended_ns IS NOT NULL
            AND coalesce(mode, 'train') = 'train' AND attempt_id NOT IN (SELECT value FROM json_each(?))
@@ -63,7 +63,7 @@ def select_rollouts(connection: Connection, since_ns: int, known: Sequence[str])
 
 
 def select_shadows(connection: Connection, since_ns: int, known: Sequence[str]) -> list[str]:
-    """Return attempts that a candidate made alongside the live version since then, the first that are not known."""
+    """Return a candidate's shadow attempts since then, the first ones not in ``known``."""
     rows = connection.execute(
         """SELECT attempt_id FROM attempts WHERE started_ns >= ? AND mode = 'shadow'
            AND attempt_id NOT IN (SELECT value FROM json_each(?)) ORDER BY started_ns LIMIT ?""",

@@ -1,6 +1,6 @@
-"""Evaluation attempts by when something of them last came: a judge goes on where it was.
+"""Evaluation attempts by the time of their latest news, so that readers can continue where they stopped.
 
-A span is of an evaluation by its attempt, its rollout, or, where it names neither, its response.
+A span belongs to an evaluation by its attempt, its rollout, or, if it names neither, its response.
 """
 
 import json
@@ -13,13 +13,13 @@ from lightning_trainer.types import Span
 
 
 def note(connection: Connection, spans: Iterable[Span]) -> None:
-    """Number the evaluations anew that newly stored spans are of."""
+    """Renumber the evaluations that newly stored spans belong to."""
     attempts: set[str] = set()
     rollouts: set[str] = set()
     responses: set[str] = set()
     kinds = ((semconv.ATTEMPT_ID, attempts), (semconv.ROLLOUT_ID, rollouts), (semconv.RESPONSE_ID, responses))
     for span in spans:
-        # A reward may name in its event what it is about.
+        # A reward may name its subject in its event.
         told = (event.attributes for event in span.events if event.name == semconv.EVALUATION_EVENT)
         for attributes in (span.attributes, *told):
             for name, found in kinds:
@@ -46,7 +46,7 @@ _NAMED = """
 
 
 def select_changed(connection: Connection, after: int, most: int) -> list[tuple[int, str]]:
-    """Return number and id of the first ``most`` ended evaluations of which something came after number ``after``."""
+    """Return number and id of the first ``most`` ended evaluations with news after number ``after``."""
     return connection.execute(
         """SELECT change, attempt_id FROM evaluations JOIN attempts USING (attempt_id)
            WHERE change > ? AND ended_ns IS NOT NULL ORDER BY change LIMIT ?""",

@@ -1,7 +1,7 @@
-"""Feedback in a table of its own besides its spans, the rewards that were made of it, and how either is forgotten.
+"""Feedback in its own table next to its spans, the rewards made from it, and how to forget either.
 
-A row is written in the transaction that stores its span. Which attempt it is about is looked up when it is read, until
-that is known: feedback may come before the spans of what it is about.
+A row is written in the transaction that stores its span. Its attempt is looked up at reading time until it is known:
+feedback may arrive before the spans of its subject.
 """
 
 import hashlib
@@ -20,24 +20,24 @@ from lightning_trainer.store.retention.sweep import delete_rows
 from lightning_trainer.types import Span
 
 READ = 20_000
-"""The newest so many are looked at together."""
+"""Number of newest pieces that are evaluated together."""
 _NAMES = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A reward that was made of feedback, and the span that says so."""
+    """A reward made from feedback, and its span."""
 
     target: str
     trace_id: str
     span_id: str
     value: float
     number: int
-    """How many of the target were made before it."""
+    """How many rewards were made for the target before it."""
 
 
 def note(connection: Connection, new: Iterable[Span], now_ns: int | None = None) -> None:
-    """Keep the feedback among newly stored spans."""
+    """Store the feedback among newly stored spans."""
     entries = [entry for span in new if is_feedback(span.attributes) or span.events for entry in entries_of(span)]
     if entries:
         received_ns = time.time_ns() if now_ns is None else now_ns
@@ -62,7 +62,7 @@ def _row(connection: Connection, entry: Entry, received_ns: int) -> tuple:
 
 
 def without_forgotten(connection: Connection, spans: Sequence[Span]) -> Sequence[Span]:
-    """Return the spans without feedback that was forgotten: delivering it again does not bring it back."""
+    """Return the spans without forgotten feedback: redelivery does not bring it back."""
     sources = {source for span in spans if isinstance(source := span.attributes.get(semconv.FEEDBACK_SOURCE), str)}
     if not sources:
         return spans
@@ -75,7 +75,7 @@ def without_forgotten(connection: Connection, spans: Sequence[Span]) -> Sequence
 
 
 def match(connection: Connection) -> int:
-    """Look up the attempts of feedback whose attempt was not known yet; return how many were found."""
+    """Look up the attempts of feedback whose attempt was unknown; return how many were found."""
     rows = connection.execute(
         """SELECT seq, rollout_id, response_id, about_trace FROM feedback WHERE attempt_id IS NULL
            ORDER BY seq DESC LIMIT ?""",
@@ -97,7 +97,7 @@ def _attempt(
     response_id: str | None,
     trace_id: str | None,
 ) -> str | None:
-    """Return the attempt that the ids lead to; of a rollout its last; None where it is not known or not one alone."""
+    """Return the attempt that the ids identify; for a rollout its last one; None if it is unknown or ambiguous."""
     if attempt_id is not None:
         row = connection.execute(
             "SELECT attempt_id FROM attempts WHERE attempt_id = ?1 AND (?2 IS NULL OR rollout_id = ?2)",
@@ -130,7 +130,7 @@ def is_known(connection: Connection, trace_id: str) -> bool:
 
 
 def response_of(connection: Connection, trace_id: str, span_id: str) -> str | None:
-    """Return the id of the response that a span recorded; None where it recorded none, or is not here."""
+    """Return the id of the response that a span recorded; None if there is none, or the span is not stored."""
     row = connection.execute(
         "SELECT response_id FROM spans WHERE trace_id = ? AND span_id = ?", (trace_id, span_id)
     ).fetchone()
@@ -160,7 +160,7 @@ def count_of(connection: Connection, attempt_id: str) -> int:
 
 
 def said_lately(connection: Connection, source: str, since_ns: int) -> tuple[int, int]:
-    """Return how much has come since then: of one source, and of all."""
+    """Return how much feedback has arrived since then: from one source, and from all."""
     row = connection.execute(
         "SELECT count(CASE WHEN source = ? THEN 1 END), count(*) FROM feedback WHERE received_ns >= ?",
         (source, since_ns),
@@ -169,14 +169,14 @@ def said_lately(connection: Connection, source: str, since_ns: int) -> tuple[int
 
 
 def newest(connection: Connection) -> tuple[int, int]:
-    """Return two numbers that are others when something new came, or a source was forgotten."""
+    """Return two numbers that change when feedback arrives, or a source is forgotten."""
     return connection.execute(
         "SELECT (SELECT coalesce(max(seq), 0) FROM feedback), (SELECT coalesce(max(until_ns), 0) FROM forgotten)"
     ).fetchone()
 
 
 def select_verified(connection: Connection, attempt_ids: Collection[str], names: Sequence[str]) -> dict[str, float]:
-    """Return by attempt id the mean of the rewards of these names, from 0 to 1; absent where it has none of them."""
+    """Return by attempt id the mean of the rewards of these names, from 0 to 1; absent if there are none."""
     if not names or not attempt_ids:
         return {}
     rows = connection.execute(
@@ -193,7 +193,7 @@ def select_verified(connection: Connection, attempt_ids: Collection[str], names:
         for event in span.events:
             told = event.attributes
             score, name = told.get(semconv.EVALUATION_SCORE), told.get(semconv.EVALUATION_NAME)
-            # Of the attempt as a whole: what scores one agent or one call says nothing of the answer.
+            # For the attempt as a whole: a score of one agent or one call does not rate the answer.
             part = semconv.EVALUATION_AGENT in told or semconv.RESPONSE_ID in told or is_feedback(told)
             if part or name not in names or not isinstance(score, int | float):
                 continue
@@ -206,11 +206,11 @@ def select_verified(connection: Connection, attempt_ids: Collection[str], names:
     return {attempt_id: sum(values) / len(values) for attempt_id, values in by_attempt.items()}
 
 
-# -- rewards made of it ----------------------------------------------------------------------------------------------
+# -- rewards made from it --------------------------------------------------------------------------------------------
 
 
 def select_settled(connection: Connection, targets: Collection[str]) -> dict[str, Settled]:
-    """Return by target the newest reward that was made of feedback."""
+    """Return by target the newest reward made from feedback."""
     rows = connection.execute(
         """SELECT target, trace_id, span_id, value, number FROM settled
            WHERE target IN (SELECT value FROM json_each(?))
@@ -221,7 +221,7 @@ def select_settled(connection: Connection, targets: Collection[str]) -> dict[str
 
 
 def put_settled(connection: Connection, made: Iterable[tuple[Outcome, Settled]]) -> None:
-    """Record which spans are rewards made of feedback; again changes nothing."""
+    """Record which spans are rewards made from feedback; idempotent."""
     connection.executemany(
         "INSERT INTO settled VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
         [(s.target, s.number, outcome.attempt_id, s.trace_id, s.span_id, s.value) for outcome, s in made],
@@ -229,7 +229,7 @@ def put_settled(connection: Connection, made: Iterable[tuple[Outcome, Settled]])
 
 
 def retract(connection: Connection, targets: Collection[str]) -> int:
-    """Delete the rewards that were made of feedback for these targets; return how many spans were deleted."""
+    """Delete the rewards made from feedback for these targets; return how many spans were deleted."""
     listed = (json.dumps(sorted(targets)),)
     of_targets = "target IN (SELECT value FROM json_each(?))"
     keys = connection.execute(f"SELECT trace_id, span_id FROM settled WHERE {of_targets}", listed).fetchall()
@@ -248,7 +248,7 @@ def delete_spans(connection: Connection, keys: Iterable[tuple[str, str]]) -> int
 
 
 def expire(connection: Connection, before_ns: int) -> int:
-    """Delete feedback that came before then, with its spans; the rewards made of it stay."""
+    """Delete feedback that arrived before then, with its spans; the rewards made from it stay."""
     rows = connection.execute(
         "SELECT trace_id, span_id FROM feedback WHERE received_ns < ? LIMIT ?", (before_ns, _NAMES)
     ).fetchall()
@@ -258,12 +258,12 @@ def expire(connection: Connection, before_ns: int) -> int:
 
 
 def _hashed(source: str) -> str:
-    """What is remembered of a source that was forgotten."""
+    """Return what is remembered about a forgotten source."""
     return hashlib.blake2b(source.encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 
 def mark_forgotten(connection: Connection, source: str, until_ns: int) -> None:
-    """Refuse from now on what the source had said until then."""
+    """From now on refuse what the source sent until then."""
     connection.execute(
         "INSERT INTO forgotten VALUES (?, ?) ON CONFLICT(source) DO UPDATE SET until_ns = excluded.until_ns",
         (_hashed(source), until_ns),

@@ -1,7 +1,8 @@
-"""Which policies answered calls of which attempts, as the gateway's records say, or those of engines that they trust.
+"""Which policies answered calls of which attempts, according to records of the gateway or of trusted engines.
 
-It matters where there are several policies, or one that trains what was recorded before it: a step takes the groups
-that its policy took part in. And when each policy was first started: attempts that had begun by then are earlier ones.
+It matters if there are several policies, or one that also trains earlier recordings: a step takes the groups that its
+policy took part in. The table also has the first start of each policy: attempts that had begun by then are earlier
+ones.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,7 +16,7 @@ from lightning_trainer.types import Span
 
 
 def note(connection: Connection, spans: Iterable[Span]) -> list[tuple[str, str]]:
-    """Note what newly stored spans say; again is the same as once. Return the policies with attempts that are new."""
+    """Record the participations in newly stored spans; idempotent. Return the policies with attempts that are new."""
     seen = {
         (policy, attempt_id)
         for span in spans
@@ -27,7 +28,7 @@ def note(connection: Connection, spans: Iterable[Span]) -> list[tuple[str, str]]
 
 
 def put(connection: Connection, seen: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Note policies with the ids of attempts that they answered a call of; return those that were not known."""
+    """Record policies with the ids of attempts in which they answered a call; return those that were new."""
     insert = "INSERT INTO participations(policy, attempt_id) VALUES (?, ?) ON CONFLICT DO NOTHING"
     return [one for one in sorted(seen) if connection.execute(insert, one).rowcount]
 
@@ -35,8 +36,8 @@ def put(connection: Connection, seen: Iterable[tuple[str, str]]) -> list[tuple[s
 def find(
     connection: Connection, takes_part: Callable[[Span], bool], *, after: int = 0, most: int = 20_000
 ) -> tuple[set[str], int]:
-    """Return the attempts that one of the first ``most`` calls stored behind row ``after`` makes a policy take part in,
-    and the last row that was looked at."""
+    """Return the attempts in which one of the first ``most`` calls stored after row ``after`` was a policy's, and the
+    last row examined."""
     (last,) = connection.execute("SELECT coalesce(max(seq), 0) FROM spans").fetchone()
     last = min(last, after + most)
     rows = connection.execute(
@@ -52,7 +53,7 @@ def find(
 
 
 def begin(connection: Connection, policy: str) -> int | None:
-    """Note that a policy is started; the first time return how many rollouts were recorded before, later None."""
+    """Record that a policy is started; the first time return how many rollouts were recorded before, later None."""
     new = connection.execute(
         """INSERT INTO policies(policy, last_seq) SELECT ?, coalesce(max(seq), 0) FROM spans WHERE true
            ON CONFLICT DO NOTHING""",
@@ -62,9 +63,9 @@ def begin(connection: Connection, policy: str) -> int | None:
 
 
 def last_earlier(connection: Connection, policy: str | None) -> int | None:
-    """Return the last span that was there when a policy was first started; None where it never was.
+    """Return the last span stored before a policy was first started; None if it never was.
 
-    In a store of an early schema, opened for reading only, nothing is known to be earlier.
+    In a store of an early schema, opened read-only, no attempt counts as earlier.
     """
     if not has_table(connection, "policies"):
         return 0
@@ -73,7 +74,7 @@ def last_earlier(connection: Connection, policy: str | None) -> int | None:
 
 
 def is_earlier(connection: Connection, policy: str, attempt_id: str) -> bool:
-    """Whether an attempt was recorded before a policy was first started; of one that never was, every attempt is."""
+    """Whether an attempt was recorded before a policy was first started; True if the policy never was."""
     last = last_earlier(connection, policy)
     found = connection.execute(
         "SELECT 1 FROM spans WHERE attempt_id = ?1 AND (?2 IS NULL OR seq <= ?2) LIMIT 1", (attempt_id, last)

@@ -1,4 +1,4 @@
-"""Which policies someone has paused, and why."""
+"""Which policies are paused, and why."""
 
 import time
 
@@ -6,7 +6,7 @@ from lightning_trainer.store.connection import Connection
 
 
 def put(connection: Connection, policy: str, reason: str) -> None:
-    """Pause a policy; of one that is paused already the reason is replaced."""
+    """Pause a policy; if it is already paused, the reason is replaced."""
     connection.execute(
         """INSERT INTO pauses VALUES (?, ?, ?)
            ON CONFLICT(policy) DO UPDATE SET reason = excluded.reason, at_ns = excluded.at_ns""",
@@ -15,11 +15,11 @@ def put(connection: Connection, policy: str, reason: str) -> None:
 
 
 def remove(connection: Connection, policy: str) -> bool:
-    """Let a policy go on; return whether it was paused."""
+    """Resume a policy; return whether it was paused."""
     return connection.execute("DELETE FROM pauses WHERE policy = ?", (policy,)).rowcount > 0
 
 
 def reason_of(connection: Connection, policy: str) -> str | None:
-    """Return why a policy is paused; None where it is not."""
+    """Return why a policy is paused; None if it is not."""
     row = connection.execute("SELECT reason FROM pauses WHERE policy = ?", (policy,)).fetchone()
     return None if row is None else row[0]

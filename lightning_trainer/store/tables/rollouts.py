@@ -1,6 +1,6 @@
-"""Rollouts by name, and what became of them: for a person who asks about one.
+"""Rollouts by name, and their outcomes, for users' queries.
 
-A person may know a rollout by its own id, by that of an attempt, by its task, or by the beginning of one of these.
+A user may know a rollout by its own id, by that of an attempt, by its task, or by a prefix of one of these.
 """
 
 import difflib
@@ -15,7 +15,7 @@ from lightning_trainer.store.connection import Connection, stream
 from lightning_trainer.types import Span
 
 _COMPARED = 2000
-"""Names that a misspelled one is compared with: the newest rollouts'."""
+"""Number of newest rollouts whose names are compared with a misspelled one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class RolloutRow:
     attempts: int
     started_ns: int
     step: int | None
-    """The last step that consumed one of its attempts; None while none has."""
+    """The last step that consumed one of its attempts; None if there is none yet."""
 
 
 def select_recent(connection: Connection, limit: int) -> list[RolloutRow]:
@@ -65,11 +65,11 @@ def has_part(connection: Connection, rollout_id: str, policy: str) -> bool:
 
 
 def select_named(connection: Connection, name: str) -> list[str]:
-    """Return the ids of the rollouts that are meant, oldest first: those that the first of these finds.
+    """Return the ids of the matching rollouts, oldest first, by the first rule that matches any:
 
-    1. the very id of a rollout, of an attempt, or of a task;
-    2. a shell pattern of one of them, where the name has ``*``, ``?`` or ``[`` in it, else their beginning;
-    3. a rollout of which there are spans and no attempt.
+    1. the exact id of a rollout, of an attempt, or of a task;
+    2. a shell pattern of one of them, if the name contains ``*``, ``?``, or ``[``, else a prefix;
+    3. a rollout that has spans but no attempt.
     """
     found = _matching(connection, "{} = ?", (name,)) or _alike(connection, name)
     if found:
@@ -79,10 +79,11 @@ def select_named(connection: Connection, name: str) -> list[str]:
 
 
 def _alike(connection: Connection, name: str) -> list[str]:
-    """Names that begin alike are a range, which the index knows; a pattern looks at those that begin as it does."""
+    """Return SQL for names with a prefix, which is a range of the index; a pattern is matched within its literal
+    prefix."""
     beginning = re.split(r"[*?[]", name, maxsplit=1)[0]
     fits = partial(fnmatchcase, pat=name) if beginning != name else None
-    # U+10FFFF is behind everything that a name goes on with.
+    # U+10FFFF sorts after every possible continuation of a name.
     return _matching(connection, "{0} >= ? AND {0} < ?", (beginning, beginning + "\U0010ffff"), fits)
 
 
@@ -106,14 +107,14 @@ def _matching(
 
 
 def nearest_names(connection: Connection, name: str, count: int = 3) -> list[str]:
-    """Return the ids and tasks of rollouts that look most like a name; the newest rollouts where none does."""
+    """Return the ids and tasks of rollouts most similar to a name; the newest rollouts if none is."""
     newest = select_recent(connection, _COMPARED)
     names = list(dict.fromkeys(name for row in newest for name in (row.rollout_id, row.task_id)))
     return difflib.get_close_matches(name, names, count) or [row.rollout_id for row in newest[:count]]
 
 
 def select_assignment(connection: Connection, attempt_id: str, policy: str) -> tuple[str, int] | None:
-    """Return the policy and the step that consumed an attempt, or None while none has; of several, ``policy``'s."""
+    """Return the policy and the step that consumed an attempt, or None; of several, ``policy``'s."""
     return connection.execute(
         "SELECT policy, step FROM assignments WHERE attempt_id = ? ORDER BY policy != ?, step LIMIT 1",
         (attempt_id, policy),
@@ -121,13 +122,13 @@ def select_assignment(connection: Connection, attempt_id: str, policy: str) -> t
 
 
 def select_expired(connection: Connection, attempt_id: str) -> int | None:
-    """Return when retention deleted the spans of an attempt; None where it did not."""
+    """Return when retention deleted the spans of an attempt; None if it did not."""
     row = connection.execute("SELECT at_ns FROM expired WHERE attempt_id = ?", (attempt_id,)).fetchone()
     return None if row is None else row[0]
 
 
 def select_lacking(connection: Connection, attempt_id: str) -> int:
-    """Return how many spans of an attempt had started and have not come."""
+    """Return how many spans of an attempt had started and have not arrived."""
     (lacking,) = connection.execute(
         "SELECT coalesce(sum(started - arrived), 0) FROM arrivals WHERE attempt_id = ? AND arrived < started",
         (attempt_id,),
@@ -148,7 +149,7 @@ def select_spans_without_attempt(connection: Connection, rollout_id: str) -> lis
 
 
 def without_parent(connection: Connection, spans: Sequence[Span]) -> tuple[Span, ...]:
-    """Return the spans whose parent is in the store nowhere."""
+    """Return the spans whose parent is not in the store."""
     here = {(span.trace_id, span.span_id) for span in spans}
     return tuple(
         span

@@ -1,4 +1,4 @@
-"""What attempts were given under one name, read from the newest spans: what judges are compared by."""
+"""Attempts' scores under one name, read from the newest spans: the data for comparing judges."""
 
 import json
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from lightning_trainer.samples.feedback.entries import is_feedback
 from lightning_trainer.store.connection import Connection
 
 LOOKED_AT = 200_000
-"""The newest so many spans."""
+"""Number of newest spans that are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +23,13 @@ class Score:
     value: float
     time_ns: int
     place: int | None
-    """Of a judge's: which of the attempts that were judged together it was."""
+    """For a judge: the position among the attempts judged together."""
     question: str
-    """Of a judge's: equal for verdicts on the same question."""
+    """For a judge: equal for verdicts on the same question."""
 
 
 def select(connection: Connection, names: Sequence[str]) -> list[Score]:
-    """Return the scores of these names, oldest first: of attempts, none of single agents or calls."""
+    """Return the scores of these names, oldest first; only of whole attempts, not of single agents or calls."""
     (last,) = connection.execute("SELECT coalesce(max(seq), 0) FROM spans").fetchone()
     rows = connection.execute(
         """SELECT coalesce(spans.attempt_id, (SELECT attempts.attempt_id FROM attempts

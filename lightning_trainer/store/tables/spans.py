@@ -1,6 +1,6 @@
-"""Spans in their table: the OTLP bytes, with the columns that queries need next to them.
+"""The span table: the OTLP bytes, with the columns that queries need next to them.
 
-Invariant: (trace id, span id) is the key and the first delivery wins; a second one changes nothing.
+Invariant: (trace id, span id) is the key and the first delivery wins; redelivery changes nothing.
 """
 
 import json
@@ -20,9 +20,9 @@ _MARK_EVERY_NS = 60 * 10**9
 
 
 def insert(connection: Connection, spans: Sequence[Span]) -> list[Span]:
-    """Write spans, and what they say of their attempts; return those that were new.
+    """Write spans, and what they say about their attempts; return those that were new.
 
-    Spans of an attempt that retention has deleted are not new: they were stored, and what they were is over.
+    Spans of an attempt that retention has deleted do not count as new: they were stored before.
 
     Raises:
         MalformedTelemetryError: a span cannot be written as OTLP.
@@ -40,7 +40,7 @@ def insert(connection: Connection, spans: Sequence[Span]) -> list[Span]:
 
 
 def note(connection: Connection, new: Sequence[Span]) -> None:
-    """Record what newly stored spans say of attempts, their completeness, policies and evaluations."""
+    """Record what newly stored spans say about attempts, their completeness, policies, and evaluations."""
     totals.add(connection, {"spans": len(new), "calls": sum(span.scope == semconv.GATEWAY_SCOPE for span in new)})
     roots = attempts.upsert(connection, new)
     arrivals.count(connection, new)
@@ -63,7 +63,7 @@ def _without_expired(connection: Connection, spans: Sequence[Span]) -> Sequence[
 
 
 def _mark_time(connection: Connection, now_ns: int) -> None:
-    """Note, once a minute, up to which span everything has come: age is by our clock, whatever the clients' say."""
+    """Record, once a minute, the last span that has arrived: age is by our clock, whatever the clients' clocks say."""
     mark = connection.execute("SELECT at_ns FROM received ORDER BY seq DESC LIMIT 1").fetchone()
     if mark is None or now_ns - mark[0] >= _MARK_EVERY_NS or now_ns < mark[0]:
         connection.execute(
@@ -73,7 +73,7 @@ def _mark_time(connection: Connection, now_ns: int) -> None:
 
 
 def _resource_ids(connection: Connection, spans: Sequence[Span]) -> dict[int, int]:
-    """Return by ``id`` of a mapping the row that holds it: spans of one delivery share their resource object."""
+    """Return the row of each distinct mapping by its ``id``: spans of one delivery share their resource object."""
     resources = {id(span.resource): span.resource for span in spans}
     return {key: _resource_id(connection, encode_resource(resource)) for key, resource in resources.items()}
 
@@ -90,7 +90,7 @@ SELECT_RESOURCE = "SELECT id FROM resources WHERE body = ?"
 
 
 def _stored_after(connection: Connection, last: int, spans: Sequence[Span]) -> list[Span]:
-    """Return the spans that were written behind row ``last``; of two with one key, the first was."""
+    """Return the spans that were written after row ``last``; of two with one key, the first was."""
     stored = set(connection.execute("SELECT trace_id, span_id FROM spans WHERE seq > ?", (last,)))
     first: dict[tuple[str, str], Span] = {}
     for span in spans:
@@ -122,12 +122,12 @@ def _columns(span: Span, resource_id: int) -> tuple:
 
 
 def last(connection: Connection) -> int:
-    """Return the number of the newest span; 0 where there is none. Numbers only grow."""
+    """Return the number of the newest span; 0 if there is none. Numbers only increase."""
     return connection.execute("SELECT coalesce(max(seq), 0) FROM spans").fetchone()[0]
 
 
 def has_response(connection: Connection, response_id: str, attempt_id: str | None = None) -> bool:
-    """Whether a span names the response; with ``attempt_id`` one of that attempt."""
+    """Whether a span names the response; with ``attempt_id``, one of that attempt."""
     found = connection.execute(
         "SELECT 1 FROM spans WHERE response_id = ?1 AND (?2 IS NULL OR attempt_id = ?2) LIMIT 1",
         (response_id, attempt_id),
@@ -136,7 +136,7 @@ def has_response(connection: Connection, response_id: str, attempt_id: str | Non
 
 
 def attempts_of_response(connection: Connection, response_id: str, most: int = 3) -> list[str]:
-    """Return the first attempts whose calls have the response id, not more than so many."""
+    """Return the first ``most`` attempts whose calls have the response id."""
     rows = connection.execute(
         """SELECT DISTINCT attempt_id FROM spans WHERE response_id = ? AND attempt_id IS NOT NULL
            AND name NOT LIKE 'evaluate %' ORDER BY attempt_id LIMIT ?""",
@@ -146,6 +146,7 @@ def attempts_of_response(connection: Connection, response_id: str, most: int = 3
 
 
 def has_rollout(connection: Connection, rollout_id: str) -> bool:
+    """Whether a span names the rollout."""
     return connection.execute("SELECT 1 FROM spans WHERE rollout_id = ? LIMIT 1", (rollout_id,)).fetchone() is not None
 
 
@@ -160,11 +161,11 @@ def select_of_trace(connection: Connection, trace_id: str) -> list[Span]:
 
 
 def select_of_attempts(connection: Connection, attempt_ids: Sequence[str]) -> list[Span]:
-    """Return everything that belongs to the attempts, oldest first.
+    """Return all spans of the attempts, oldest first.
 
-    That is: spans that carry one of the ids; the spans of their traces that carry no attempt's id; spans that name
-    only the attempts' rollout (a late evaluation); and spans without an attempt that share a response id with these
-    (a gateway record whose caller sent no trace context).
+    These are: spans that carry one of the ids; the spans of their traces without an attempt id; spans that name only
+    the attempts' rollout (a late evaluation); and spans without an attempt that share a response id with these (a
+    gateway record whose caller sent no trace context).
     """
     rows = connection.execute(_OF_ATTEMPTS, (json.dumps(list(attempt_ids)),)).fetchall()
     resources: dict[int, dict[str, AttributeValue]] = {}

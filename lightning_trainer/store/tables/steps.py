@@ -1,4 +1,4 @@
-"""Optimizer steps: which attempts each consumed, its batch, its ledger, its report.
+"""Optimizer steps: the attempts that each consumed, its batch, its ledger, its report.
 
 Invariant: an attempt belongs to at most one step of a policy, and a step is written once, together with its batch and
 its ledger, before it is trained. So a crash repeats a step exactly, and nothing is trained twice.
@@ -33,7 +33,7 @@ _ALLOWED = {
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Everything that is recorded of a step before it is trained."""
+    """Everything recorded about a step before it is trained."""
 
     policy: str
     step: int
@@ -43,7 +43,7 @@ class Assignment:
     ledger: tuple[LedgerRow, ...]
     metrics: Mapping[str, float]
     media: tuple[str, ...] = ()
-    """Hashes that the batch refers to."""
+    """Hashes of media that the batch refers to."""
 
 
 def assign(connection: Connection, assignment: Assignment) -> None:
@@ -90,7 +90,7 @@ def finish(connection: Connection, policy: str, report: StepReport, state: StepS
     """Record how a step ended.
 
     Raises:
-        StoreError: there is no such step, or its state does not lead there.
+        StoreError: there is no such step, or its state does not allow the change.
     """
     found = connection.execute(
         "SELECT state FROM steps WHERE policy = ? AND step = ?", (policy, report.step)
@@ -108,13 +108,13 @@ def finish(connection: Connection, policy: str, report: StepReport, state: StepS
 
 
 def select_states(connection: Connection, policy: str) -> dict[int, StepState]:
-    """Return the state of every step of a policy, first to last; nothing else is read of them."""
+    """Return the state of every step of a policy in ascending order; nothing else is read."""
     rows = connection.execute("SELECT step, state FROM steps WHERE policy = ? ORDER BY step", (policy,))
     return {step: StepState(state) for step, state in rows}
 
 
 def select_measure(connection: Connection, policy: str, name: str, *, before: int, newest: int) -> list[float]:
-    """Return what was measured under a name in the steps before one, first to last; of the newest so many alone."""
+    """Return the values of one measurement in the newest steps before one, in ascending order of steps."""
     rows = connection.execute(
         "SELECT metrics FROM steps WHERE policy = ? AND step < ? ORDER BY step DESC LIMIT ?", (policy, before, newest)
     ).fetchall()
@@ -123,13 +123,13 @@ def select_measure(connection: Connection, policy: str, name: str, *, before: in
 
 
 def last_step(connection: Connection, policy: str) -> int:
-    """Return the newest step that is recorded; 0 where there is none."""
+    """Return the newest recorded step; 0 if there is none."""
     (last,) = connection.execute("SELECT coalesce(max(step), 0) FROM steps WHERE policy = ?", (policy,)).fetchone()
     return last
 
 
 def trained_beside(connection: Connection, policy: str, step: int) -> tuple[int, int | None]:
-    """Return the last step before ``step`` that changes the weights (0: none does) and the first one after it."""
+    """Return the last step before ``step`` that changes the weights (0: there is none) and the first one after it."""
     (before,) = connection.execute(
         "SELECT coalesce(max(step), 0) FROM steps WHERE policy = ? AND step < ? AND state != 'skipped'", (policy, step)
     ).fetchone()
@@ -149,7 +149,7 @@ def trained_between(connection: Connection, policy: str, first: int, last: int) 
 
 
 def select_without_batch(connection: Connection, policy: str, steps: Collection[int]) -> list[int]:
-    """Return those of some steps that changed the weights and whose batches are not kept any more, ascending."""
+    """Return those of some steps that changed the weights and whose batches are no longer stored, ascending."""
     rows = connection.execute(
         """SELECT step FROM steps WHERE policy = ? AND step IN (SELECT CAST(value AS BIGINT) FROM json_each(?))
            AND batch IS NULL AND state != 'skipped' ORDER BY step""",
@@ -159,7 +159,7 @@ def select_without_batch(connection: Connection, policy: str, steps: Collection[
 
 
 def select_metrics(connection: Connection, policy: str, steps: Iterable[int]) -> dict[int, dict[str, float]]:
-    """Return by step what was measured of its attempts when it was assigned, of some steps, first to last."""
+    """Return by step the measurements of its attempts when it was assigned, for some steps in ascending order."""
     rows = connection.execute(
         """SELECT step, metrics FROM steps WHERE policy = ? AND step IN (SELECT CAST(value AS BIGINT) FROM json_each(?))
            ORDER BY step""",
@@ -179,15 +179,15 @@ def select_steps(
     oldest: int | None = None,
     advantages: bool = False,
 ) -> list[StepRecord]:
-    """Return the policy's steps, first to last.
+    """Return the policy's steps in ascending order.
 
     Args:
-        only: this one alone.
+        only: only this step.
         before: only those before this one.
         after: only those after this one.
-        newest: of these only so many, the last ones.
-        oldest: of these only so many, the first ones.
-        advantages: decode them too; most of a report is advantages, and without them it has none.
+        newest: of these, only this many of the newest.
+        oldest: of these, only this many of the oldest.
+        advantages: decode them too; they are most of a report, which otherwise has none.
     """
     first = only if only is not None else 0 if after is None else after + 1
     last = only if only is not None else 2**62 if before is None else before - 1
@@ -220,7 +220,7 @@ def _attempt_ids(connection: Connection, policy: str, step: int) -> tuple[str, .
 def select_batches(
     connection: Connection, policy: str, *, after: int = -1, only: int | None = None
 ) -> list[TrainingBatch]:
-    """Return the batches of steps beyond ``after`` (or of one step), in order; steps without one are left out."""
+    """Return the batches of steps after ``after`` (or of one step), in order; steps without one are left out."""
     first, last = (after + 1, 2**62) if only is None else (only, only)
     rows = connection.execute(
         """SELECT batch FROM steps WHERE policy = ? AND step BETWEEN ? AND ?
@@ -233,8 +233,8 @@ def select_batches(
 def select_ledger(
     connection: Connection, policy: str, step: int | None, *, since: int = 0, before: int | None = None
 ) -> list[LedgerRow]:
-    """Return the ledger rows of one step, or of the policy's steps from ``since`` to the one before ``before``, as they
-    were recorded."""
+    """Return the ledger rows of one step, or of the policy's steps from ``since`` up to, but not including, ``before``,
+    as recorded."""
     first, last = (since, 2**62 if before is None else before - 1) if step is None else (step, step)
     rows = connection.execute(
         """SELECT agent, policy, policy_version, outcome, reason, tokens, calls FROM ledger
@@ -263,11 +263,12 @@ def select_consumed(
     response_ids: Collection[str] = (),
     policy: str | None = None,
 ) -> dict[str, int]:
-    """Return the step by attempt id, of attempts that are named, of a rollout's last one, or by a response of theirs.
+    """Return the consuming step by attempt id, for attempts given by id, as a rollout's last one, or by one of their
+    responses.
 
-    With ``policy`` only its steps count.
+    With ``policy``, only its steps count.
 
-    A rollout's reward is that of its last attempt, so an earlier one that was consumed is none of its business.
+    A rollout's reward belongs to its last attempt, so an earlier one that was consumed does not count.
     """
     names = (json.dumps(sorted(names)) for names in (attempt_ids, rollout_ids, response_ids))
     rows = connection.execute(_CONSUMED, (*names, policy))

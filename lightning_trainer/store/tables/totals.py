@@ -1,4 +1,4 @@
-"""What the store holds and what was deleted from it, in numbers that are kept: asking costs the same however many."""
+"""Totals of what the store holds and what was deleted, maintained incrementally: a query takes constant time."""
 
 import json
 from collections import Counter
@@ -10,22 +10,25 @@ from lightning_trainer.store.records import StepState
 from lightning_trainer.types import AttemptState
 
 DELETED = "deleted/"
-"""Begins the names of what retention has deleted since the store was made."""
+"""Name prefix of what retention has deleted since the store was created."""
 
 
 class StoreCounts(TypedDict):
+    """How much the store holds."""
+
     spans: int
     calls: int
-    """Records of the gateway: one for each call that it answered."""
+    """Gateway records: one for each call that it answered."""
     rollouts: int
     attempts: dict[str, int]
-    """By state; every state is present. Attempts whose spans were deleted count for as long as they are known."""
+    """By state; every state is present. Attempts whose spans were deleted count as long as their names are remembered.
+    """
     steps: dict[str, int]
     """By state; every state is present."""
 
 
 def add(connection: Connection, changes: Mapping[str, int]) -> None:
-    """Add to numbers, each by its name."""
+    """Increment totals by name."""
     connection.executemany(
         "INSERT INTO totals VALUES (?, ?) ON CONFLICT(name) DO UPDATE SET value = totals.value + excluded.value",
         [(name, change) for name, change in changes.items() if change],
@@ -33,10 +36,12 @@ def add(connection: Connection, changes: Mapping[str, int]) -> None:
 
 
 def select(connection: Connection) -> dict[str, int]:
+    """Return all totals by name."""
     return dict(connection.execute("SELECT name, value FROM totals").fetchall())
 
 
 def count(connection: Connection) -> StoreCounts:
+    """Return how much the store holds."""
     held = select(connection)
     return StoreCounts(
         spans=held.get("spans", 0),
@@ -48,7 +53,7 @@ def count(connection: Connection) -> StoreCounts:
 
 
 def states_of(connection: Connection, attempt_ids: Collection[str]) -> Counter[str]:
-    """Return how many of some attempts there are in each state, by the total's name."""
+    """Return how many of some attempts are in each state, by the total's name."""
     rows = connection.execute(
         "SELECT state, count(*) FROM attempts WHERE attempt_id IN (SELECT value FROM json_each(?)) GROUP BY state",
         (json.dumps(sorted(attempt_ids)),),

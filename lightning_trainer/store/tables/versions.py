@@ -1,4 +1,4 @@
-"""Policy versions and the states they may pass through; at most one version of a policy is live. And rollbacks."""
+"""Policy versions and their state transitions, at most one live version per policy; and rollbacks."""
 
 from dataclasses import astuple, fields, replace
 
@@ -10,7 +10,7 @@ from lightning_trainer.types import PolicyVersion, VersionState
 ALLOWED: dict[VersionState, frozenset[VersionState]] = {
     VersionState.TRAINED: frozenset({VersionState.TRAINED, VersionState.LIVE, VersionState.REFUSED}),
     VersionState.LIVE: frozenset({VersionState.LIVE, VersionState.RETIRED, VersionState.REFUSED}),
-    # After a restart the newest version is offered to the engine once more: it may be live again, or fail its probe.
+    # After a restart the newest version is offered to the engine again: it may become live again, or fail its probe.
     VersionState.RETIRED: frozenset({VersionState.RETIRED, VersionState.LIVE, VersionState.REFUSED}),
     VersionState.REFUSED: frozenset({VersionState.REFUSED, VersionState.LIVE}),
 }
@@ -19,13 +19,13 @@ _COLUMNS = ", ".join(_FIELDS)
 
 
 def put(connection: Connection, version: PolicyVersion) -> None:
-    """Insert or update a version; one that becomes live retires the one that was, in the same transaction.
+    """Insert or update a version; one that becomes live retires the previous one, in the same transaction.
 
-    ``trained`` on a version that is further on already (it is published again after a restart) changes nothing: only
-    the outcome of that publication does. A version was created once: the first time stays.
+    ``trained`` for a version in a later state (it is published again after a restart) changes nothing: only the outcome
+    of that publication does. The creation time of the first insert is kept.
 
     Raises:
-        StoreError: its recorded state does not lead to the new one.
+        StoreError: its recorded state does not allow the change.
     """
     found = connection.execute(
         "SELECT state, created_ns FROM versions WHERE policy = ? AND version = ?", (version.policy, version.version)
@@ -57,7 +57,7 @@ def select(
     newest: int | None = None,
     oldest: int | None = None,
 ) -> list[PolicyVersion]:
-    """Return the policy's versions, first to last: all, those before one, and of these the last or first so many."""
+    """Return the policy's versions in ascending order: all, those before one, and of these the newest or oldest."""
     limit = newest if newest is not None else ALL if oldest is None else oldest
     order = "ASC" if newest is None else "DESC"
     rows = connection.execute(
@@ -68,6 +68,7 @@ def select(
 
 
 def select_one(connection: Connection, policy: str, version: int) -> PolicyVersion | None:
+    """Return one version; None if there is none of that number."""
     row = connection.execute(
         f"SELECT {_COLUMNS} FROM versions WHERE policy = ? AND version = ?", (policy, version)
     ).fetchone()
@@ -75,7 +76,7 @@ def select_one(connection: Connection, policy: str, version: int) -> PolicyVersi
 
 
 def select_served(connection: Connection, policy: str, newest: int) -> list[int]:
-    """Return the newest versions that are or were live, first to last."""
+    """Return the newest versions that are or were live, ascending."""
     rows = connection.execute(
         """SELECT version FROM versions WHERE policy = ? AND state IN ('live', 'retired')
            ORDER BY version DESC LIMIT ?""",
@@ -85,6 +86,7 @@ def select_served(connection: Connection, policy: str, newest: int) -> list[int]
 
 
 def select_live(connection: Connection, policy: str) -> PolicyVersion | None:
+    """Return the live version; None if there is none."""
     row = connection.execute(
         f"SELECT {_COLUMNS} FROM versions WHERE policy = ? AND state = 'live'", (policy,)
     ).fetchone()
@@ -92,7 +94,7 @@ def select_live(connection: Connection, policy: str) -> PolicyVersion | None:
 
 
 def put_rollback(connection: Connection, policy: str, version: int, at_ns: int) -> Rollback:
-    """Record that from the newest recorded step on the weights are those of ``version``."""
+    """Record that after the newest recorded step the weights are those of ``version``."""
     (after_step,) = connection.execute(
         "SELECT coalesce(max(step), 0) FROM steps WHERE policy = ?", (policy,)
     ).fetchone()
@@ -104,7 +106,7 @@ def put_rollback(connection: Connection, policy: str, version: int, at_ns: int) 
 
 
 def select_rollbacks(connection: Connection, policy: str) -> list[Rollback]:
-    """Return the policy's rollbacks in the order in which they were made."""
+    """Return the policy's rollbacks in chronological order."""
     rows = connection.execute(
         "SELECT after_step, version, at_ns FROM rollbacks WHERE policy = ? ORDER BY seq", (policy,)
     )

@@ -1,1 +1,1 @@
-"""Looking after a store: checking, backing up, restoring, repairing and compacting its file."""
+"""Upkeep of a store: checking, backing up, restoring, repairing, and compacting its file."""

@@ -1,6 +1,6 @@
-"""A copy of a store that can be gone back to: its database, and the checkpoint that its recorded steps go on from.
+"""Backups: a store's database, and the checkpoint that its recorded steps continue from.
 
-Taken from one snapshot, while a daemon writes or without one; what the daemon commits meanwhile is not in it.
+Taken from one snapshot, with or without a running daemon; what the daemon commits meanwhile is not included.
 """
 
 import json
@@ -46,14 +46,14 @@ def back_up(
 
     Args:
         checkpoints: the newest of each policy, by its name.
-        journal: what of it the backup has is deleted.
-        on_progress: told the share that is copied.
+        journal: what the backup contains is deleted from it.
+        on_progress: called with the share copied.
 
     Raises:
-        StoreError: the folder is there already, there is no room, or the store or its copy is damaged.
+        StoreError: the folder already exists, there is no room, or the store or its copy is damaged.
     """
     if folder.exists():
-        raise StoreError(f"{folder} is there already: name a folder that is not, for example with the date in its name")
+        raise StoreError(f"{folder} already exists: name a new folder, for example with the date in its name")
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     began_ns = time.time_ns()
@@ -83,7 +83,7 @@ def _copy_database(path: Path, folder: Path, on_progress: Callable[[float], None
     """Copy a store's database into a folder and check the copy.
 
     Returns:
-        How many spans it holds, and the bytes that are in use.
+        The number of its spans, and the bytes in use.
 
     Raises:
         StoreError: there is no room, or the copy is damaged.
@@ -94,7 +94,7 @@ def _copy_database(path: Path, folder: Path, on_progress: Callable[[float], None
         size = measure(source, path)
         enough_room(folder, size.total, "a backup")
         with closing(sqlite3.connect(copy)) as target:
-            # The snapshot is held open: what is written meanwhile does not make the copying begin anew.
+            # The snapshot is held open, so that writes meanwhile do not restart the copy.
             source.execute("SELECT count(*) FROM sqlite_master").fetchone()
             source.backup(
                 target,

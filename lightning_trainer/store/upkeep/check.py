@@ -1,4 +1,4 @@
-"""Whether a store is whole: SQLite's own check, the relations of its tables, and our checksums of what it holds."""
+"""Integrity check of a store: SQLite's own check, the relations of its tables, and our checksums of its contents."""
 
 import hashlib
 import sqlite3
@@ -16,19 +16,19 @@ _NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one part of the check found."""
+    """The findings of one part of the check."""
 
     what: str
     looked_at: int | None
-    """None where there is nothing to count."""
+    """How many were checked; None if there is nothing to count."""
     damaged: tuple[str, ...]
-    """In words, the first few."""
+    """The first few, in words."""
     number: int
-    """Of what is damaged."""
+    """How many are damaged."""
 
 
 def check(connection: sqlite3.Connection, *, quick: bool = False) -> Iterator[Finding]:
-    """Yield what each part finds, as it ends.
+    """Yield each part's findings as it ends.
 
     Args:
         quick: only SQLite's quick check and the relations, not every index and checksum.
@@ -44,7 +44,7 @@ def check(connection: sqlite3.Connection, *, quick: bool = False) -> Iterator[Fi
 
 
 def finding(what: str, looked_at: int | None, damaged: list[str]) -> Finding:
-    """Return what one part found, with the first few of what is damaged."""
+    """Return one part's findings, with the first few damaged items."""
     return Finding(what, looked_at, tuple(damaged[:_NAMED]), len(damaged))
 
 
@@ -77,7 +77,7 @@ def _spans(connection: sqlite3.Connection) -> Finding:
 
 
 def _media(connection: sqlite3.Connection) -> Finding:
-    if not has_table(connection, "media"):  # of an earlier schema
+    if not has_table(connection, "media"):  # an earlier schema
         return finding("media", 0, [])
     reading = Reading(connection, "media", "hash, body")
     wrong = [said for _, digest, body in reading.by_number("seq") if (said := damaged_media(digest, body)) is not None]
@@ -85,7 +85,7 @@ def _media(connection: sqlite3.Connection) -> Finding:
 
 
 def damaged_media(digest: str, body: bytes) -> str | None:
-    """Return what is wrong with bytes that are stored by their hash; None where nothing is."""
+    """Return what is wrong with bytes stored by their hash; None if nothing is."""
     if hashlib.sha256(body).hexdigest() == digest:
         return None
     return f"media {digest[:12]}: its bytes are not those that were stored"
@@ -101,7 +101,7 @@ def _steps(connection: sqlite3.Connection, column: str, what: str, decode: Calla
 
 
 def undecodable(body: bytes, decode: Callable[[bytes], object]) -> str | None:
-    """Return why bytes cannot be decoded; None where they can."""
+    """Return why bytes cannot be decoded; None if they can."""
     try:
         decode(body)
     except (zlib.error, ValueError, KeyError, TypeError, StoreError) as error:

@@ -1,4 +1,4 @@
-"""Making a store's file as small as what it holds, and able to give back free pages by itself from then on."""
+"""Compaction: shrinks a store's file to the size of its contents, and lets it return free pages from then on."""
 
 import sqlite3
 from contextlib import closing
@@ -20,10 +20,10 @@ class Compacted:
 
 
 def compact(state_dir: Path) -> Compacted:
-    """Write the database anew, in its place; it needs as much free disk as it holds, and no daemon at the same time.
+    """Rewrite the database in place; it needs as much free disk space as its contents, and no running daemon.
 
     Raises:
-        StoreError: a daemon has it, there is no room, or it is damaged; then it is as it was.
+        StoreError: a daemon has it, there is no room, or it is damaged; then it is unchanged.
     """
     store = state_dir / STORE
     if not store.is_file():

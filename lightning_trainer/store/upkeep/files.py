@@ -1,4 +1,4 @@
-"""The files of a store and of its backups: put in place whole or not at all, and readable by their owner alone."""
+"""The files of a store and of its backups: put in place atomically, and readable only by their owner."""
 
 import os
 import shutil
@@ -16,10 +16,10 @@ _BESIDE = ("", "-wal", "-shm")
 
 @contextmanager
 def held(store: Path) -> Iterator[None]:
-    """Hold a store that no daemon has open.
+    """Lock a store that no daemon has open.
 
     Raises:
-        StoreError: a daemon has it; or a file cannot be written, which is said in a sentence.
+        StoreError: a daemon has it; or a file cannot be written.
     """
     try:
         store.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -47,7 +47,7 @@ def set_aside(store: Path, why: str) -> Path:
 
 
 def put_in_place(partial: Path, final: Path) -> None:
-    """Give a file that is written its name, durably."""
+    """Rename a finished file to its final name, durably."""
     os.chmod(partial, 0o600)
     descriptor = os.open(partial, os.O_RDONLY)
     os.fsync(descriptor)
@@ -62,7 +62,7 @@ def put_in_place(partial: Path, final: Path) -> None:
 
 
 def enough_room(folder: Path, needed: int, what: str) -> None:
-    """Raises StoreError where a folder's disk has less room than that."""
+    """Check the free space of a folder's disk. Raises StoreError: there is less than needed."""
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise StoreError(

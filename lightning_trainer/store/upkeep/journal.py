@@ -1,9 +1,9 @@
-"""The journal: every accepted span once more, on another disk if you like, until the next backup has it.
+"""The journal: a second copy of every accepted span, possibly on another disk, until the next backup contains it.
 
-A client forgets a span when it was acknowledged, so between two backups the store alone has it. With a journal there
-are two such places: a restored backup, the journal's spans and what still waits in the clients' spools are everything.
-Invariant: a span is acknowledged only when it is synchronised in the journal as well. A record is a length, a checksum
-and the spans as OTLP; what a kill has cut off at the end was never acknowledged.
+A client deletes a span once it is acknowledged, so between two backups only the store has it. With a journal there are
+two copies: a restored backup, the journal's spans, and what still waits in the clients' spools are complete. Invariant:
+a span is acknowledged only when it is also synced in the journal. A record is a length, a checksum, and the spans as
+OTLP; a record cut off by a kill was never acknowledged.
 """
 
 import os
@@ -32,10 +32,10 @@ _SEGMENT_BYTES = 64 * 2**20
 
 
 class Journal:
-    """Files of a folder, one after the other; used from several threads."""
+    """Segments in a folder, written one after the other; thread-safe."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises StoreError: the folder cannot be written."""
+        """Open the folder. Raises StoreError: it cannot be written."""
         self.folder = folder
         self._lock = threading.Lock()
         self._descriptor: int | None = None
@@ -47,10 +47,10 @@ class Journal:
             raise StoreError(f"[store] journal = {str(folder)!r} cannot be written: {error.strerror}") from error
 
     def append(self, spans: Sequence[Span]) -> None:
-        """Write spans and return when they are on the disk.
+        """Write spans and return when they are synced to disk.
 
         Raises:
-            StoreError: they are not.
+            StoreError: that failed.
         """
         body = zlib.compress(_encode(spans), level=1)
         record = _RECORD.pack(len(body), zlib.crc32(body)) + body
@@ -83,9 +83,9 @@ class Journal:
 
 
 def delete_before(folder: Path, at_ns: int) -> int:
-    """Delete the segments that were written to the end before then; return how many."""
+    """Delete the segments that were finished before then; return how many."""
     segments = _segments(folder)
-    # A segment ends where the next one begins; the last one may still be written to.
+    # A segment ends where the next one begins; the last one may still be growing.
     over = [one for one, after in pairwise(segments) if int(after.stem) < at_ns]
     for segment in over:
         segment.unlink()

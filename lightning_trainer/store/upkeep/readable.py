@@ -1,4 +1,4 @@
-"""Rows of a table as far as they can be read: a damaged page costs the rows that lie on it, and not the ones behind."""
+"""Salvages the readable rows of a table: a damaged page costs the rows on it, and not the ones after it."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -10,17 +10,17 @@ _DAMAGED = -1
 
 @dataclass(slots=True)
 class Reading:
-    """One pass over a table; what could not be read is counted as it goes."""
+    """One pass over a table; unreadable rows are counted."""
 
     connection: sqlite3.Connection
     table: str
     columns: str
     damaged: list[str] = field(default_factory=list)
-    """Where, in words."""
+    """The damaged places, in words."""
     read: int = 0
 
     def by_number(self, key: str = "rowid") -> Iterator[tuple]:
-        """Yield the rows of a table that has row numbers, in their order; each with its number first."""
+        """Yield the rows of a table with row numbers, in order; each with its number first."""
         last = 0
         while True:
             try:
@@ -38,8 +38,8 @@ class Reading:
                 last = found - 1
 
     def by_key(self, key: str) -> Iterator[tuple]:
-        """Yield the rows of a table without row numbers: from its beginning up to what is damaged, and then from its
-        end back to it."""
+        """Yield the rows of a table without row numbers: from the beginning up to the damage, and from the end back to
+        it."""
         seen = 0
         for order in ("ASC", "DESC"):
             ordered = ", ".join(f"{column} {order}" for column in key.split(", "))
@@ -59,7 +59,7 @@ class Reading:
         )
 
     def _next_readable(self, key: str, last: int) -> int | None:
-        """Return the first row behind the damage: looked for in steps that grow, and then between the last two."""
+        """Return the first row after the damage: searched in growing steps, and then between the last two."""
         step = 1
         while (found := self._first_behind(key, last + step)) == _DAMAGED:
             step *= 2
@@ -75,7 +75,7 @@ class Reading:
         return found
 
     def _first_behind(self, key: str, last: int) -> int | None:
-        """Return the number of the first row behind one, None where there is none, and -1 where it cannot be read."""
+        """Return the number of the first row after one, None if there is none, and -1 if it cannot be read."""
         try:
             row = next(self._behind(key, last), None)
         except sqlite3.DatabaseError:

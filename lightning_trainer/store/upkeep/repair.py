@@ -1,4 +1,4 @@
-"""A damaged store, written anew with everything that can still be read; the damaged file is set aside, not deleted."""
+"""Repair: a damaged store is rewritten with everything readable; the damaged file is set aside, not deleted."""
 
 import sqlite3
 import zlib
@@ -47,22 +47,22 @@ _BY_KEY = {
 
 @dataclass(slots=True)
 class Repaired:
-    """What was kept and what was not."""
+    """What was kept and what was lost."""
 
     aside: Path
     rows: dict[str, int] = field(default_factory=dict)
-    """By table, that were kept."""
+    """Rows kept, by table."""
     lost: dict[str, list[str]] = field(default_factory=dict)
-    """By table, where something could not be read."""
+    """By table, if something could not be read."""
     sentences: list[str] = field(default_factory=list)
-    """What follows from it."""
+    """The consequences."""
 
 
 def repair(state_dir: Path, newest_checkpoints: Mapping[str, int]) -> Repaired:
-    """Write the store anew from what can be read of it.
+    """Rewrite the store from what can be read.
 
     Args:
-        newest_checkpoints: by policy; steps behind it whose batches are lost cannot be repeated.
+        newest_checkpoints: by policy; later steps whose batches are lost cannot be repeated.
 
     Raises:
         StoreError: a daemon has it, there is none, or nothing of it can be read.
@@ -166,7 +166,7 @@ def _note(reading: Reading, repaired: Repaired) -> None:
 
 
 def _mend(new: sqlite3.Connection, repaired: Repaired, newest_checkpoints: Mapping[str, int]) -> None:
-    """Make what was kept fit together again."""
+    """Restore the consistency of what was kept."""
     for (resource_id,) in new.execute(
         "SELECT DISTINCT resource_id FROM spans WHERE resource_id NOT IN (SELECT id FROM resources)"
     ).fetchall():
@@ -180,7 +180,7 @@ def _mend(new: sqlite3.Connection, repaired: Repaired, newest_checkpoints: Mappi
         new.execute(f"DELETE FROM {table} WHERE ({policy}, step) NOT IN (SELECT policy, step FROM steps)")
     new.execute("DELETE FROM assignments WHERE attempt_id NOT IN (SELECT attempt_id FROM attempts)")
     if {"assignments", "steps"} & repaired.lost.keys():
-        # Whatever they had consumed must not be trained twice, and nobody can say what that was.
+        # Whatever they had consumed must not be trained twice, and there is no record of what that was.
         new.execute("DELETE FROM waiting")
         new.execute("UPDATE policies SET enrolled = NULL, last_seq = (SELECT coalesce(max(seq), 0) FROM spans)")
         repaired.sentences.append(
@@ -190,7 +190,7 @@ def _mend(new: sqlite3.Connection, repaired: Repaired, newest_checkpoints: Mappi
 
 
 def _tell_again(new: sqlite3.Connection, repaired: Repaired) -> None:
-    """Let the spans say again what there is of attempts that are missing."""
+    """Rebuild missing attempts from the spans."""
     known = {attempt_id for (attempt_id,) in new.execute("SELECT attempt_id FROM attempts")}
     rows = new.execute("SELECT attempt_id, body, scope FROM spans WHERE attempt_id IS NOT NULL ORDER BY attempt_id")
     told = 0
@@ -224,7 +224,7 @@ def _skip_what_cannot_be_repeated(
 
 
 def _stand_in_for_lost_steps(new: sqlite3.Connection) -> None:
-    """Steps are numbered without gaps: where there is one, a step was lost with all but its number."""
+    """Insert a placeholder for each missing number: steps are numbered without gaps, so a gap is a lost step."""
     newest = new.execute("SELECT policy, max(step) FROM steps GROUP BY policy").fetchall()
     for policy, last in newest:
         known = {step for (step,) in new.execute("SELECT step FROM steps WHERE policy = ?", (policy,))}
@@ -247,7 +247,7 @@ def _decodes(body: bytes, decode: Callable[[bytes], object]) -> bool:
 
 
 def _count(new: sqlite3.Connection) -> None:
-    """Count anew what is there; what was deleted before is not known any more."""
+    """Recount the totals; earlier deletions are no longer known."""
     new.execute("DELETE FROM totals")
     new.execute(
         """INSERT INTO totals SELECT 'spans', count(*) FROM spans

@@ -1,4 +1,4 @@
-"""Going back to a backup: its database and checkpoints are put in place, and what the journal has since is added."""
+"""Restoring a backup: its database and checkpoints are put in place, and the journal's later spans are added."""
 
 import json
 import shutil
@@ -26,16 +26,16 @@ class Restored:
     """When the backup was taken."""
     spans: int
     from_journal: int
-    """Spans that came after it."""
+    """Number of spans that came after it."""
     aside: Path | None
-    """Where what was there before is now."""
+    """The new location of what was there before."""
     problems: Sequence[str]
 
 
 def restore(
     backup: Path, state_dir: Path, *, journal: Path | None = None, limits: StoreConfig | None = None
 ) -> Restored:
-    """Put a backup in the place of a state folder's store; what was there is set aside.
+    """Replace a state folder's store with a backup; the previous one is set aside.
 
     Raises:
         StoreError: it is not a backup, it is damaged, a daemon has the state folder, or the folder cannot be written.
@@ -97,7 +97,7 @@ def _replay(
 
 
 def put_checkpoints(of_backup: Path, folder: Path) -> None:
-    """Checkpoints of steps that are not in the backup go at the next start, which knows its steps."""
+    """Put the backup's checkpoints in place; those of steps not in the backup are removed at the next start."""
     for checkpoint in of_backup.glob("*/step-*"):
         place = folder / checkpoint.parent.name / checkpoint.name
         shutil.rmtree(place, ignore_errors=True)
@@ -106,8 +106,8 @@ def put_checkpoints(of_backup: Path, folder: Path) -> None:
 
 
 def _forget_later(state_dir: Path, newest: dict[str, int]) -> None:
-    """Remove stored weights of versions whose numbers will be given anew, and set the metrics' files aside, which are
-    made again from the store."""
+    """Remove stored weights of versions whose numbers will be reused, and set the metrics files aside, which are
+    rebuilt from the store."""
     for version in state_dir.glob("versions/*/v*"):
         number = version.name.removeprefix("v")
         if number.isdigit() and int(number) > newest.get(version.parent.name, -1):

@@ -1,1 +1,1 @@
-"""What steps are made of: the ended attempts that wait for one, and those that someone took out."""
+"""The input of steps: the ended attempts that wait for one, and those that were taken out."""

@@ -1,7 +1,7 @@
-"""What someone takes out of what will be trained, and why; what was trained already stays trained.
+"""Taking something out of training, with a reason; what was already trained stays trained.
 
-An attempt that was taken out goes along with the next step, which accounts for its tokens as ``dropped``. A step that
-is recorded and not trained yet becomes a skipped one, and its tokens are ``dropped`` in its own ledger.
+A dropped attempt is taken by the next step, which accounts for its tokens as ``dropped``. A step that is recorded but
+not trained yet becomes a skipped one, and its tokens are ``dropped`` in its own ledger.
 """
 
 import json
@@ -18,6 +18,8 @@ from lightning_trainer.store.tables import totals
 
 
 class Kind(StrEnum):
+    """What can be dropped."""
+
     ROLLOUT = "rollout"
     GROUP = "group"
     STEP = "step"
@@ -30,15 +32,15 @@ class Dropped:
     kind: Kind
     name: str
     attempts: int
-    """That are out now."""
+    """Attempts that are out now."""
     already: int
-    """Of these, how many were before."""
+    """How many of these were out before."""
     trained: dict[str, int]
-    """Attempts of it that a step had consumed before, and which: they stay as they are."""
+    """Attempts that a step had consumed before, with the step: they are not changed."""
 
 
 def reason_of(connection: Connection, attempt_id: str) -> str | None:
-    """Return why an attempt was taken out; None where it was not."""
+    """Return why an attempt was taken out; None if it was not."""
     row = connection.execute("SELECT reason FROM drops WHERE attempt_id = ?", (attempt_id,)).fetchone()
     return None if row is None else row[0]
 
@@ -46,15 +48,15 @@ def reason_of(connection: Connection, attempt_id: str) -> str | None:
 def drop(
     connection: Connection, name: str, *, reason: str, kind: Kind | None = None, policy: str | None = None
 ) -> Dropped:
-    """Take out a rollout (by its or an attempt's id), a group or a step (``12``, ``POLICY@12``); again changes nothing.
+    """Take out a rollout (by its or an attempt's id), a group, or a step (``12``, ``POLICY@12``); idempotent.
 
     Args:
-        reason: for people.
-        kind: what ``name`` is the name of; unless given, it has to be the name of one thing alone.
-        policy: whose step it is, where there are several.
+        reason: for display.
+        kind: the kind of thing that ``name`` names; required only if the name is ambiguous.
+        policy: whose step it is, if there are several policies.
 
     Raises:
-        DropError: there is nothing of that name, it is several things, or all of it was trained already.
+        DropError: there is nothing of that name, it is ambiguous, or all of it was already trained.
     """
     found = {one: ids for one in Kind if kind in (None, one) and (ids := _named(connection, one, name, policy))}
     if not found:
@@ -69,7 +71,7 @@ def drop(
 
 
 def _named(connection: Connection, kind: Kind, name: str, policy: str | None) -> tuple:
-    """Return the attempts that are meant, or policy and number of the step."""
+    """Return the matching attempts, or policy and number of the step."""
     match kind:
         case Kind.ROLLOUT:
             rows = connection.execute(
@@ -123,7 +125,7 @@ def _drop_attempts(connection: Connection, kind: Kind, name: str, attempt_ids: S
     connection.executemany(
         "INSERT INTO drops VALUES (?, ?, ?) ON CONFLICT DO NOTHING", [(one, reason, time.time_ns()) for one in left]
     )
-    # Awake, so that the next step accounts for them.
+    # Wake them, so that the next step accounts for them.
     connection.executemany("UPDATE waiting SET resting = 0 WHERE attempt_id = ?", [(one,) for one in left])
     return Dropped(kind, name, len(left), len(out), consumed)
 

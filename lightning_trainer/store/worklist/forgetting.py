@@ -1,7 +1,7 @@
-"""Erasure: what one source said, or everything of one rollout, is deleted, and cannot be delivered again.
+"""Erasure: everything from one source, or everything of one rollout, is deleted, and cannot be delivered again.
 
-What it made of weights that were trained cannot be taken out of them: the steps are named, so that someone can go back
-to a version before the first of them.
+Its effect on trained weights cannot be removed: the steps are named, so that a user can go back to a version before the
+first of them.
 """
 
 import json
@@ -18,7 +18,7 @@ from lightning_trainer.store.tables.spans import numbers_of_attempts
 
 @dataclass(frozen=True, slots=True)
 class TrainedStep:
-    """A step that took what was forgotten."""
+    """A step that consumed what was forgotten."""
 
     policy: str
     step: int
@@ -34,14 +34,14 @@ class Forgotten:
     feedback: int
     edits: int
     rewards: int
-    """That had been made of it, alone or among others; of what is left they are made again."""
+    """Rewards made from it, alone or with others; they are recomputed from what is left."""
     attempts: int
     spans: int
     steps: tuple[TrainedStep, ...]
 
 
 def forget_source(connection: Connection, source: str, *, now_ns: int) -> Forgotten:
-    """Delete everything that a source said until now.
+    """Delete everything that a source sent until now.
 
     Raises:
         ForgetError: nothing of it is stored.
@@ -71,7 +71,7 @@ def forget_source(connection: Connection, source: str, *, now_ns: int) -> Forgot
 
 
 def forget_rollout(connection: Connection, rollout: str, *, now_ns: int) -> Forgotten:
-    """Delete everything of a rollout (by its or an attempt's id): its spans, feedback on it, what it was given.
+    """Delete everything of a rollout (by its or an attempt's id): its spans, feedback on it, and its rewards.
 
     Raises:
         ForgetError: nothing of it is stored.

@@ -1,4 +1,4 @@
-"""The feedback that a store keeps, reviewed, and what of the rewards made of it has to change."""
+"""Settling feedback: the stored feedback is reviewed, and the rewards made from it are updated."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,28 +15,29 @@ from lightning_trainer.store.tables.steps import select_consumed
 from lightning_trainer.types import AttributeValue, Span, SpanEvent
 
 _SAME = 0.02
-"""A reward that would move by less stays: weights move a little with every word of anybody."""
+"""A reward that would change by less is kept: weights shift a little with every piece of feedback."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What has to be written so that the rewards are those of the review."""
+    """The writes that bring the rewards in line with the review."""
 
     review: Review
     made: tuple[tuple[Outcome, Settled], ...]
     retracted: tuple[str, ...]
-    """Targets whose rewards do not stand any more."""
+    """Targets whose rewards no longer hold."""
 
 
 def look(connection: Connection, config: FeedbackConfig, now_ns: int) -> Review:
-    """Review what is kept."""
+    """Review the stored feedback."""
     kept = feedback.select(connection)
     attempts = {one.attempt_id for one in kept if one.attempt_id is not None}
     return review(kept, feedback.select_verified(connection, attempts, config.verified), config, now_ns)
 
 
 def not_released(connection: Connection, config: FeedbackConfig, now_ns: int) -> set[tuple[str, str]]:
-    """Return the keys of feedback that does not count: it waits, was too much, or its source is mostly wrong."""
+    """Return the keys of feedback that does not count: in quarantine, over a cap, or from a source that is mostly
+    wrong."""
     kept = feedback.select(connection)
     seen = look(connection, config, now_ns)
     return {
@@ -47,7 +48,7 @@ def not_released(connection: Connection, config: FeedbackConfig, now_ns: int) ->
 
 
 def changes(connection: Connection, config: FeedbackConfig, now_ns: int) -> Changes:
-    """Return what has to change; a reward that a step has taken stays as it was."""
+    """Return the required changes; a reward that a step has consumed is not changed."""
     seen = look(connection, config, now_ns)
     settled = feedback.select_settled(connection, {one.target for one in seen.outcomes})
     consumed = select_consumed(connection, attempt_ids={one.attempt_id for one in seen.outcomes})
@@ -70,7 +71,7 @@ def _settled(outcome: Outcome, value: float, number: int) -> Settled:
 
 
 def spans_of(made: Sequence[tuple[Outcome, Settled]], now_ns: int) -> list[Span]:
-    """Return the rewards as the evaluations that they are; they name no source."""
+    """Return the rewards as evaluation spans; they name no source."""
     spans = []
     for outcome, settled in made:
         about: dict[str, AttributeValue] = {semconv.ATTEMPT_ID: outcome.attempt_id}

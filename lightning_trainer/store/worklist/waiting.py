@@ -1,9 +1,9 @@
-"""Ended attempts that a step of a policy may still take: a list that is kept, so that nobody looks through history.
+"""Ended attempts that a step of a policy may still take: a maintained list, so that history need not be scanned.
 
-An attempt is put on it when it ends, for every policy that is enrolled, and leaves it with the step that consumes it.
-Evaluations, retried attempts and what is earlier than the policy are never on it. One that no step wants for now (its
-group is another policy's, or a baseline alone) is let go: it rests, costs nothing, and wakes when its group or task is
-heard of again.
+An attempt is added when it ends, for every enrolled policy, and removed by the step that consumes it. Evaluations,
+retried attempts, and what is earlier than the policy are never on it. One that no step wants for now (its group is
+another policy's, or a baseline alone) is released: it rests at no cost, and wakes when something of its group or task
+arrives.
 """
 
 import json
@@ -41,15 +41,15 @@ class WaitingAttempt:
     attempt: Attempt
     task_id: str
     since_ns: int
-    """Since when it waits, by our clock."""
+    """Waiting since then, by our clock."""
     lacking: int
-    """Spans that have not come."""
+    """Number of missing spans."""
     took_part: bool
     """Whether the policy answered a call of it."""
 
 
 def ended(connection: Connection, attempt_ids: Collection[str]) -> None:
-    """Put attempts that have just ended on the list, and wake those of their groups and tasks that rest."""
+    """Add attempts that have just ended, and wake resting ones of their groups and tasks."""
     if not attempt_ids:
         return
     asked = {"attempt_ids": json.dumps(sorted(attempt_ids)), "now_ns": time.time_ns()}
@@ -66,7 +66,7 @@ def ended(connection: Connection, attempt_ids: Collection[str]) -> None:
 
 
 def heard_of(connection: Connection, seen: Iterable[tuple[str, str]]) -> None:
-    """Wake what rests of the groups and tasks of attempts that a policy takes part in from now on."""
+    """Wake resting attempts in the groups and tasks of attempts that a policy now takes part in."""
     rows = []
     for policy, attempt_id in seen:
         known = connection.execute(f"SELECT {_GROUP}, {_TASK} FROM attempts WHERE attempt_id = ?", (attempt_id,))
@@ -83,7 +83,7 @@ def _wake(connection: Connection, rows: Iterable[tuple[str, str, str]]) -> None:
 
 
 def enroll(connection: Connection, policy: str, *, earlier: bool) -> None:
-    """Begin to keep the list for a policy; again is the same as once. The first time it looks through all attempts.
+    """Start to maintain the list for a policy; idempotent. The first time it scans all attempts.
 
     Args:
         earlier: also what had begun when the policy was first started.
@@ -99,7 +99,7 @@ def enroll(connection: Connection, policy: str, *, earlier: bool) -> None:
 
 
 def select(connection: Connection, policy: str) -> list[WaitingAttempt]:
-    """Return the attempts on the list that do not rest, oldest end first: trained ones, baselines and dropped ones."""
+    """Return the attempts on the list that do not rest, oldest end first: trained ones, baselines, and dropped ones."""
     rows = connection.execute(
         f"""SELECT {attempts.COLUMNS}, {_TASK}, since_ns,
             (SELECT coalesce(sum(started - arrived), 0) FROM arrivals
@@ -118,22 +118,22 @@ def select(connection: Connection, policy: str) -> list[WaitingAttempt]:
 
 
 def of_policy(waiting: Sequence[WaitingAttempt]) -> list[WaitingAttempt]:
-    """Return those that share their group or their task with one that the policy answered a call of."""
+    """Return those that share their group or their task with one in which the policy answered a call."""
     groups = {one.attempt.group_id for one in waiting if one.took_part}
     tasks = {one.task_id for one in waiting if one.took_part}
     return [one for one in waiting if one.attempt.group_id in groups or one.task_id in tasks]
 
 
 def is_enrolled(connection: Connection, policy: str) -> bool:
-    """Whether the list is kept for a policy."""
+    """Whether the list is maintained for a policy."""
     if not has_table(connection, "waiting"):
-        return False  # a store of an earlier schema, open for reading only
+        return False  # an earlier schema, opened read-only
     row = connection.execute("SELECT enrolled FROM policies WHERE policy = ?", (policy,)).fetchone()
     return row is not None and row[0] is not None
 
 
 def let_go(connection: Connection, policy: str, attempt_ids: Collection[str]) -> None:
-    """Let attempts rest until their group or task is heard of again."""
+    """Let attempts rest until something of their group or task arrives."""
     connection.executemany(
         "UPDATE waiting SET resting = 1 WHERE policy = ? AND attempt_id = ?",
         [(policy, attempt_id) for attempt_id in sorted(attempt_ids)],
@@ -141,7 +141,7 @@ def let_go(connection: Connection, policy: str, attempt_ids: Collection[str]) ->
 
 
 def taken(connection: Connection, policy: str, attempt_ids: Iterable[str]) -> None:
-    """Take attempts off the list: a step of the policy has consumed them."""
+    """Remove attempts from the list: a step of the policy has consumed them."""
     connection.executemany(
         "DELETE FROM waiting WHERE policy = ? AND attempt_id = ?", [(policy, attempt_id) for attempt_id in attempt_ids]
     )

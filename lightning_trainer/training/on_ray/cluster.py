@@ -1,4 +1,4 @@
-"""A Ray cluster that exists: whether it can be joined, has room, and its nodes are like ours."""
+"""An existing Ray cluster: whether it can be joined, has enough resources, and its nodes match ours."""
 
 import platform
 import socket
@@ -20,7 +20,7 @@ _CONNECT_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Where a trainer process is, and what it runs with."""
+    """The node of a trainer process, and its software."""
 
     node_id: str
     host: str
@@ -41,7 +41,7 @@ def this_node(process_id: int) -> Node:
 
 
 def require_reachable(address: str) -> None:
-    """Raises TrainingError: nobody listens there."""
+    """Check that the cluster can be reached. Raises TrainingError: nothing listens at the address."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_TIMEOUT_S).close()
@@ -53,7 +53,7 @@ def require_reachable(address: str) -> None:
 
 
 def joining_failed(address: str, error: BaseException) -> TrainingError:
-    """Return one sentence for what Ray says over many lines."""
+    """Return Ray's error, which takes many lines, as one sentence."""
     said = " ".join(str(error).split())
     if "ersion mismatch" in said:
         return TrainingError(f"the Ray cluster at {address} has other versions than this daemon: {said[:400]}")
@@ -64,7 +64,8 @@ def joining_failed(address: str, error: BaseException) -> TrainingError:
 
 
 def require_alike(nodes: Sequence[Node], here: Node) -> None:
-    """Raises TrainingError: a process runs with another Python, verl or version of this project than the daemon."""
+    """Check that all nodes match the daemon's. Raises TrainingError: one has another Python, verl, or version of this
+    project."""
     for node in nodes:
         for what, theirs, ours in (
             ("Python", node.python, here.python),
@@ -78,10 +79,10 @@ def require_alike(nodes: Sequence[Node], here: Node) -> None:
 
 
 def reserve(processes: int, gpus_per_process: float, config: RayConfig) -> PlacementGroup:
-    """Reserve a place for each process, on as many or as few nodes as the configuration says.
+    """Reserve a placement group bundle for each process, spread or packed as configured.
 
     Raises:
-        TrainingError: the cluster has too little, or it does not become free in time.
+        TrainingError: the cluster has too few resources, or they do not become free in time.
     """
     there = ray.cluster_resources()
     cpus, gpus = processes, processes * gpus_per_process

@@ -1,4 +1,4 @@
-"""Trainers on the nodes of a cluster: placed by a placement group, with its files sent to where they are read.
+"""Trainers on the nodes of a cluster: placed by a placement group, with files sent to the nodes that read them.
 
 The first process's files come back to the daemon's disk: published weights, and checkpoints with every process's part.
 """
@@ -25,18 +25,18 @@ from lightning_trainer.training.on_ray.session import RaySession
 from lightning_trainer.training.settings import TrainerSettings
 
 _Ask = Callable[..., Awaitable[Any]]
-"""A call of the processes' trainers that lacks its arguments."""
+"""A call to the processes' trainers, without its arguments."""
 
 
 class ClusterProcess(RayProcess):
-    """In a cluster that others have started."""
+    """Trainers on a cluster that was started separately."""
 
     def __init__(self, settings: Sequence[TrainerSettings], session: RaySession, cluster: RayConfig) -> None:
         super().__init__(settings, session)
         self._cluster = cluster
         self._group: Any = None
         self._away: list[int] = []
-        """The ranks that are on another node than the daemon."""
+        """The ranks that are on a node other than the daemon's."""
 
     async def _places(self) -> Sequence[Mapping[str, Any]]:
         common = self._common
@@ -100,7 +100,7 @@ class ClusterProcess(RayProcess):
 
     async def _end(self) -> None:
         if ray.is_initialized():
-            with contextlib.suppress(Exception):  # of nodes that have died, their folders are removed by the next start
+            with contextlib.suppress(Exception):  # nodes may have died; the next start removes their folders
                 async with asyncio.timeout(10):
                     await asyncio.gather(*(self._node(rank)("remove") for rank in self._away))
             if self._group is not None:

@@ -1,6 +1,7 @@
-"""Whether processes run at all: one that was stopped, or hangs as a whole, answers nobody and is not dead either.
+"""Hang detection: a process that is stopped, or hangs as a whole, does not answer but is not dead either.
 
-A process that works, or only waits for others, is woken by its timers many times a minute. One that is not, is still.
+A process that works, or only waits for others, is woken by its timers many times a minute. One that hangs uses no CPU
+time.
 """
 
 import contextlib
@@ -11,34 +12,34 @@ from collections.abc import Iterable
 import psutil
 
 _SILENCE_S = 60.0
-"""Long enough for a machine that has much else to do."""
+"""Long enough for a busy machine."""
 _log = logging.getLogger(__name__)
 
 
 class Stillness:
-    """Looks at processes of this machine again and again."""
+    """Watches processes of this machine for inactivity."""
 
     def __init__(self, silence_s: float = _SILENCE_S) -> None:
         self._silence_s = silence_s
         self._seen: dict[psutil.Process, tuple[object, float]] = {}
 
     def end_what_hangs(self, processes: Iterable[psutil.Process]) -> list[psutil.Process]:
-        """Let those go on that were stopped; kill and return others that have done nothing for the whole silence."""
+        """Resume stopped processes; kill and return those that were inactive for the whole period."""
         hanging = []
         for process in self.of(processes):
             with contextlib.suppress(psutil.NoSuchProcess):
                 if process.status() == psutil.STATUS_STOPPED:
-                    _log.warning("%s (process %d) was stopped and is let go on", process.name(), process.pid)
+                    _log.warning("%s (process %d) was stopped and is resumed", process.name(), process.pid)
                     process.resume()
                 else:
                     _log.error("%s (process %d) hangs and is killed", process.name(), process.pid)
                     process.kill()
-                    self._seen.pop(process, None)  # which takes a moment: it is not killed again meanwhile
+                    self._seen.pop(process, None)  # dying takes a moment: it is not killed again meanwhile
                     hanging.append(process)
         return hanging
 
     def of(self, processes: Iterable[psutil.Process]) -> list[psutil.Process]:
-        """Return those that have done nothing for the whole silence; those that have ended are not among them."""
+        """Return the processes that were inactive for the whole period, without those that have ended."""
         now = time.monotonic()
         seen = {}
         for process in processes:
@@ -50,7 +51,7 @@ class Stillness:
 
 
 def _activity(process: psutil.Process) -> object:
-    """Return what changes whenever it does anything; None when it has ended."""
+    """Return a value that changes whenever the process does anything; None if it has ended."""
     try:
         with process.oneshot():
             if process.status() == psutil.STATUS_ZOMBIE:

@@ -1,7 +1,7 @@
-"""Trainers in Ray actors: processes of their own, whose death is an error and not the end of the daemon.
+"""Trainers in Ray actors: separate processes, whose death is an error and does not end the daemon.
 
-There are ``world_size`` of them. Each call goes to all, and the first one's result is what counts (``process_group``).
-When one fails alone, the others wait for it: they are ended, and a restart builds all of them anew.
+There are ``world_size`` of them. Each call goes to all, and the first one's result counts (``process_group``). When one
+fails, the others would wait for it: they are ended, and a restart rebuilds all of them.
 """
 
 import asyncio
@@ -28,18 +28,18 @@ from lightning_trainer.training.process import TrainerProcess
 from lightning_trainer.training.settings import TrainerSettings
 
 _LOOK_EVERY_S = 1.0
-"""How often it is seen to that there still is a Ray to answer."""
+"""How often to check that Ray is still there to answer."""
 _OTHERS_S = 10.0
-"""After the first error, how long the other processes have to end their call."""
+"""After the first error, how long the other processes may take to end their call."""
 
 
 def reference_of(policy: str) -> str:
-    """The name of the policy's reference model below such a folder."""
+    """Return the name of the policy's reference model below a node's folder."""
     return f"reference/{policy}"
 
 
 class TrainerActor:
-    """What runs in an actor. Trainers are built by calls, so that an error in them arrives as an error."""
+    """The actor. Trainers are built by calls, so that an error in them arrives as an error."""
 
     def __init__(self, settings: Sequence[TrainerSettings], rank: int) -> None:
         self._settings, self._rank = settings, rank
@@ -49,14 +49,14 @@ class TrainerActor:
         self._folder: NodeFolder | None = None
 
     def process_id(self) -> int:
-        """Asked first: anyone who waits for the rest has to see whether the process runs."""
+        """Return the process id; called first, so that callers waiting for the rest can check that the process runs."""
         return os.getpid()
 
     def describe(self) -> Node:
         return this_node(os.getpid())
 
     def settle(self) -> None:
-        """On another node than the daemon's: everything that this process reads and writes is in a folder there."""
+        """On a node other than the daemon's, set up a folder for everything that this process reads and writes."""
         path = self._node_folder().path
         self._settings = [
             replace(
@@ -70,7 +70,7 @@ class TrainerActor:
         self._common = self._settings[0]
 
     def on_node(self, method: str, *arguments: Any) -> Any:
-        """Ask the folder of this node something."""
+        """Call a method of this node's folder."""
         return getattr(self._node_folder(), method)(*arguments)
 
     def _node_folder(self) -> NodeFolder:
@@ -79,7 +79,7 @@ class TrainerActor:
         return self._folder
 
     def meet(self) -> Any:
-        """In the first process: say where the others find it."""
+        """In the first process, return the address where the others join the group."""
         from lightning_trainer.training.process_group import Host
 
         self._host = Host(ray.util.get_node_ip_address(), self._common.world_size)
@@ -89,7 +89,7 @@ class TrainerActor:
         """Load what the policies share.
 
         Args:
-            meeting: where the group is, unless this process is all of it.
+            meeting: the group's address; None if this process is the whole group.
         """
         common = self._common
         if common.log_dir is not None:
@@ -103,7 +103,7 @@ class TrainerActor:
         device.release(common.param_offload)
 
     def ask(self, what: str, policy: str, *given: Any) -> Any:
-        """Have ``Trainers`` open or drop a policy, or call a method of its trainer."""
+        """Open or drop a policy in ``Trainers``, or call a method of its trainer."""
         arguments = [self._path(one) if isinstance(one, Elsewhere) else one for one in given]
         try:
             result = getattr(self._trainers, what)(policy, *arguments)
@@ -120,17 +120,17 @@ class TrainerActor:
 
 
 class RayProcess(TrainerProcess):
-    """Starts Ray, unless this process uses one already, and the actors in it."""
+    """Starts Ray, unless this process already uses one, and the actors in it."""
 
     def __init__(self, settings: Sequence[TrainerSettings], session: RaySession | None = None) -> None:
-        """``session``: shared with other trainers; one of its own when absent."""
+        """``session``: shared with other trainers; by default a new one."""
         super().__init__(settings)
         self._session = session or RaySession(self._common.world_size)
         self._holds_session = False
         self._starting: asyncio.Future[None] | None = None
         self._actors: list[Any] = []
         self.process_ids: tuple[int, ...] = ()
-        """Of all that train, by rank; ``process_id`` is the first."""
+        """Of all training processes, by rank; ``process_id`` is the first."""
         self._processes: list[psutil.Process] = []
         self._stillness = Stillness()
 
@@ -154,22 +154,22 @@ class RayProcess(TrainerProcess):
         self.process_ids, self.process_id = started, started[0]
 
     async def _started(self, starting: asyncio.Future[None]) -> None:
-        """Wait until Ray has started or failed to."""
+        """Wait until Ray has started or failed to start."""
         while not starting.done():
             await asyncio.wait({starting}, timeout=_LOOK_EVERY_S)
             self._session.look_after_start()
 
     async def _places(self) -> Sequence[Mapping[str, Any]]:
-        """Options of each process's actor that say where it runs."""
+        """Return the placement options of each process's actor."""
         return [{}] * self._common.world_size
 
     async def _settle(self) -> None:
-        """See that the processes have what they need where they are."""
+        """Make sure that the processes have what they need on their nodes."""
 
     async def _end(self) -> None:
         self._kill()
         self._actors, self._processes, self.process_id, self.process_ids = [], [], None, ()
-        if self._starting is not None:  # whoever waited for it was told to stop; the thread was not
+        if self._starting is not None:  # the waiting task was canceled; the thread was not
             await self._started(self._starting)
             self._holds_session = self._starting.exception() is None
             self._starting = None
@@ -180,7 +180,7 @@ class RayProcess(TrainerProcess):
     def _kill(self) -> None:
         if ray.is_initialized():
             for actor in self._actors:
-                with contextlib.suppress(RayError, ValueError):  # of a Ray that has died since
+                with contextlib.suppress(RayError, ValueError):  # Ray may have died since
                     ray.kill(actor)
 
     async def _asked(self, what: str, policy: str, *arguments: Any) -> Any:
@@ -190,10 +190,10 @@ class RayProcess(TrainerProcess):
         return answers[0]
 
     async def _sent(self, *arguments: Any) -> Sequence[Any]:
-        """Send a call to all of them, on a thread: a batch goes through one of Ray's servers, which may hang."""
+        """Send a call to all of them, from a thread: a batch goes through one of Ray's servers, which may hang."""
 
         def ask() -> list[Any]:
-            # The batch is put into Ray's store once and not sent to each process.
+            # The batch is put into Ray's store once instead of being sent to each process.
             shared = [ray.put(argument) for argument in arguments] if len(self._actors) > 1 else arguments
             return [actor.ask.remote(*shared) for actor in self._actors]
 
@@ -208,7 +208,7 @@ class RayProcess(TrainerProcess):
             raise TrainerDiedError(f"the trainer's process cannot be asked ({error}); restart it") from error
 
     def _see_that_they_live(self) -> None:
-        """Raises TrainerDiedError; a process that was stopped is let go on, one that hangs is killed."""
+        """Resume a stopped process, and kill one that hangs. Raises TrainerDiedError if one died."""
         if not self._session.lives:
             raise TrainerDiedError("the trainer's process died (a server of Ray died with it); restart it")
         for process in self._stillness.end_what_hangs(self._processes):
@@ -239,14 +239,14 @@ class RayProcess(TrainerProcess):
 
 
 def _running(process_ids: Sequence[int]) -> Iterator[psutil.Process]:
-    """Those that have not ended."""
+    """Return the processes that have not ended."""
     for process_id in process_ids:
         with contextlib.suppress(psutil.NoSuchProcess):
             yield psutil.Process(process_id)
 
 
 def _first_cause(errors: Sequence[BaseException]) -> BaseException:
-    """Of the errors of a group the one to tell: what one process dies of breaks the others' connections."""
+    """Return the error to report for the group: the death of one process also breaks the others' connections."""
     return next((error for error in errors if not isinstance(error, RayTaskError)), errors[0])
 
 
@@ -266,7 +266,7 @@ def _as_training_error(error: BaseException) -> BaseException:
 
 
 def _write_output_to(path: Path) -> None:
-    """Append everything that this process prints, native libraries included, to a file."""
+    """Redirect all output of this process, including native libraries', to a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for stream in (sys.stdout, sys.stderr):

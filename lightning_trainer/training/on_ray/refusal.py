@@ -1,7 +1,8 @@
-"""A server in the place of Ray's control store (GCS) that has died, which refuses whatever it is asked.
+"""Takes the place of Ray's control store (GCS) after it died, and refuses every request.
 
-Ray is told to wait for a control store that is away (``set_ray_environment``), because it would end the process. Nobody
-brings back one that dies while Ray is being started, and whoever starts it would wait for a year. Any answer ends that.
+Ray is configured to wait for a missing control store (``set_ray_environment``), because it would end the process
+otherwise. If one dies while Ray is being started, it never comes back, and the start would wait for a year. Any answer
+ends that.
 """
 
 import threading
@@ -12,7 +13,7 @@ import grpc
 
 
 class Refusal:
-    """At one port of the loopback interface at a time: the one that ``begin`` last named, until ``end``."""
+    """A server on one loopback port at a time: the one given to ``begin``, until ``end``."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -20,7 +21,7 @@ class Refusal:
         self._port: int | None = None
 
     def begin(self, port: int) -> None:
-        """Answer there; do nothing where it does already, or where another server has taken the port."""
+        """Listen on the port; do nothing if it already does, or if another server has taken the port."""
         with self._lock:
             if port == self._port:
                 return
@@ -54,5 +55,5 @@ class _Refusing(grpc.GenericRpcHandler):
 
 
 def _refuse(request: bytes, context: grpc.ServicerContext) -> None:
-    # Ray asks again after UNAVAILABLE and UNKNOWN.
+    # Ray retries after UNAVAILABLE and UNKNOWN.
     context.abort(grpc.StatusCode.PERMISSION_DENIED, "Ray's gcs_server died while Ray was being started")

@@ -1,8 +1,8 @@
-"""A Ray of our own: on the loopback interface, in a temporary folder of its own, beside any other Ray. Or a cluster.
+"""A private Ray, on loopback and in its own temporary folder, next to any other Ray; or a connection to a cluster.
 
-The last ``stop`` returns when every process of it is gone. After a ``kill -9`` Ray's processes end by themselves, the
-last of them within two minutes; the next start ends any that did not, and removes the folder. They are known by an
-environment variable: those whose parent has died are nobody's children.
+The last ``stop`` returns when all its processes are gone. After a ``kill -9``, Ray's processes end by themselves, the
+last of them within two minutes; the next start ends any that did not, and removes the folder. They are recognized by an
+environment variable, because processes whose parent has died cannot be found as children.
 """
 
 import contextlib
@@ -31,33 +31,34 @@ from lightning_trainer.training.on_ray.hang_detection import Stillness
 from lightning_trainer.training.on_ray.refusal import Refusal
 
 _OBJECT_STORE_BYTES = 128 * 2**20
-"""Batches and reports only; weights go through files."""
+"""For batches and reports only; weights go through files."""
 _WITHOUT_OBJECT_STORE = {"max_direct_call_object_size": 2**28, "task_rpc_inlined_bytes_limit": 2**29}
-"""Batches go to the actors themselves: whoever puts one into the store waits for ever for a raylet that hangs, and
-ends with one that dies."""
+"""Batches are sent directly to the actors: putting one into the object store would block forever if a raylet hangs, and
+end the process if it dies."""
 _SHORT_TEMP = Path("/tmp")
-"""Ray's sockets live under its folder and a socket's path is limited to 107 bytes."""
+"""Ray's sockets are below its folder, and a socket's path is limited to 107 bytes."""
 _FOLDER = re.compile(r"lt-ray-(\d+)-\w+")
 _EXIT_TIMEOUT_S = 15.0
 _OWNER = "LIGHTNING_TRAINER_RAY_OWNER"
 """In the environment of Ray's processes: the process that started them."""
 _STARTER = ThreadPoolExecutor(1, thread_name_prefix="ray-start")
-"""Every Ray of this process is started on this thread, and nothing else happens on it. Ray names objects by the thread
-that puts them; the one that it is started on has the driver's name and keeps it in the next Ray, where a second thread
-with that name would give other objects the same ids (Ray 2.60)."""
+"""Every Ray of this process is started on this thread, which does nothing else. Ray names objects after the thread that
+puts them; the thread that starts Ray has the driver's name and keeps it in the next Ray, where a second thread with
+that name would give other objects the same ids (Ray 2.60)."""
 _SIGACTION_BYTES = 256
-"""More than a ``struct sigaction`` has anywhere."""
+"""Larger than ``struct sigaction`` on any platform."""
 
 
 class RaySession:
-    """Ray, as long as anybody needs it. One that the process was using already is shared and left running."""
+    """Ray, reference-counted. A Ray that the process was already using is shared and left running."""
 
     def __init__(self, processes: int = 1, gpus: Sequence[str] = (), cluster: RayConfig | None = None) -> None:
-        """
+        """Set up the session; nothing starts before ``start``.
+
         Args:
-            processes: how many will run in it at once, a processor each.
-            gpus: that they divide, as CUDA_VISIBLE_DEVICES names them.
-            cluster: joined where it has an address.
+            processes: how many will run in it at once, one CPU each.
+            gpus: the GPUs that they share, in the syntax of CUDA_VISIBLE_DEVICES.
+            cluster: joined if it has an address.
         """
         self.cluster = cluster if cluster is not None and cluster.address is not None else None
         self._joined = False
@@ -72,16 +73,15 @@ class RaySession:
 
     @property
     def lives(self) -> bool:
-        """Whether calls can be answered: whoever waits for half a Ray may wait for ever.
+        """Whether calls can be answered: with only part of Ray alive, a call might wait forever.
 
-        A server that was stopped is let go on, and one that hangs is killed: whoever is in the middle of asking it
-        something gets an error.
+        A stopped server is resumed, and one that hangs is killed: calls to it in progress get an error.
         """
         self._stillness.end_what_hangs(self._servers)
         return all(map(_lives, self._servers))
 
     def look_after_start(self) -> None:
-        """While another thread is in ``start``: see that Ray's servers run, for which it would wait for ever."""
+        """While another thread is in ``start``: check that Ray's servers run; the start would wait for them forever."""
         folder = self._folder
         if folder is None or self._servers:
             return
@@ -93,11 +93,11 @@ class RaySession:
 
     @property
     def is_own(self) -> bool:
-        """Whether it was started here, so that all its processes are of this machine."""
+        """Whether it was started here, so that all its processes are on this machine."""
         return self._folder is not None
 
     def start(self) -> None:
-        """Start Ray for the first who needs it, and again where it has died under the others.
+        """Start Ray for its first user, and again if it has died.
 
         Raises:
             TrainingError: it does not start here.
@@ -111,7 +111,7 @@ class RaySession:
             self._holders += 1
 
     def stop(self) -> None:
-        """Take down what ``start`` started, when nobody needs it any longer."""
+        """Stop what ``start`` started, when its last user is done."""
         with self._lock:
             self._holders -= 1
             if self._holders == 0:
@@ -141,23 +141,23 @@ class RaySession:
                     include_dashboard=False,
                     object_store_memory=_OBJECT_STORE_BYTES,
                     log_to_driver=False,
-                    logging_level=logging.ERROR,  # it warns of the signal handler that it leaves to us
+                    logging_level=logging.ERROR,  # it would warn about the signal handler that it leaves to us
                     _node_ip_address="127.0.0.1",
                     _system_config=_WITHOUT_OBJECT_STORE,
-                    _temp_dir=str(self._folder / "ray"),  # Ray opens it to everybody, and not what it lies in
+                    _temp_dir=str(self._folder / "ray"),  # Ray opens it to all users, but not its parent
                 )
         except Exception as error:
             self._end()
             if _passing(error) and tries > 1:
                 return self._begin(tries - 1)
-            told = TrainerDiedError if _passing(error) else TrainingError  # another try may do better
+            told = TrainerDiedError if _passing(error) else TrainingError  # a retry may succeed
             raise told(f'Ray did not start ({error}); set backend = "inprocess" in [training]') from error
         finally:
             self._refusal.end()
         self._servers = [process for process in _processes_in(self._folder) if _is_server(process)]
 
     def _gpus_named(self) -> AbstractContextManager[None]:
-        """Ray deals out those that it sees when it starts."""
+        """Set the GPUs that Ray sees when it starts, and so assigns."""
         return _in_environment("CUDA_VISIBLE_DEVICES", ",".join(self._gpus)) if self._gpus else nullcontext()
 
     def _end(self) -> None:
@@ -177,15 +177,15 @@ class RaySession:
 
 
 def _passing(error: Exception) -> bool:
-    """Whether Ray may start the next time: a server took longer than its fixed 30 s (an ``Exception``, on a busy
-    machine), or died meanwhile, which each of Ray's own steps says in its own way."""
+    """Return whether a restart of Ray may succeed: a server took longer than its fixed 30 s (an ``Exception``, on a
+    busy machine), or died meanwhile, which each of Ray's steps reports differently."""
     died = isinstance(error, RayError | ConnectionError) or "GCS" in str(error)
     return type(error) is Exception or died
 
 
 @contextmanager
 def _in_environment(name: str, value: str) -> Iterator[None]:
-    """For Ray's servers, whose environment their workers inherit; nothing else that is started later gets it."""
+    """Set a variable for Ray's servers, whose workers inherit it; later processes do not get it."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:
@@ -198,10 +198,10 @@ def _in_environment(name: str, value: str) -> Iterator[None]:
 
 @contextmanager
 def _termination_kept() -> Iterator[None]:
-    """Keep what the process does at SIGTERM.
+    """Preserve the process's SIGTERM handler.
 
-    Ray's core replaces it by a handler that prints a stack and aborts, from whatever thread; Python can put its own
-    back from the main thread alone, the C library from any.
+    Ray's core, from whatever thread, replaces it by a handler that prints a stack and aborts. Python can restore its
+    own only from the main thread, the C library from any.
     """
     library = ctypes.CDLL(None)
     action = ctypes.create_string_buffer(_SIGACTION_BYTES)
@@ -214,7 +214,7 @@ def _termination_kept() -> Iterator[None]:
 
 
 def _is_server(process: psutil.Process) -> bool:
-    """One of the two without which there is no Ray."""
+    """Whether it is one of the two servers without which Ray does not work."""
     return _name(process) in ("gcs_server", "raylet")
 
 
@@ -226,7 +226,7 @@ def _name(process: psutil.Process) -> str:
 
 
 def _port_of_control_store(folder: Path) -> int | None:
-    """The port that the ``gcs_server`` of a Ray in this folder has written down; None before it has."""
+    """Return the port that the ``gcs_server`` of a Ray in this folder has written down; None if it has not yet."""
     for file in folder.glob("ray/session_2*/gcs_server_port_*"):
         with contextlib.suppress(OSError, ValueError):
             return int(file.read_text())
@@ -241,7 +241,7 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def _processes_in(folder: Path) -> list[psutil.Process]:
-    """Ray's own processes, which name their folder on the command line, and what those started."""
+    """Return Ray's own processes, which have the folder on their command line, and those that they started."""
     found: dict[int, psutil.Process] = {}
     for process in psutil.Process().children(recursive=True):
         try:
@@ -254,7 +254,7 @@ def _processes_in(folder: Path) -> list[psutil.Process]:
 
 
 def _processes_of(owner: int | None) -> list[psutil.Process]:
-    """Ray's processes that this one started, or (None) those whose owner has died; other users' are not to be seen."""
+    """Return Ray's processes that this one started or (None) those whose owner has died; other users' are hidden."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -269,12 +269,12 @@ def _processes_of(owner: int | None) -> list[psutil.Process]:
 
 
 def _owner_of(process: psutil.Process) -> int | None:
-    """By its environment, or, where a title of Ray's lies over that, by the files that it has open."""
+    """Return the owner, from its environment or, if Ray's process title overwrites that, from its open files."""
     named = process.environ().get(_OWNER, "")
     if named.isdecimal():
         return int(named)
     if not process.cmdline()[0].startswith("ray::"):
-        return None  # another program may look into a file of Ray's, and its arguments say so
+        return None  # another program may be reading one of Ray's files, with the path in its arguments
     for opened in Path(f"/proc/{process.pid}/fd").glob("*"):
         with contextlib.suppress(OSError):
             if (match := _FOLDER.search(os.readlink(opened))) is not None:
@@ -283,7 +283,7 @@ def _owner_of(process: psutil.Process) -> int | None:
 
 
 def _remove_abandoned(parent: Path) -> None:
-    """End the processes and remove the folders of those that were killed before they could."""
+    """End the processes and remove the folders of runs that were killed."""
     for process in _processes_of(None):
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()

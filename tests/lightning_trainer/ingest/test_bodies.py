@@ -62,11 +62,11 @@ def test_a_body_exactly_as_large_as_the_limit_passes() -> None:
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [
-        (b"not gzip", "is said to be gzip and is not"),
+        (b"not gzip", "is declared as gzip but is not"),
         (gzip.compress(b"x" * 100, mtime=0)[:-9], "cut short"),
         (gzip.compress(b"x", mtime=0)[:5], "cut short"),
-        (gzip.compress(b"x", mtime=0) + b"rest", "is said to be gzip and is not"),
-        (zlib.compress(b"x"), "is said to be gzip and is not"),
+        (gzip.compress(b"x", mtime=0) + b"rest", "is declared as gzip but is not"),
+        (zlib.compress(b"x"), "is declared as gzip but is not"),
     ],
 )
 def test_what_is_not_gzip_is_refused(body: bytes, sentence: str) -> None:

@@ -201,7 +201,7 @@ def test_the_pauses_grow_to_a_bound():
 
 
 async def test_ready_gives_up_after_its_timeout(supervisor):
-    with pytest.raises(EngineError, match="stopped since over"):
+    with pytest.raises(EngineError, match="has been stopped for over"):
         await supervisor.ready(0.01)
 
 

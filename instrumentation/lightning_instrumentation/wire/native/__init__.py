@@ -1,1 +1,1 @@
-"""Formats that only one provider speaks, whole and streamed: as text, since none of them returns token ids."""
+"""Formats specific to one provider, whole and streamed: as text, because none of them returns token ids."""

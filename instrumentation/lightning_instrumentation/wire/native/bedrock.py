@@ -12,7 +12,7 @@ from lightning_instrumentation.wire.native.fields import dict_of, dicts, reason_
 
 
 class ConverseAnswer(Answer):
-    """A whole answer, or one event of a stream; which one is told by its fields."""
+    """A whole answer, or one event of a stream; distinguished by its fields."""
 
     def add(self, part: Json) -> None:
         if isinstance(part.get("message"), str):
@@ -46,6 +46,8 @@ _CONVERSE_NAMES = {"temperature": "temperature", "topP": "top_p", "maxTokens": "
 
 
 class Converse(Api):
+    """The format of Bedrock's Converse."""
+
     name = "bedrock_converse"
     provider = "aws.bedrock"
     within = "/model/"

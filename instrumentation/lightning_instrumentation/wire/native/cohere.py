@@ -11,6 +11,8 @@ from lightning_instrumentation.wire.native.fields import add_call, dict_of, dict
 
 
 class CohereAnswer(Answer):
+    """A whole answer, or one event of a stream."""
+
     def add(self, part: Json) -> None:
         kind = part.get("type")
         if not isinstance(kind, str):
@@ -53,6 +55,8 @@ class CohereAnswer(Answer):
 
 
 class CohereChat(Api):
+    """The format of Cohere's chat."""
+
     name = "cohere_chat"
     provider = "cohere"
 

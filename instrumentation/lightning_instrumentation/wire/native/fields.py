@@ -1,4 +1,4 @@
-"""Reading JSON of which no field can be relied on, and what providers call in other words than OpenAI."""
+"""Reading JSON whose fields cannot be relied on, and mapping providers' terms to OpenAI's."""
 
 from __future__ import annotations
 
@@ -16,23 +16,26 @@ _REASONS = {
 
 
 def reason_of(said: Any) -> str | None:
-    """Return a provider's finish reason in the words of chat completions, its own where these have none."""
+    """Return a provider's finish reason in OpenAI's terms, its own if there is none."""
     return _REASONS.get(said.lower(), said.lower()) if isinstance(said, str) and said else None
 
 
 def dicts(value: Any) -> list[dict[str, Any]]:
+    """Return the dicts in a list; empty if it is not one."""
     return [one for one in value if isinstance(one, dict)] if isinstance(value, Iterable) else []
 
 
 def dict_of(value: Any) -> Mapping[str, Any]:
+    """Return a mapping; empty if the value is not one."""
     return value if isinstance(value, Mapping) else {}
 
 
 def renamed(given: Any, names: Mapping[str, str]) -> dict[str, Any]:
-    """Return the parameters of a request by the names that OpenAI has for them."""
+    """Return the parameters of a request by OpenAI's names."""
     return {ours: given[theirs] for theirs, ours in names.items() if theirs in dict_of(given)}
 
 
 def add_call(choice: Choice, key: Any, call_id: Any, name: Any, arguments: Any) -> None:
+    """Add a tool call to a choice."""
     text = arguments if isinstance(arguments, str) else as_json(arguments or {})
     choice.tool_calls[key] = ToolCall(call_id, name or "", text)

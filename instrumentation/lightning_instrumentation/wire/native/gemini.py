@@ -14,7 +14,7 @@ from lightning_instrumentation.wire.native.fields import add_call, dict_of, dict
 
 
 class GeminiAnswer(Answer):
-    """A whole answer, or one of those that a stream consists of: each brings the next parts."""
+    """A whole answer, or one of those in a stream: each brings the next parts."""
 
     def add(self, part: Json) -> None:
         self.identify({"id": part.get("responseId"), "model": part.get("modelVersion"), "error": part.get("error")})
@@ -46,6 +46,8 @@ _GEMINI_NAMES = {
 
 
 class Gemini(Api):
+    """The format of Gemini."""
+
     name = "gemini"
     operation = semconv.GENERATE_CONTENT
     provider = "gcp.gemini"

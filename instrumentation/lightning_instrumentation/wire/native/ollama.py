@@ -12,7 +12,7 @@ from lightning_instrumentation.wire.native.fields import add_call, dict_of, dict
 
 
 class OllamaAnswer(Answer):
-    """A whole answer, or one line of a stream: each brings the next words, the last one the counts."""
+    """A whole answer, or one line of a stream: each brings more text, the last one the counts."""
 
     def add(self, part: Json) -> None:
         self.identify({"model": part.get("model"), "error": part.get("error")})
@@ -43,12 +43,14 @@ _OLLAMA_NAMES = {
 
 
 class OllamaChat(Api):
+    """The format of ``/api/chat``."""
+
     name = "ollama_chat"
     provider = "ollama"
     lines = True
 
     def fits(self, body: Json) -> bool:
-        # Without messages it asks to load a model; other programs have such a path, too.
+        # Without messages it is a request to load a model; other programs use such a path, too.
         return isinstance(body.get("model"), str) and isinstance(body.get("messages"), list) and bool(body["messages"])
 
     def asked(self, body: Json) -> Json:
@@ -63,6 +65,8 @@ class OllamaChat(Api):
 
 
 class OllamaGenerate(OllamaChat):
+    """The format of ``/api/generate``."""
+
     name = "ollama_generate"
     operation = semconv.TEXT_COMPLETION
 

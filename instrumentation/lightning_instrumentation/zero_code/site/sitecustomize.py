@@ -1,7 +1,7 @@
 """Runs in every interpreter below ``lightning-trainer run``, of any version: first the user's own, then our hooks.
 
-Nothing that goes wrong here may reach the program, and ``sys.path`` is left as it is without us. The environment keeps
-this folder, so that subprocesses find it too.
+No failure here may reach the program, and ``sys.path`` is left as it would be without us. The environment keeps this
+folder, so that subprocesses find it too.
 """
 
 import os
@@ -30,7 +30,7 @@ def _install_ours():
     except Exception as error:
         if os.environ.get("LIGHTNING_RUN_SAID"):
             return
-        # Subprocesses inherit that it was said.
+        # Inherited by subprocesses, so that it is reported only once.
         os.environ["LIGHTNING_RUN_SAID"] = "1"
         cause = type(error).__name__ + ": " + str(error)
         sys.stderr.write("lightning-trainer run: " + str(sys.executable) + " is not captured (" + cause + "); ")

@@ -1,4 +1,4 @@
-"""No call is by an agent that the policy claims; or some calls' agent is called almost as one that it does."""
+"""No call is by an agent that the policy claims; or some calls' agent has almost the name of a claimed one."""
 
 import difflib
 

@@ -1,6 +1,7 @@
-"""Clocks that disagree: a span that starts before the span that made it, or ends before it starts.
+"""Clock skew: a span that starts before its parent, or ends before it starts.
 
-By the tokens, order is exact whatever the clocks say; time orders only calls whose tokens do not follow each other.
+By their tokens, calls are in the right order whatever the clocks say; time orders only calls whose tokens do not follow
+each other.
 """
 
 from lightning_trainer.explain.case import Case
@@ -8,7 +9,7 @@ from lightning_trainer.explain.finding import Finding, counted, seconds
 from lightning_trainer.types import Span
 
 _TOLERANCE_NS = 10_000_000
-"""Tracers round to milliseconds; what is less than 10 ms puts no call in another place."""
+"""Tracers round to milliseconds; less than 10 ms does not change the order of calls."""
 
 
 def diagnose(case: Case) -> Finding | None:

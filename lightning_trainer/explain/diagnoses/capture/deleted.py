@@ -1,4 +1,4 @@
-"""Its spans are not there any more: retention has deleted them."""
+"""Its spans are gone: retention has deleted them."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""Calls of which there are more records than the client's and the gateway's: each is counted once."""
+"""Calls with more records than the client's and the gateway's: each is counted once."""
 
 from lightning_trainer.explain.case import Case
 from lightning_trainer.explain.finding import Finding, counted, listed

@@ -1,4 +1,4 @@
-"""Streams that ended before their last chunk, answers that the caller gave up, and calls cancelled before any."""
+"""Streams that ended before their last chunk, answers that the caller gave up, and calls canceled before any answer."""
 
 from lightning_instrumentation import semconv
 
@@ -33,7 +33,7 @@ def diagnose(case: Case) -> Finding | None:
 
 
 def _said(call: Call, case: Case) -> str:
-    """What the record of the call, or the note that takes it back, says of its end."""
+    """Return what the record of the call, or the span that takes it back, says about its end."""
     for span in case.spans:
         gave_up = span.attributes.get(semconv.CALL_ABANDONED) is True and span.parent_span_id == call.span_id
         if span.trace_id == call.trace_id and (gave_up or span.span_id == call.span_id) and span.status_message:

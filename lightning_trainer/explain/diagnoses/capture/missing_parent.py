@@ -1,7 +1,7 @@
-"""A span above others never arrived, and with it what it alone says: whose calls they are.
+"""A parent span never arrived, and with it the attributes that only it has: agent and attempt of its calls.
 
-What the gateway recorded below a span of the caller's own tracer is complete without it, so it counts only where the
-call has no agent or no attempt.
+A gateway record below a span of the caller's own tracer is complete without that span, so it counts only if the call
+has no agent or no attempt.
 """
 
 from lightning_instrumentation import semconv
@@ -41,7 +41,7 @@ def diagnose(case: Case) -> Finding | None:
 
 
 def _top(call: Call, case: Case) -> SpanKey:
-    """The last span that is here on the way up from a call; a circle ends the way."""
+    """Return the last known span on the way up from a call; a cycle ends the way."""
     key, seen = (call.trace_id, call.span_id), set()
     while key not in seen:
         seen.add(key)

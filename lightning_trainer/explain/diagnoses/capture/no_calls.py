@@ -1,4 +1,4 @@
-"""No model call was recorded of the attempt."""
+"""The attempt has no recorded model call."""
 
 from lightning_trainer.explain.case import Case
 from lightning_trainer.explain.finding import Finding, counted

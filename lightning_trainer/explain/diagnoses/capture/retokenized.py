@@ -1,8 +1,8 @@
 """A prompt that repeats an earlier answer as text, in other tokens than were sampled.
 
-The agent sends back what a client (and a parser of tool calls) made of the answer, and the chat template renders it
-again: what the engine sampled and what it is shown next are then not the same ids. Such a call starts a sequence of its
-own at the first token that differs.
+The agent sends back the answer as a client (and a parser of tool calls) returned it, and the chat template renders it
+again: the sampled ids and those in the next prompt then differ. Such a call starts its own sequence at the first token
+that differs.
 """
 
 from collections.abc import Iterator, Mapping
@@ -46,7 +46,7 @@ def _named(token_ids: tuple[int, ...]) -> str:
 
 
 def _repeats(case: Case) -> Iterator[tuple[Call, Call]]:
-    """Yield calls whose messages begin with the question and the answer of an earlier call, with the latest such."""
+    """Yield calls whose messages begin with question and answer of an earlier call, with the latest such call."""
     answered: dict[int, Call] = {}
     for call in case.own:
         said, talk, before = _said(call, case), 0, None
@@ -68,12 +68,12 @@ def _said(call: Call, case: Case) -> Conversation:
 
 
 def _has_ids(call: Call, before: Call) -> bool:
-    """Whether ids are known of both: words alone do not part at a token."""
+    """Whether both have ids: text alone does not fork at a token."""
     return bool(call.prompt_ids and before.response_ids)
 
 
 def _plain(message: Mapping[str, Any]) -> tuple:
-    """Who said what; ids and finish reasons are not words."""
+    """Return role and text; ids and finish reasons are not text."""
     parts = [part for part in message.get("parts") or () if isinstance(part, Mapping)]
     return message.get("role"), tuple((part.get("type"), part.get("name"), _words(part)) for part in parts)
 

@@ -1,4 +1,4 @@
-"""Calls of which it is not known what their tokens were drawn from."""
+"""Calls whose sampling distribution is unknown."""
 
 from collections import Counter
 

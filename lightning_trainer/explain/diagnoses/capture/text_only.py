@@ -1,5 +1,4 @@
-"""Calls that the gateway did not answer: of which the words are known and not the token ids, or the ids as well and
-not whose weights sampled them."""
+"""Calls that the gateway did not answer: with text but no token ids, or with ids of an unknown policy version."""
 
 from collections import Counter
 
@@ -26,7 +25,7 @@ def diagnose(case: Case) -> Finding | None:
 
 
 def diagnose_elsewhere(case: Case) -> Finding | None:
-    """Return what to do about ids that an engine gave which no line of the configuration trusts."""
+    """Return what to do about ids from an engine that no line of the configuration trusts."""
     calls = case.met(Reason.NO_POLICY_VERSION)
     if not calls:
         return None
@@ -43,7 +42,7 @@ def diagnose_elsewhere(case: Case) -> Finding | None:
 
 
 def _went(call: Call, case: Case) -> str:
-    """Where our client sent a call: to the gateway, home because the daemon was away, to a host that the user named, or
+    """Return where our client sent a call: to the gateway, home because the daemon was away, to a trusted host, or
     where it always went."""
     joined = case.joined.get((call.trace_id, call.span_id))
     for record in joined.records if joined is not None else ():
@@ -55,7 +54,7 @@ def _went(call: Call, case: Case) -> str:
 
 
 def _advice(went: Counter[str], case: Case) -> str:
-    """What to do about it: never what was done already."""
+    """Return what to do about it: never what was already done."""
     said: list[str] = []
     if went["home"]:
         said.append(

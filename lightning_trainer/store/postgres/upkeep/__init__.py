@@ -1,1 +1,1 @@
-"""What is done to a whole store on PostgreSQL: copied there, checked, backed up, gone back to, compacted."""
+"""Upkeep of a whole store on PostgreSQL: migrating, checking, backing up, restoring, compacting."""

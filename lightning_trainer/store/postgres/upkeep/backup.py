@@ -1,7 +1,7 @@
-"""A backup of a store on PostgreSQL: made by ``pg_dump``, gone back to by ``pg_restore``, with checkpoints next to it.
+"""Backup of a store on PostgreSQL: ``pg_dump`` and ``pg_restore``, plus the checkpoints.
 
-Invariant: the password is on no command line. A store that is gone back to is another one for every daemon that had a
-turn before: its tokens go on far behind all that were given.
+Invariant: the password is on no command line. A restored store refuses every daemon that held a turn before: its tokens
+continue far above all earlier ones.
 """
 
 import json
@@ -27,7 +27,7 @@ from lightning_trainer.store.upkeep.restore import Restored, put_checkpoints
 
 DUMP = "lightning.dump"
 _TOKENS = 10**9
-"""More than any store has given."""
+"""Larger than the number of tokens any store has issued."""
 
 
 def back_up(url: str, folder: Path, checkpoints: Mapping[str, Path], *, journal: Path | None = None) -> Backup:
@@ -35,13 +35,13 @@ def back_up(url: str, folder: Path, checkpoints: Mapping[str, Path], *, journal:
 
     Args:
         checkpoints: the newest of each policy, by its name.
-        journal: what of it the backup has is deleted.
+        journal: what the backup contains is deleted from it.
 
     Raises:
-        StoreError: the folder is there already, ``pg_dump`` is not, or it failed.
+        StoreError: the folder already exists, ``pg_dump`` is missing, or it failed.
     """
     if folder.exists():
-        raise StoreError(f"{folder} is there already: name a folder that is not, for example with the date in its name")
+        raise StoreError(f"{folder} already exists: name a new folder, for example with the date in its name")
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     began_ns = time.time_ns()
@@ -75,11 +75,11 @@ def back_up(url: str, folder: Path, checkpoints: Mapping[str, Path], *, journal:
 def restore(
     url: str, backup: Path, shared_dir: Path, *, journal: Path | None = None, limits: StoreConfig | None = None
 ) -> Restored:
-    """Put a backup in the place of what the database holds, in one transaction; no daemon may be connected.
+    """Replace the database's contents by a backup, in one transaction; no daemon may be connected.
 
     Raises:
         StoreError: it is not a backup of a PostgreSQL store, daemons are connected, or ``pg_restore`` failed; then
-            everything is as it was.
+            nothing has changed.
     """
     if not (backup / DUMP).is_file():
         raise StoreError(f"{backup} is not a backup of PostgreSQL: it has no {DUMP}, which `store backup` makes of one")

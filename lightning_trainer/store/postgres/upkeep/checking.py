@@ -1,6 +1,6 @@
-"""Whether a store on PostgreSQL is whole: its counts, and our checksums of what it holds.
+"""Integrity check of a store on PostgreSQL: its counts, and our checksums of its contents.
 
-Relations the server keeps itself; its pages and indices are for its own tool, ``pg_amcheck``.
+The server enforces relations itself; pages and indexes are for its own tool, ``pg_amcheck``.
 """
 
 import zlib
@@ -19,7 +19,7 @@ _COUNTED = {
 
 
 def check(connection: Connection, *, quick: bool = False) -> Iterator[Finding]:
-    """Yield what each part finds, as it ends.
+    """Yield each part's findings as it ends.
 
     Args:
         quick: only the counts, not every checksum.

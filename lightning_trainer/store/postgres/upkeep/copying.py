@@ -1,4 +1,4 @@
-"""Every table written anew: from a SQLite store into an empty PostgreSQL, or in its place, as small as what it holds.
+"""Rewriting all tables: from a SQLite store into an empty PostgreSQL database, or in place to compact them.
 
 A copy is one transaction, and is read back before it is committed.
 """
@@ -27,30 +27,30 @@ TABLES = (
     *("rollbacks", "canaries", "policies", "pauses", "waiting", "drops", "totals", "received", "expired"),
     *("evaluations", "verdicts", "cursors", "feedback", "settled", "forgotten", "media", "media_uses"),
 )
-"""In an order in which what is named comes before what names it."""
+"""In dependency order: referenced tables come first."""
 _NUMBERED = {"resources": "id", "spans": "seq", "rollbacks": "seq", "feedback": "seq", "media": "seq"}
 _IN_ORDER = {**_NUMBERED, "ledger": "rowid"}
 
 
 @dataclass(slots=True)
 class Copied:
-    """What is in both stores now, alike."""
+    """The contents, now equal in both stores."""
 
     store: str
-    """Where it was copied to."""
+    """The destination."""
     rows: dict[str, int] = field(default_factory=dict)
     """By table."""
 
 
 def copy_to_postgres(store: Path, url: str, *, on_progress: Callable[[float], None] = lambda share: None) -> Copied:
-    """Copy a store's file, which stays as it is, and compare every row of the copy with it.
+    """Copy a store's file, which is not changed, and compare every row of the copy with it.
 
     Args:
-        on_progress: told the share of spans that is copied.
+        on_progress: called with the share of spans copied.
 
     Raises:
-        StoreError: a daemon has the file, there is none, the database holds something already, or the copy is not
-            what was copied; then nothing is in the database.
+        StoreError: a daemon has the file, there is none, the database is not empty, or the copy differs; then the
+            database stays empty.
     """
     if not store.is_file():
         raise StoreError(f"there is no store {store}: nothing was recorded here yet")
@@ -72,7 +72,7 @@ def copy_to_postgres(store: Path, url: str, *, on_progress: Callable[[float], No
             raise StoreError(
                 f"the store {store} cannot be read ({error}); nothing was copied: `lightning-trainer store check` looks"
             ) from error
-        # Without statistics the first questions would be answered as if the tables were empty.
+        # Without statistics, the first queries would be planned as if the tables were empty.
         target.execute("ANALYZE")
     return copied
 
@@ -109,7 +109,7 @@ def _copy(
 
 @dataclass(slots=True)
 class _Sum:
-    """Counts rows and adds their digests, in whatever order they come."""
+    """Counts rows and sums their digests, independent of order."""
 
     rows: int = 0
     digests: int = 0
@@ -130,10 +130,10 @@ def _told(rows: Iterable[Any], number: int, on_progress: Callable[[float], None]
 
 
 def compact(url: str) -> Compacted:
-    """Write every table anew (``VACUUM FULL``), one after the other; daemons wait for the table that it is at.
+    """Rewrite every table (``VACUUM FULL``), one after the other; daemons wait for the current one.
 
     Raises:
-        StoreError: it cannot be reached, there is no room, or a daemon is in a table for too long.
+        StoreError: it cannot be reached, there is no room, or a daemon blocks a table for too long.
     """
     with closing(PostgresConnection(url)) as connection:
         version_of(connection)

@@ -265,7 +265,7 @@ async def test_a_limit_that_cannot_be_looked_after_stops_no_writer(make_store, c
             for number in range(40):
                 await store.append(attempt_spans(f"a{number}", calls=20, text=20_000))
         assert (await store.counts())["spans"] == 840
-    assert "what follows a commit failed" in caplog.text
+    assert "the work after a commit failed" in caplog.text
 
 
 async def test_free_pages_are_given_back_as_many_as_are_asked_for(tmp_path):

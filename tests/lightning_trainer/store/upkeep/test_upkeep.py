@@ -86,7 +86,7 @@ async def test_a_backup_is_taken_beside_a_writer_and_is_one_snapshot(tmp_path, m
     assert restored.aside is not None
     with read_only(restored.aside) as connection:
         assert connection.execute("SELECT count(*) FROM spans").fetchone() == (206,)
-    with pytest.raises(StoreError, match="is there already"):
+    with pytest.raises(StoreError, match="already exists"):
         back_up(state, folder, {})
     with pytest.raises(StoreError, match="is not a backup"):
         restore(state, tmp_path / "other")
