@@ -45,7 +45,7 @@ class Gathering:
         connection: of a store, read-only, inside a transaction (``store.scan.read_only``).
         policy: the one that trains the agents.
         others: names of the other policies; attempts that their steps consumed may also belong to this policy.
-        from_files: the snapshot is of files (``store.memory.in_memory``), so no step has taken or will take anything.
+        from_files: the snapshot is of files (``store.sqlite.in_memory``), so no step has taken or will take anything.
         no_policy: the configuration has none; ``policy`` is ``config.any_agent``.
         judges: the configuration's; rewards of judges that the policy corrects are corrected with current rates.
     """
