@@ -8,6 +8,7 @@ declares our plugin.
 import importlib.metadata
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from lightning_trainer.errors import EngineError
@@ -16,6 +17,14 @@ from lightning_trainer.serving.host.settings import HostSettings
 
 PLUGIN_NAME = "lightning_engine"
 _PLUGIN = "lightning_trainer.serving.host.plugin:load"
+
+OPENMP_WAITING: Mapping[str, str] = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "3000"}
+"""Threads that wait for each other spin for some 30 microseconds (GNU's OpenMP, which PyTorch brings), then sleep.
+
+Spinning for long takes the cores from everything else: on a busy machine a batch took 50 times as long. Sleeping at
+once means to be woken for every operation, which takes 70 microseconds in a virtual machine. Measured on two cores
+against sleeping at once: an update takes 0.8 of the time, a batch of the engine 0.9; both at the same time, 1.1.
+"""
 
 
 def prepare(settings: HostSettings) -> str:
@@ -69,9 +78,7 @@ def _variables(settings: HostSettings, *, cpu: bool) -> dict[str, str]:
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the CPU platform takes the "uni" executor only then
             **thread_variables(settings.threads),
-            # Threads that spin while they wait take the cores from everything else: on a busy machine a batch took 50
-            # times as long.
-            "OMP_WAIT_POLICY": "PASSIVE",
+            **OPENMP_WAITING,
             # It compiles some functions of its sampler even in eager mode: 16 s of the first request, and a compiler.
             "TORCHDYNAMO_DISABLE": "1",
         }

@@ -16,8 +16,8 @@ def load() -> None:
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
     from vllm.platforms import current_platform
 
+    from lightning_trainer.serving.host.patches import fused_norms, lora_experts, lora_matmul
     from lightning_trainer.serving.host.patches import inverse_sampling as sampling
-    from lightning_trainer.serving.host.patches import lora_experts, lora_matmul
     from lightning_trainer.serving.host.tokens import routed_experts, support
 
     if TRANSFER_BACKEND not in WeightTransferEngineFactory._registry:
@@ -28,6 +28,7 @@ def load() -> None:
     use_pil()
     if current_platform.is_cpu():
         sampling.use_for_vllm()
+        fused_norms.use_for_vllm()
         lora_matmul.use_for_vllm()
         lora_experts.use_for_vllm()
         routed_experts.use_for_vllm()

@@ -1,9 +1,9 @@
 """Attention from every node of a token trie to itself and its ancestors, in blocks of queries.
 
-A block attends to the keys that any of its queries may see: the path to its first node, and the block itself. Neither
-an N x N mask nor its probabilities exist; memory is that of queries and keys, because the backward pass computes a
-block's probabilities again (the scheme of FlashAttention: Dao et al., 2022, section 3.1, with blocks along the tree).
-That is for the CPU; on a GPU the same pattern goes to PyTorch's flex attention (``flex``).
+A block attends to the keys that any of its queries may see: the path to its first node, and the block itself. What all
+of its queries see needs no mask; the rest has one, and the two results are merged. Neither an N x N mask nor its
+probabilities exist: PyTorch's kernel computes a block's probabilities again in the backward pass (FlashAttention: Dao
+et al., 2022, section 3.1). That is for the CPU; on a GPU the same pattern goes to flex attention (``flex``).
 
 Registered with transformers under ``ATTENTION``; the pattern of a micro-batch travels to it through the model's keyword
 arguments. Products are in the inputs' precision or autocast's, everything else in float32.
@@ -12,7 +12,7 @@ Legend: ``N`` nodes, ``H`` query heads, ``G`` key heads, ``D`` head size; of a b
 keys, ``P`` of them not seen by all queries.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -27,12 +27,49 @@ from lightning_trainer.training.tree.flex import BlockMask, block_mask, tree_fle
 ATTENTION = "lightning_tree"
 """Name in transformers' registry of attention functions."""
 
-_QUERIES = 64
-"""Rows a block: fewer are many small products, more see keys that are masked. Measured on 4,000 nodes, paths of 400."""
+_QUERIES = 256
+"""Rows a block: fewer are many small products, more see keys that are masked."""
+
+_FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+"""PyTorch's kernels below ``scaled_dot_product_attention``, which keeps to itself what parts are merged by."""
+
+
+class Runs(NamedTuple):
+    """Keys that lie one after the other, run after run."""
+
+    slices: tuple[slice, ...]
+
+    def rows(self, tensor_GND: torch.Tensor) -> torch.Tensor:
+        """Return them, ``[1, G, K, D]``; of a single run without a copy."""
+        runs = [tensor_GND[:, run] for run in self.slices]
+        return (runs[0] if len(runs) == 1 else torch.cat(runs, 1))[None]
+
+    def add(self, tensor_GND: torch.Tensor, rows_GKD: torch.Tensor) -> None:
+        """Add to what ``rows`` takes from there."""
+        done = 0
+        for run in self.slices:
+            length = run.stop - run.start
+            tensor_GND[:, run] += rows_GKD[:, done : done + length]
+            done += length
+
+
+class Nodes(NamedTuple):
+    """Keys by number, ascending."""
+
+    index_K: torch.Tensor
+
+    def rows(self, tensor_GND: torch.Tensor) -> torch.Tensor:
+        """Return them, ``[1, G, K, D]``."""
+        return tensor_GND.index_select(1, self.index_K)[None]
+
+    def add(self, tensor_GND: torch.Tensor, rows_GKD: torch.Tensor) -> None:
+        """Add to what ``rows`` takes from there."""
+        tensor_GND.index_add_(1, self.index_K, rows_GKD.to(tensor_GND.dtype))
 
 
 class QueryBlock(NamedTuple):
-    """Its keys are those that every query sees, run after run, and then the others."""
+    """Its keys are those that every query sees, and the others."""
 
     start: int
     stop: int
@@ -43,19 +80,18 @@ class QueryBlock(NamedTuple):
     bias_QP: torch.Tensor
     """0 where the query sees such a key, minus infinity elsewhere."""
 
-    def keys(self, tensor_GND: torch.Tensor) -> torch.Tensor:
-        """The rows of the keys ``[G, K, D]``."""
-        seen = [tensor_GND[:, run] for run in self.runs]
-        return torch.cat([*seen, tensor_GND.index_select(1, self.others_P)], 1)
+    def parts(self, query: torch.Tensor) -> Iterator[tuple[Runs | Nodes, torch.Tensor | None]]:
+        """Yield keys, and what is added to their scores ``[1, 1, rows, P]``: nothing where all queries see them.
 
-    def add_to_keys(self, tensor_GND: torch.Tensor, rows_GKD: torch.Tensor) -> None:
-        """Add what ``keys`` would have taken from there."""
-        done = 0
-        for run in self.runs:
-            length = run.stop - run.start
-            tensor_GND[:, run] += rows_GKD[:, done : done + length]
-            done += length
-        tensor_GND.index_add_(1, self.others_P, rows_GKD[:, done:])
+        Args:
+            query: ``[G, rows, D]``, each key head's query heads one below the other.
+        """
+        yield (
+            Nodes(self.others_P),
+            self.bias_QP.to(query.dtype).repeat(query.shape[1] // len(self.bias_QP), 1)[None, None],
+        )
+        if self.runs:
+            yield Runs(self.runs), None
 
 
 class TreePattern:
@@ -117,12 +153,14 @@ class _BlockwiseAttention(torch.autograd.Function):
         output_HND = torch.empty_like(query_HND)
         normalizers = []
         for block in blocks:
-            query, key, value = _of_block(block, query_HND, key_GND, value_GND)
-            scores = _scores(query, key, block, scaling)
-            probabilities = scores.softmax(-1)
-            # log(sum(exp(scores))) without another pass of exp: softmax's largest value is exp(largest - normalizer)
-            normalizers.append(scores.amax(-1, keepdim=True) - probabilities.amax(-1, keepdim=True).log_())
-            _rows(output_HND, block).copy_(_by_head(probabilities.to(query.dtype) @ value, query_HND))
+            query = _by_group(_rows(query_HND, block), key_GND)
+            parts = [
+                _FORWARD(query[None], keys.rows(key_GND), keys.rows(value_GND), attn_mask=bias, scale=scaling)
+                for keys, bias in block.parts(query)
+            ]
+            output, normalizer = parts[0] if len(parts) == 1 else _merged(*parts)
+            normalizers.append(normalizer)
+            _rows(output_HND, block).copy_(output.reshape(len(query_HND), -1, output.shape[-1]))
         ctx.save_for_backward(query_HND, key_GND, value_GND, output_HND, *normalizers)
         ctx.blocks, ctx.scaling = blocks, scaling
         return output_HND
@@ -134,31 +172,41 @@ class _BlockwiseAttention(torch.autograd.Function):
         d_key_GND = torch.zeros_like(key_GND, dtype=torch.float32)
         d_value_GND = torch.zeros_like(d_key_GND)
         for block, normalizer in zip(ctx.blocks, normalizers, strict=True):
-            query, key, value = _of_block(block, query_HND, key_GND, value_GND)
-            d_output = _by_group(_rows(gradients[0], block), key_GND)
-            output = _by_group(_rows(output_HND, block), key_GND)
-            probabilities = _scores(query, key, block, ctx.scaling).sub_(normalizer).exp_()
-            d_value = probabilities.to(query.dtype).transpose(1, 2) @ d_output
-            block.add_to_keys(d_value_GND, d_value.float())
-            mean = (d_output.float() * output.float()).sum(-1, keepdim=True)
-            d_scores = (d_output @ value.transpose(1, 2)).float().sub_(mean).mul_(probabilities).mul_(ctx.scaling)
-            d_scores = d_scores.to(query.dtype)
-            _rows(d_query_HND, block).copy_(_by_head(d_scores @ key, query_HND))
-            block.add_to_keys(d_key_GND, (d_scores.transpose(1, 2) @ query).float())
+            query, output, d_output = (
+                _by_group(_rows(tensor, block), key_GND)[None] for tensor in (query_HND, output_HND, gradients[0])
+            )
+            d_query = query.new_zeros(query.shape, dtype=torch.float32)
+            for keys, bias in block.parts(query[0]):
+                # With the output and the normalizer over all keys, a part's gradients are its share of the whole's.
+                of_part, d_key, d_value = _BACKWARD(
+                    d_output,
+                    query,
+                    keys.rows(key_GND),
+                    keys.rows(value_GND),
+                    output,
+                    normalizer,
+                    0.0,
+                    False,
+                    attn_mask=bias,
+                    scale=ctx.scaling,
+                )
+                d_query += of_part
+                keys.add(d_key_GND, d_key[0])
+                keys.add(d_value_GND, d_value[0])
+            _rows(d_query_HND, block).copy_(d_query.reshape(len(query_HND), -1, d_query.shape[-1]))
         return d_query_HND, d_key_GND.to(key_GND.dtype), d_value_GND.to(value_GND.dtype), None, None
 
 
-def _of_block(block: QueryBlock, query_HND: torch.Tensor, key_GND: torch.Tensor, value_GND: torch.Tensor):
-    """The block's queries, with the heads that share a key head as further rows, and its keys and values."""
-    return _by_group(_rows(query_HND, block), key_GND), block.keys(key_GND), block.keys(value_GND)
+def _merged(*parts: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention over all keys from attention over each part of them: outputs weighted by their share of the sum.
 
-
-def _scores(query: torch.Tensor, key: torch.Tensor, block: QueryBlock, scaling: float) -> torch.Tensor:
-    """Masked scores ``[G, (H / G) * Q, K]`` in float32."""
-    scores = (query @ key.transpose(1, 2)).float().mul_(scaling)
-    queries, others = block.bias_QP.shape
-    scores.view(len(key), -1, queries, scores.shape[-1])[..., -others:].add_(block.bias_QP)
-    return scores
+    Source: Flash-Decoding (Dao et al., 2023), the reduction over splits.
+    """
+    (first, normalizer_of_first), (second, normalizer_of_second) = parts
+    normalizer = torch.logaddexp(normalizer_of_first, normalizer_of_second)
+    share_of_first = (normalizer_of_first - normalizer).exp_()[..., None]
+    share_of_second = (normalizer_of_second - normalizer).exp_()[..., None]
+    return first * share_of_first + second * share_of_second, normalizer
 
 
 def _rows(tensor_HND: torch.Tensor, block: QueryBlock) -> torch.Tensor:
@@ -166,11 +214,8 @@ def _rows(tensor_HND: torch.Tensor, block: QueryBlock) -> torch.Tensor:
 
 
 def _by_group(tensor_HQD: torch.Tensor, key_GND: torch.Tensor) -> torch.Tensor:
+    """The heads that share a key head as further rows: ``[G, (H / G) * Q, D]``."""
     return tensor_HQD.reshape(len(key_GND), -1, tensor_HQD.shape[-1])
-
-
-def _by_head(tensor: torch.Tensor, query_HND: torch.Tensor) -> torch.Tensor:
-    return tensor.view(len(query_HND), -1, tensor.shape[-1])
 
 
 def tree_attention(

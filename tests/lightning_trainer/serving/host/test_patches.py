@@ -8,6 +8,7 @@ import pytest
 
 PATCHES = Path(__file__).parents[4] / "lightning_trainer" / "serving" / "host" / "patches"
 NEEDED = {
+    "fused_norms": ("kernels/vllm_c.py", r'"vllm_c", supports_args=rms_no_var_size, supported=GPGPU_DEVICE'),
     "forking": ("platforms/cpu.py", r'environ\["VLLM_WORKER_MULTIPROC_METHOD"\] = "spawn"'),
     "inverse_sampling": (
         "v1/sample/ops/topk_topp_sampler.py",

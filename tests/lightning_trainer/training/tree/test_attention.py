@@ -82,7 +82,7 @@ def test_the_pattern_is_linear_in_the_nodes(sequences, queries):
 
 def test_a_long_chain_needs_no_mask_but_on_the_diagonal():
     pattern = TreePattern(torch.full((32_768,), 32_768))
-    assert sum(block.bias_QP.numel() for block in pattern.blocks) == 32_768 * 64
+    assert sum(block.bias_QP.numel() for block in pattern.blocks) == 32_768 * 256
     assert max(len(block.runs) for block in pattern.blocks) == 1
 
 

@@ -1,0 +1,78 @@
+"""RMS norms on CPUs by vLLM's own fused kernel, instead of six operations of PyTorch.
+
+vLLM has the kernel for CPUs and offers it to GPUs alone. Without it a pass of 70 rows of SmolLM2-135M spends a third of
+its time in norms, most of that waking threads, once for each operation. The kernel rounds once, at the end, as the
+trainer does. Registered through vLLM's own extension point for operations (``vllm.ir``).
+
+vLLM 0.31.0 (``vllm/kernels/vllm_c.py``: ``supported=GPGPU_DEVICE``). Upstream: we know of no issue.
+"""
+
+import json
+
+import torch
+
+PROVIDER = "lightning"
+PRIORITY = json.dumps(
+    {"ir_op_priority": {name: [PROVIDER, "native"] for name in ("rms_norm", "fused_add_rms_norm")}},
+    separators=(",", ":"),
+)
+"""vLLM's ``--kernel-config``: what is not ``supports`` goes to vLLM's own."""
+_LANES = 16
+"""Numbers that the kernel takes at a time."""
+
+
+def supports(x: torch.Tensor, weight: torch.Tensor | None, epsilon: float, variance_size: int | None = None) -> bool:
+    """Return whether the kernel computes it: whole rows one after the other, in the weight's own precision."""
+    return (
+        variance_size is None
+        and weight is not None
+        and weight.dtype == x.dtype
+        and x.is_contiguous()
+        and x.shape[-1] % _LANES == 0
+    )
+
+
+def supports_with_residual(
+    x: torch.Tensor,
+    x_residual: torch.Tensor,
+    weight: torch.Tensor | None,
+    epsilon: float,
+    variance_size: int | None = None,
+) -> bool:
+    """Return the same of a norm over a sum."""
+    return supports(x, weight, epsilon, variance_size) and x_residual.is_contiguous() and x_residual.dtype == x.dtype
+
+
+def rms_norm(
+    x: torch.Tensor, weight: torch.Tensor | None, epsilon: float, variance_size: int | None = None
+) -> torch.Tensor:
+    """Return ``weight * x / sqrt(mean(x^2) + epsilon)`` of each row."""
+    output = torch.empty_like(x)
+    torch.ops._C.rms_norm(output, x, weight, epsilon)
+    return output
+
+
+def fused_add_rms_norm(
+    x: torch.Tensor,
+    x_residual: torch.Tensor,
+    weight: torch.Tensor | None,
+    epsilon: float,
+    variance_size: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Put the norm of the sum into ``x`` and the sum into ``x_residual``."""
+    torch.ops._C.fused_add_rms_norm(x, x_residual, weight, epsilon)
+    return x, x_residual
+
+
+def use_for_vllm() -> None:
+    """Offer them to vLLM; ``PRIORITY`` has it choose them."""
+    from vllm import ir
+    from vllm.platforms import current_platform
+
+    current_platform.import_kernels()
+    if PROVIDER in ir.ops.rms_norm.impls:
+        return
+    ir.ops.rms_norm.register_impl(PROVIDER, supports_args=supports)(rms_norm)
+    ir.ops.fused_add_rms_norm.register_impl(PROVIDER, supports_args=supports_with_residual, inplace=True)(
+        fused_add_rms_norm
+    )
