@@ -18,7 +18,16 @@ _PARTS: Mapping[str, Sequence[str]] = {
     "attention": ("attention", "attn", "Attention", "flash", "reshape_and_cache"),
     "loss head": ("PairLogProbs", "DrawnLogProbs", "DrawnEntropy", "log_softmax", "logsumexp"),
     "sampling and log-probabilities": ("sampl", "topk", "sort", "exponential", "multinomial", "argmax", "gumbel"),
-    "products": ("aten::mm", "aten::addmm", "aten::bmm", "aten::linear", "aten::matmul", "onednn", "gemm"),
+    "products": (
+        "aten::mm",
+        "aten::addmm",
+        "aten::bmm",
+        "aten::linear",
+        "aten::matmul",
+        "onednn",
+        "packed_linear",
+        "gemm",
+    ),
     "copies": ("aten::copy_", "aten::_to_copy", "aten::cat", "aten::clone", "aten::contiguous"),
 }
 """What a name has in it, of the operation or of one that it is below; the first that fits."""
