@@ -91,7 +91,7 @@ def build_batch(
         step: number of the step, from 1.
         span_parents: parent of every span, by id (``transitions.causes.span_parents``); only for causal credit, which
             without it knows no span above the calls' own parents.
-        oldest_version: calls that an older version of the policy sampled are stale (``daemon.staleness``).
+        oldest_version: calls that an older version of the policy sampled are stale (``max_staleness``).
         vocabulary: entries of the model's; ids beyond it would fail each try of the step. None: not looked at.
         corrections: by the name of the reward, of judges whose errors are taken off.
         deviation_floor: groups whose rewards deviate less are left out (``algorithm.deviation_floor``).

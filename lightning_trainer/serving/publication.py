@@ -78,7 +78,7 @@ class Publication:
     path: str
     """Safetensors file, in shared memory if possible; absolute."""
     checksum: str
-    """``serving.checksum.file_checksum`` of the whole file."""
+    """``serving.shared_memory.file_checksum`` of the whole file."""
     tensor_count: int
     dtype: str
     """Of every tensor in the file: the engine's own dtype, so that loading rounds nothing."""

@@ -17,13 +17,11 @@ import xxhash
 from lightning_trainer.errors import PublicationError
 from lightning_trainer.serving.ownership import owner_tag, remove_orphans
 
-# The checksum of a weight file: xxh3-128 of its bytes. It detects accidents and mix-ups, not attackers.
-
 _CHUNK_BYTES = 16 * 2**20
 
 
 def file_checksum(path: str | Path) -> str:
-    """Return 32 lower-case hex digits.
+    """Return a weight file's xxh3-128, 32 lower-case hex digits. It detects accidents and mix-ups, not attackers.
 
     Raises:
         OSError: the file cannot be read.

@@ -5,7 +5,7 @@ version of a policy is measured on the same tokens. It is ordinary text: on rand
 the trainer by several nats, because tokens of probability 1e-9 are compared, and a probe that noisy proves nothing.
 
 The texts are concatenated into one sequence: a single forward pass, whose numbers do not depend on scheduling. A new
-version waits for it, so it is as short as possible. ``serving.host.movement`` distinguishes loaded weights from stale
+version waits for it, so it is as short as possible. ``measure_movement`` distinguishes loaded weights from stale
 ones by a slope with a standard error of at most 1 / (2 sqrt(N)): if the trainer moved far enough to decide, that is 2
 sqrt(2) rms(noise), the rounding of two scorings is at most half of the movement. With N = 64 scored tokens, four
 standard errors are 1/4, so stale weights, at 0, stay below 1/2, and loaded ones, at 3/4 or more, above.
