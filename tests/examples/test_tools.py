@@ -14,6 +14,7 @@ import pytest
 
 from lightning_trainer.config.file import load_config
 from lightning_trainer.rollouts import Runner
+from lightning_trainer.rollouts.step_runner import StepRunner
 from tests.lightning_trainer.environments.openai_server import serving  # pyright: ignore[reportMissingImports]
 
 FOLDER = Path(__file__).parents[2] / "examples" / "tools"
@@ -81,7 +82,7 @@ def test_who_calls_the_tools_is_right_at_tasks_of_one_call_and_of_two(
     example, tasks, recording, monkeypatch, capsys
 ) -> None:
     trained: list[Any] = []
-    monkeypatch.setattr(Runner, "train", lambda self, of_step, steps: trained.extend(of_step(1)))
+    monkeypatch.setattr(StepRunner, "train", lambda self, of_step, steps: trained.extend(of_step(1)))
     monkeypatch.setitem(example["main"].__globals__, "made", lambda server: tasks)
     monkeypatch.setattr(sys, "argv", ["train.py", "--heldout", "6", "--concurrency", "2"])
     with serving(calls_what_it_is_asked) as (url, requests):

@@ -14,6 +14,7 @@ import pytest
 
 from lightning_trainer.environments.install import install
 from lightning_trainer.rollouts import Runner
+from lightning_trainer.rollouts.step_runner import StepRunner
 from tests.lightning_trainer.environments.openai_server import serving  # pyright: ignore[reportMissingImports]
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +39,7 @@ class Page:
 def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """What train.py has; what it records waits on disk."""
     monkeypatch.setattr("lightning_trainer.rollouts.daemon_client.DaemonClient.wait_until_there", lambda _: None)
-    monkeypatch.setattr(Runner, "train", lambda self, *, steps: None)
+    monkeypatch.setattr(StepRunner, "train", lambda self, *, steps: None)
     monkeypatch.setenv("LIGHTNING_ENDPOINT", ENDPOINT)
     lt.shutdown(0)
     lt.init(ENDPOINT, spool_dir=tmp_path)
