@@ -49,12 +49,12 @@ def wheel(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def uv(set_up: ModuleType) -> list[str] | None:
-    return set_up.uv_command("uv") or set_up.uv_command(str(Path(sys.executable).parent / "uv"))
+def uv(set_up: ModuleType) -> str | None:
+    return set_up.uv_command("uv", str(Path(sys.executable).parent / "uv"))
 
 
 @pytest.fixture
-def install(wheel: Path, root: Path, plan: ModuleType, set_up: ModuleType, uv: list[str] | None, tmp_path: Path):
+def install(wheel: Path, root: Path, plan: ModuleType, set_up: ModuleType, uv: str | None, tmp_path: Path):
     """Install some extras into an empty environment; return its folder of commands."""
 
     def made(*extras: str) -> Path:
@@ -65,11 +65,11 @@ def install(wheel: Path, root: Path, plan: ModuleType, set_up: ModuleType, uv: l
             run([sys.executable, "-m", "venv", str(venv)])
             run([str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", requirement, *pins])
             return venv / "bin"
-        run([*uv, "venv", "--quiet", "--python", sys.executable, str(venv)])
-        pip = set_up.pip_settings()
-        told = plan.uv_environment(pip, os.environ, uv_has_config_file=set_up.uv_has_config_file())
-        where = ["--extra-index-url", plan.PYTORCH_CPU_INDEX] if _has_torch(extras) and not pip.find_links else []
-        first = [*uv, "pip", "install", "--quiet", "--python", str(venv / "bin" / "python"), requirement, *pins]
+        run([uv, "venv", "--quiet", "--python", sys.executable, str(venv)])
+        told = set_up.uv_environment()
+        nowhere_else = _has_torch(extras) and "UV_FIND_LINKS" not in told
+        where = ["--extra-index-url", plan.PYTORCH_CPU_INDEX] if nowhere_else else []
+        first = [uv, "pip", "install", "--quiet", "--python", str(venv / "bin" / "python"), requirement, *pins]
         run([*first, "--index-strategy", "unsafe-best-match", *where], told)
         return venv / "bin"
 
