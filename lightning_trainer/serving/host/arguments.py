@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from lightning_trainer.errors import EngineError
-from lightning_trainer.serving.host.patches import fused_norms
 from lightning_trainer.serving.host.plugin import TRANSFER_BACKEND
 from lightning_trainer.serving.host.settings import HostSettings
 from lightning_trainer.serving.host.weights.weight_file import linear_layers
@@ -61,7 +60,6 @@ def _on_cpu(settings: HostSettings) -> list[str]:
         *("--distributed-executor-backend", "uni"),
         # A prompt is found in the prefix cache by whole blocks, and the default of 128 tokens is most of a short one.
         *("--block-size", "32"),
-        *("--kernel-config", fused_norms.PRIORITY),
     ]
 
 

@@ -2,21 +2,16 @@
 
 vLLM has the kernel for CPUs and offers it to GPUs alone. Without it a pass of 70 rows of SmolLM2-135M spends a third of
 its time in norms, most of that waking threads, once for each operation. The kernel rounds once, at the end, as the
-trainer does. Registered through vLLM's own extension point for operations (``vllm.ir``).
+trainer does. Registered through vLLM's own extension point for operations (``vllm.ir``), and chosen by the platform.
 
 vLLM 0.31.0 (``vllm/kernels/vllm_c.py``: ``supported=GPGPU_DEVICE``). Upstream: we know of no issue.
 """
 
-import json
+from typing import Any
 
 import torch
 
 PROVIDER = "lightning"
-PRIORITY = json.dumps(
-    {"ir_op_priority": {name: [PROVIDER, "native"] for name in ("rms_norm", "fused_add_rms_norm")}},
-    separators=(",", ":"),
-)
-"""vLLM's ``--kernel-config``: what is not ``supports`` goes to vLLM's own."""
 _LANES = 16
 """Numbers that the kernel takes at a time."""
 
@@ -65,14 +60,20 @@ def fused_add_rms_norm(
 
 
 def use_for_vllm() -> None:
-    """Offer them to vLLM; ``PRIORITY`` has it choose them."""
+    """Offer them to vLLM, before its own; what they do not support goes on to those."""
     from vllm import ir
+    from vllm.config.kernel import IrOpPriorityConfig
     from vllm.platforms import current_platform
 
-    current_platform.import_kernels()
     if PROVIDER in ir.ops.rms_norm.impls:
         return
+    current_platform.import_kernels()
     ir.ops.rms_norm.register_impl(PROVIDER, supports_args=supports)(rms_norm)
-    ir.ops.fused_add_rms_norm.register_impl(PROVIDER, supports_args=supports_with_residual, inplace=True)(
-        fused_add_rms_norm
-    )
+    with_residual = ir.ops.fused_add_rms_norm.register_impl
+    with_residual(PROVIDER, supports_args=supports_with_residual, inplace=True)(fused_add_rms_norm)
+    first = [PROVIDER, "native"]
+
+    def priority(platform: type, vllm_config: Any) -> IrOpPriorityConfig:
+        return IrOpPriorityConfig.with_default(["native"], rms_norm=first, fused_add_rms_norm=list(first))
+
+    type(current_platform).get_default_ir_op_priority = classmethod(priority)
