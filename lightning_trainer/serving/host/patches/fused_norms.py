@@ -76,4 +76,5 @@ def use_for_vllm() -> None:
     def priority(platform: type, vllm_config: Any) -> IrOpPriorityConfig:
         return IrOpPriorityConfig.with_default(["native"], rms_norm=first, fused_add_rms_norm=list(first))
 
-    type(current_platform).get_default_ir_op_priority = classmethod(priority)
+    own: Any = type(current_platform)
+    own.get_default_ir_op_priority = classmethod(priority)
