@@ -6,16 +6,14 @@ is ``examples/calculator/train.py``, and both would do the same started by hand.
 
 import asyncio
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
+from lightning_trainer.cli.quickstart.child import running
 from lightning_trainer.cli.quickstart.report import assemble
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.cli.terminal.live_view import LiveView
@@ -26,7 +24,6 @@ from lightning_trainer.report import QuickstartReport, write_report
 from lightning_trainer.store.sqlite import SqliteStore
 
 _EXAMPLE = Path(__file__).parents[3] / "examples" / "calculator"
-_STOP_TIMEOUT_S = 90.0
 
 
 def quickstart(*, seed: int, steps: int, heldout: int, out: Path | None) -> None:
@@ -46,7 +43,7 @@ def quickstart(*, seed: int, steps: int, heldout: int, out: Path | None) -> None
     started = time.time()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
-    with _process("daemon", run_dir, [sys.executable, "-m", "lightning_trainer", "serve", "--config", str(config)]) as (
+    with running("daemon", run_dir, [sys.executable, "-m", "lightning_trainer", "serve", "--config", str(config)]) as (
         daemon,
         daemon_log,
     ):
@@ -62,7 +59,7 @@ def quickstart(*, seed: int, steps: int, heldout: int, out: Path | None) -> None
             events = run_dir / "events.jsonl"
             command = [sys.executable, str(_EXAMPLE / "train.py"), "--events", str(events)]
             command += ["--seed", str(seed), "--steps", str(steps), "--heldout", str(heldout)]
-            with _process("agent", run_dir, command, environment) as (agent, agent_log):
+            with running("agent", run_dir, command, environment) as (agent, agent_log):
                 _watch(agent, agent_log, daemon, daemon_log, events, url, view)
     report = asyncio.run(_report(run_dir, config, seed, started, view.ready_s))
     write_report(report, run_dir)
@@ -100,33 +97,6 @@ def _write_config(run_dir: Path, seed: int, steps: int) -> Path:
     path = run_dir / "lightning.toml"
     path.write_text(text, encoding="utf-8")
     return path
-
-
-@contextmanager
-def _process(
-    name: str, run_dir: Path, command: list[str], environment: dict[str, str] | None = None
-) -> Iterator[tuple[subprocess.Popen, Path]]:
-    """A child with its log in the run's folder; interrupted politely, then by force, whatever happens here."""
-    log = run_dir / f"{name}.log"
-    with log.open("ab") as file:
-        child = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **(environment or {})},
-            start_new_session=True,  # Ctrl-C reaches this process alone, which then stops its children in order
-        )
-    try:
-        yield child, log
-    finally:
-        if child.poll() is None:
-            child.terminate()  # not SIGINT, which children of a background job ignore
-            try:
-                child.wait(_STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()
 
 
 def _wait_until_ready(daemon: subprocess.Popen, log: Path, run_dir: Path, view: LiveView) -> str:

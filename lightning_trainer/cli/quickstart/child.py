@@ -1,0 +1,71 @@
+"""A child process that never outlives the block that started it."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_STOP_TIMEOUT_S = 90.0
+_ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def running(
+    name: str, run_dir: Path, command: list[str], environment: dict[str, str] | None = None
+) -> Iterator[tuple[subprocess.Popen, Path]]:
+    """Run ``command`` for as long as the block lasts, and yield it with its log, ``run_dir/name.log``.
+
+    It is asked to end when the block ends, however that happens, and killed after 90 seconds. Signals are handled by
+    the main thread, which must be the caller's.
+    """
+    log = run_dir / f"{name}.log"
+    child = None
+    try:
+        with log.open("ab") as file, _held_signals():
+            child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(environment or {})},
+                start_new_session=True,  # Ctrl-C reaches this process alone, which then stops its children in order
+            )
+        yield child, log
+    finally:
+        if child is not None:
+            _stop(child)
+
+
+def _stop(child: subprocess.Popen) -> None:
+    if child.poll() is not None:
+        return
+    child.terminate()  # not SIGINT, which children of a background job ignore
+    try:
+        child.wait(_STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+
+
+@contextmanager
+def _held_signals() -> Iterator[None]:
+    """Deliver what would end this process only after the block.
+
+    ``Popen`` returns a while after the child runs; a signal whose handler raises in between would leave a child that
+    nobody knows. A blocked mask would do the same, but the child would inherit it.
+    """
+    held: list[int] = []
+    handlers = {
+        number: signal.signal(number, lambda number, _: held.append(number))
+        for number in _ENDING_SIGNALS
+        if callable(signal.getsignal(number))
+    }
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if held:
+            signal.raise_signal(held[0])
