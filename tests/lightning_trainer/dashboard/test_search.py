@@ -1,11 +1,13 @@
 """A search reads as little as it can, says how far it looked, and finds the same as reading everything would."""
 
 import json
+from collections import OrderedDict
 
 import pytest
 
 from lightning_trainer.config.file import load_config
 from lightning_trainer.dashboard.reading import search as searching
+from lightning_trainer.dashboard.reading import summaries
 from lightning_trainer.dashboard.reading.recorded_text import WantedName, WantedText, WantedVersion
 from lightning_trainer.dashboard.reading.search import Search, search
 from lightning_trainer.dashboard.reading.summaries import SummaryCache
@@ -81,3 +83,12 @@ def test_rows_that_say_enough_themselves_are_not_read(run_search, monkeypatch):
 def test_a_text_beyond_the_beginning_of_a_long_rollout_is_found(run_search):
     wanted = "x" * 400
     assert [row.attempt.attempt_id for row in run_search(text=wanted).rows] == ["a<b>\"'&"]
+
+
+def test_what_the_cache_loses_at_once_is_found_all_the_same(run_search, monkeypatch):
+    everything = [row.attempt.attempt_id for row in run_search(agent="summar*").rows]
+    monkeypatch.setattr(summaries, "_KEPT", 0)
+    assert [row.attempt.attempt_id for row in run_search(agent="summar*").rows] == everything
+    # Another thread takes out what was put in, between the two.
+    monkeypatch.setattr(summaries, "OrderedDict", type("Forgetful", (OrderedDict,), {"__setitem__": lambda *_: None}))
+    assert [row.attempt.attempt_id for row in run_search(agent="summar*").rows] == everything
