@@ -57,9 +57,13 @@ _HELD = "SELECT coalesce((SELECT value FROM totals WHERE name = 'spans'), (SELEC
 class ScannableStore(Protocol):
     """The store's operations that the census uses."""
 
-    async def last_span(self) -> int: ...
+    async def last_span(self) -> int:
+        """Return the number of the newest span; 0 if there is none."""
+        ...
 
-    async def scan(self, query: Callable[[Connection], Result]) -> Result: ...
+    async def scan(self, query: Callable[[Connection], Result]) -> Result:
+        """Run a query on one snapshot, and return its result."""
+        ...
 
 
 class LiveCensus:

@@ -33,10 +33,12 @@ _CANDIDATES = 4
 
 @dataclass(frozen=True, slots=True)
 class Options:
+    """The arguments of ``lightning-trainer rollouts``."""
+
     command: tuple[str, ...]
     tasks: Path | None
     policy: str | None
-    """None: of an evaluation that no policy answers, which is recorded all the same."""
+    """None: an evaluation that no policy answers, which is recorded all the same."""
     steps: int | None
     evaluate: str | None
     endpoint: str | None
@@ -52,11 +54,11 @@ class Options:
 
 
 def rollouts(options: Options) -> None:
-    """Run until the steps are done, or every task was tried once.
+    """Run until the steps are done, or every task has been tried once.
 
     Raises:
-        ConfigError: the options do not go together, or there is no such command.
-        LightningError: the tasks cannot be used, the daemon stays away, or training has stopped.
+        ConfigError: the options do not go together, or the command does not exist.
+        LightningError: the tasks cannot be used, the daemon cannot be reached, or training has stopped.
     """
     if (options.steps is None) == (options.evaluate is None):
         raise ConfigError("say what the rollouts are for: --steps N to train, or --evaluate NAME")
@@ -146,6 +148,7 @@ def _evaluate(options: Options, endpoint: str, command: Command, tasks: Sequence
 
 
 def print_summary(console: Console, stage: str, ended: Sequence[AttemptEnded]) -> None:
+    """Print an evaluation's mean reward, over the attempts that have one, and how many attempts failed."""
     rewards = [attempt.reward for attempt in ended if attempt.reward is not None]
     mean = f"mean reward {sum(rewards) / len(rewards):.3f}" if rewards else "no reward was given"
     failed = sum(attempt.error is not None for attempt in ended)
@@ -177,7 +180,7 @@ def _runner(
 
 
 class Show:
-    """A bar for the attempts of the step that is going on, a line for each that is done, a sentence for new errors."""
+    """A bar for the attempts of the current step, a line for each finished step, and one for each new error."""
 
     def __init__(self, progress: Progress, steps: int, attempts: int) -> None:
         self._progress = progress
@@ -226,6 +229,7 @@ class Show:
 
 @contextmanager
 def shown(console: Console, steps: int, attempts: int) -> Iterator[Show]:
+    """Show the progress of a run: the bar only on a terminal, a line for each finished step everywhere."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         yield Show(progress, steps, attempts)

@@ -108,6 +108,11 @@ Scale = tuple[float, float]
 
 
 def checked_scale(scale: Scale | None) -> Scale | None:
+    """Return the scale if its two ends are finite and ascending, or if there is none.
+
+    Raises:
+        ValueError: they are not.
+    """
     if scale is not None and not (scale[0] < scale[1] and all(map(math.isfinite, scale))):
         raise ValueError("write the lowest and the highest score, like [0, 10]")
     return scale

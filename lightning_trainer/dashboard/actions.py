@@ -1,4 +1,4 @@
-"""What a page may ask of the daemon: each a form that is posted, with the words of the command line."""
+"""The actions that a page offers: each is a posted form, with the words of the command line."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from urllib.parse import parse_qs, urlencode
@@ -15,29 +15,38 @@ _MOST_BYTES = 2**18
 _MOST_FIELDS = 20
 
 Action = Callable[[Live, Mapping[str, str]], Awaitable[tuple[str, str]]]
-"""Returns what to say, and the page to go to."""
+"""Returns a sentence about the outcome, and the page to go to."""
 
 
 async def roll_back(live: Live, form: Mapping[str, str]) -> tuple[str, str]:
+    """Roll a policy back to an earlier version."""
     policy, version = _name(form, "policy"), _version(form)
     return await live.roll_back(policy, version), f"/versions?{urlencode({'policy': policy})}"
 
 
 async def promote(live: Live, form: Mapping[str, str]) -> tuple[str, str]:
+    """Serve a version that is held back."""
     policy, version = _name(form, "policy"), _version(form)
     return await live.promote(policy, version), f"/versions?{urlencode({'policy': policy})}"
 
 
 async def pause(live: Live, form: Mapping[str, str]) -> tuple[str, str]:
+    """Pause a policy's training, with a reason."""
     policy, reason = _name(form, "policy"), form.get("reason", "").strip()[:_LONGEST_NOTE]
     return await live.pause(policy, reason or "someone paused it"), "/"
 
 
 async def resume(live: Live, form: Mapping[str, str]) -> tuple[str, str]:
+    """Resume a policy's training."""
     return await live.resume(_name(form, "policy")), "/"
 
 
 async def label(live: Live, form: Mapping[str, str]) -> tuple[str, str]:
+    """Give a rollout, or one of its attempts, a reward, a note, or both.
+
+    Raises:
+        ConfigError: the form has neither, the reward is not a number, or the note is too long.
+    """
     rollout_id, note = _name(form, "rollout"), form.get("note", "").strip()
     given = form.get("reward", "").strip()
     if len(note) > _LONGEST_NOTE:
@@ -59,6 +68,7 @@ async def label(live: Live, form: Mapping[str, str]) -> tuple[str, str]:
 
 
 async def drop(live: Live, form: Mapping[str, str]) -> tuple[str, str]:
+    """Exclude a rollout's attempts from training, with a reason."""
     rollout_id = _name(form, "rollout")
     reason = form.get("reason", "").strip()[:1000] or "someone dropped it"
     return await live.drop(rollout_id, reason=reason), f"/rollout?{urlencode({'id': rollout_id})}"
@@ -90,7 +100,7 @@ def _name(form: Mapping[str, str], field: str) -> str:
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """Return the fields of a small form that was posted, read under a bound; of several with one name the first.
+    """Return the fields of a small posted form; if several have the same name, the first.
 
     Raises:
         LightningError: it is not ``application/x-www-form-urlencoded``, or too long.

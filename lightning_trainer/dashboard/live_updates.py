@@ -1,8 +1,8 @@
-"""Server-sent events: a page is told that there is something new and how long to leave between two looks at it, and
-fetches itself again. Pages that ask for the same at the same time share one drawing of it.
+"""Server-sent events: a page is told that there is something new and how long to wait between two fetches, and fetches
+itself again. Pages that ask for the same thing at the same time share one rendering of it.
 
-One task looks for all pages, once a second and only while there are any; what it looks at costs microseconds. Source:
-HTML Living Standard, 9.2 Server-sent events.
+One task looks for all pages, once a second and only while any are open; each look costs microseconds. Source: HTML
+Living Standard, 9.2 Server-sent events.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ MOST_LISTENERS = 128
 _LOOK_EVERY_S = 1.0
 _BEAT_EVERY_S = 15.0
 _PACE_MS, _PACE_MS_A_PAGE = 3_000, 100
-"""How often a page fetches itself at most: more seldom where many are open, so that all of them cost a fixed share."""
+"""Shortest time between two fetches of a page; it grows with the open pages, so that they cost a fixed share."""
 _SHARED_FOR_S = 1.0
 _HEAD = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -41,10 +41,11 @@ class LiveUpdates:
         self._looking: asyncio.Task[None] | None = None
         self._told = ""
         self.number = 0
-        """Grows with everything new."""
+        """Grows whenever there is something new."""
 
     @property
     def full(self) -> bool:
+        """Whether there are as many listeners as are allowed."""
         return len(self._listeners) >= MOST_LISTENERS
 
     async def events(self) -> AsyncIterator[bytes]:
@@ -82,7 +83,7 @@ class LiveUpdates:
                     listener.set()
 
     async def _state(self) -> str:
-        """Everything whose change a page shows, as a text that is another one then."""
+        """Return a text that changes whenever something that a page shows does."""
         now = {} if self._site.live is None else self._site.live.now()
         policies = {
             name: (one.phase, one.detail, one.steps_done, one.engine, one.ready_groups, one.paused, len(one.problems))
@@ -91,12 +92,12 @@ class LiveUpdates:
         try:
             last = await self._site.store.last_span()
         except LightningError:
-            last = -1  # a store that cannot be read now says so on the page itself
+            last = -1  # the page itself says that the store cannot be read
         return json.dumps([last, policies])
 
 
 class SharedPages:
-    """What several open pages ask for at the same time is made once, and is at most a second old."""
+    """Makes what several open pages ask for at the same time once; it is at most a second old."""
 
     def __init__(self) -> None:
         self._made: dict[str, tuple[float, asyncio.Task[Response]]] = {}
@@ -112,7 +113,7 @@ class SharedPages:
 
 
 class EventStream:
-    """An answer without an end."""
+    """An endless answer."""
 
     def __init__(self, updates: LiveUpdates) -> None:
         self._updates = updates

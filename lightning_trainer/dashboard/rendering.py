@@ -57,12 +57,13 @@ class Pages:
     def html(
         self, template: str, *, status: int = 200, headers: dict[str, str] | None = None, **values: Any
     ) -> Response:
+        """Render a template; ``headers`` are added to the security headers, or replace them."""
         text = self._environment.get_template(template).render(**values)
         return HTMLResponse(text, status, headers={**SECURITY, **(headers or {})})
 
 
 def static(name: str) -> Response | None:
-    """Return the style sheet or the script; None for any other name. The reports' own come first in them."""
+    """Return a static file; None for any other name. Style sheet and script begin with those of the reports."""
     kind = _STATIC_TYPES.get(name)
     if kind is None:
         return None
@@ -74,7 +75,7 @@ def static(name: str) -> Response | None:
 
 
 def both_widths(draw: Callable[[int, int], str], wide: tuple[int, int] = (1150, 260)) -> Markup:
-    """Return a chart for a desk and for a phone; of nothing that was drawn, nothing."""
+    """Return a chart for wide and for narrow screens; an empty text if nothing was drawn."""
     html = for_both_widths(draw, wide)
     return Markup(html if "<svg" in html else "")
 
@@ -96,7 +97,7 @@ def number(value: float | None, pattern: str = "") -> str:
 
 
 def moment(at_ns: int | None) -> Markup:
-    """Return a time; the script writes it as the reader's own, the exact one is the tooltip."""
+    """Return a time in UTC; the script shows it in the reader's time zone, the exact one is the tooltip."""
     if at_ns is None:
         return Markup("–")
     try:
@@ -108,6 +109,7 @@ def moment(at_ns: int | None) -> Markup:
 
 
 def duration(seconds: float | None) -> str:
+    """Return a number of seconds as tables show it, in ms, s, min, or h."""
     if seconds is None:
         return "–"
     if seconds < 1:
@@ -118,6 +120,7 @@ def duration(seconds: float | None) -> str:
 
 
 def amount_of_bytes(amount: float | None) -> str:
+    """Return a number of bytes as tables show it, in B, KiB, MiB, or GiB."""
     if amount is None:
         return "–"
     for unit in ("B", "KiB", "MiB"):

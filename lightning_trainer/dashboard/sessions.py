@@ -1,7 +1,7 @@
 """Sessions of browsers: the cookie is random and says nothing; the daemon's token never leaves the login form.
 
-A session is kept in memory as the hash of its cookie, so a restart of the daemon ends all of them, and so does logging
-out. Its forms carry an HMAC of it under a key of this process (synchronizer token, OWASP CSRF Prevention Cheat Sheet).
+A session is kept in memory as the hash of its cookie, so logging out ends it, and a restart of the daemon ends all of
+them. Its forms carry an HMAC of it under a key of this process (synchronizer token, OWASP CSRF Prevention Cheat Sheet).
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _WAITING_LOGINS = 16
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Those who may see the pages."""
+    """Someone who may see the pages."""
 
     csrf: str
     """What a form has to carry."""
@@ -34,8 +34,10 @@ class Visitor:
 
 
 class Sessions:
-    """Args:
-    token: the daemon's; None: everybody who reaches the port may look and act.
+    """The sessions of one daemon.
+
+    Args:
+        token: the daemon's; None: everybody who reaches the port may look and act.
     """
 
     def __init__(self, token: str | None) -> None:
@@ -47,10 +49,11 @@ class Sessions:
 
     @property
     def needed(self) -> bool:
+        """Whether a visitor has to log in."""
         return self._token is not None
 
     def visitor(self, request: Request) -> Visitor | None:
-        """Return who asks; None for someone who has to log in."""
+        """Return who is asking; None for someone who has to log in."""
         if self._token is None:
             return Visitor(self._csrf("everybody"), None)
         session = _hashed(request.cookies.get(cookie_name(request), ""))
@@ -64,7 +67,7 @@ class Sessions:
         return None
 
     async def log_in(self, given: str) -> str | None:
-        """Return a new session's cookie; None where the token is wrong, after a while."""
+        """Return a new session's cookie; None if the token is wrong, after a delay, or if too many logins wait."""
         if self._token is None or self._trying >= _WAITING_LOGINS:
             return None
         if not hmac.compare_digest(given.strip().encode("utf-8", "replace"), self._token):
@@ -82,6 +85,7 @@ class Sessions:
         return cookie
 
     def log_out(self, visitor: Visitor) -> None:
+        """End the visitor's session, if there is one."""
         if visitor.session is not None:
             self._until.pop(visitor.session, None)
 

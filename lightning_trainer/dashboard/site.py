@@ -1,4 +1,4 @@
-"""What the pages are given: a store to read, a configuration, and a daemon that is asked, where one runs."""
+"""What the pages are given: a store to read, a configuration, and the daemon, if one is running."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -17,17 +17,21 @@ Result = TypeVar("Result")
 
 
 class Snapshots(Protocol):
-    """A store, as far as it is read here."""
+    """The part of a store that the pages read."""
 
-    async def last_span(self) -> int: ...
+    async def last_span(self) -> int:
+        """Return the number of the newest span; 0 if there is none. Numbers only increase."""
+        ...
 
-    async def scan(self, query: Callable[[Connection], Result]) -> Result: ...
+    async def scan(self, query: Callable[[Connection], Result]) -> Result:
+        """Run a query on one snapshot, and return its result."""
+        ...
 
 
 class StoppedStore:
     """The store of a stopped run: every question opens it for reading, so nothing is written and nobody is kept out.
 
-    Questions raise StoreError where it is not there or is not a store.
+    Questions raise StoreError if it does not exist or is not a store.
     """
 
     def __init__(self, place: StorePlace) -> None:
@@ -46,7 +50,7 @@ class StoppedStore:
 
 @dataclass(frozen=True, slots=True)
 class PolicyNow:
-    """What a running daemon does with one policy."""
+    """What a running daemon is doing with one policy."""
 
     phase: str
     detail: str
@@ -62,7 +66,7 @@ class PolicyNow:
     ready_groups: int = 0
     groups_wanted: int = 0
     paused: str | None = None
-    """Why training was paused by a person; None where it was not."""
+    """Why a person paused training; None if nobody did."""
     processes: Mapping[str, int | None] = field(default_factory=dict)
     """Process ids by what the process is."""
 
@@ -84,45 +88,59 @@ class Check(Protocol):
 
 
 class Live(Protocol):
-    """A running daemon: what it does, and what may be asked of it. Each action returns what it says of its success.
+    """A running daemon: what it does, and what may be asked of it. Each action returns a sentence about its outcome.
 
-    Every action raises LightningError where it cannot be done; the message is for the person who asked.
+    Every action raises LightningError if it cannot be done; the message is for the person who asked.
     """
 
-    def now(self) -> Mapping[str, PolicyNow]: ...
-
-    async def refresh_scores(self) -> None:
-        """Read some of the evaluations that nobody has read yet."""
+    def now(self) -> Mapping[str, PolicyNow]:
+        """Return what the daemon does with each policy, by the policy's name."""
         ...
 
-    async def roll_back(self, policy: str, version: int) -> str: ...
+    async def refresh_scores(self) -> None:
+        """Read some of the evaluations that have not been read yet."""
+        ...
 
-    async def promote(self, policy: str, version: int) -> str: ...
+    async def roll_back(self, policy: str, version: int) -> str:
+        """Serve an earlier version, and train on from it."""
+        ...
 
-    async def pause(self, policy: str, reason: str) -> str: ...
+    async def promote(self, policy: str, version: int) -> str:
+        """Serve a version that is held back, whatever was compared."""
+        ...
 
-    async def resume(self, policy: str) -> str: ...
+    async def pause(self, policy: str, reason: str) -> str:
+        """Pause training until it is resumed; serving and capture go on."""
+        ...
+
+    async def resume(self, policy: str) -> str:
+        """Resume training that was paused."""
+        ...
 
     async def label(
         self, rollout_id: str, *, attempt_id: str | None, reward: float | None, name: str, note: str | None
-    ) -> str: ...
+    ) -> str:
+        """Give a rollout, or one of its attempts, a reward, a note, or both."""
+        ...
 
-    async def drop(self, name: str, *, reason: str) -> str: ...
+    async def drop(self, name: str, *, reason: str) -> str:
+        """Exclude a rollout's attempts from training, except where a step has taken them already."""
+        ...
 
 
 @dataclass(frozen=True)
 class Site:
-    """One store, shown."""
+    """Everything that the pages of one store need."""
 
     config: Config
     store: Snapshots
     census: LiveCensus
     url: str
-    """Where the daemon listens; of a stopped run, where it would."""
+    """Where the daemon listens, or would if the run were not stopped."""
     live: Live | None = None
     """None: the run is stopped and nothing can be asked for."""
     checks: Callable[[], Sequence[Check]] | None = None
-    """What ``doctor`` finds; None where it cannot be asked."""
+    """Runs the checks of ``doctor``; None if they cannot be run."""
     summaries: SummaryCache = field(default_factory=SummaryCache)
 
     @property

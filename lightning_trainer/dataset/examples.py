@@ -32,7 +32,7 @@ from lightning_trainer.types import (
 
 
 class Needs(StrEnum):
-    """What the form that examples are written in asks of a call."""
+    """What the format that examples are written in needs of a call."""
 
     WORDS = "words"
     TOKENS = "tokens"
@@ -49,20 +49,20 @@ class Example:
     group_id: str | None
     fidelity: Fidelity
     model: str | None
-    """That answered, as its server names it."""
+    """The model that answered, as its server names it."""
     reward: float | None
-    """Of the call, else of the agent in the attempt, else of the attempt; None: nothing scored it."""
+    """Of the call, else of the agent in the attempt, else of the attempt; None if nothing scored any of them."""
     prompt: tuple[ChatMessage, ...] | None
-    """None where the words are not known."""
+    """None if the words are not known."""
     answer: ChatMessage | None
     tools: tuple[dict, ...]
     prompt_ids: tuple[int, ...]
     response_ids: tuple[int, ...]
-    """Empty where the ids are not known."""
+    """Empty if the ids are not known."""
 
     @property
     def prompt_key(self) -> Hashable:
-        """Equal for equal prompts: the ids where they are known, else the words."""
+        """Return a key that equal prompts share: the ids if they are known, else the words."""
         return self.prompt_ids or json.dumps([self.prompt, self.tools], sort_keys=True)
 
 
@@ -74,29 +74,37 @@ class ExampleLedger:
         self._samples: list[Sample] = []
 
     def receive(self, calls: Iterable[Call]) -> None:
+        """Count calls as received; each is then dropped or kept exactly once."""
         for call in calls:
             self._ledger.receive(call)
 
     def drop(self, call: Call, reason: Reason, outcome: Outcome = Outcome.DROPPED) -> None:
+        """Record why a call is not an example."""
         self._ledger.settle(call, outcome, reason)
 
     def keep(self, call: Call, example: Example, reason: Reason) -> None:
+        """Record that a call is an example, and why."""
         self._ledger.settle(call, Outcome.TRAINED, reason)
         if example.response_ids:
             self._samples.append(_as_sample(example))
 
     def rows(self) -> tuple[LedgerRow, ...]:
+        """Return the ledger.
+
+        Raises:
+            LedgerImbalanceError: a call was not settled, or settled twice.
+        """
         return self._ledger.balance(self._samples)
 
 
 def candidates(
     recording: Recording, policy: PolicyConfig, ledger: ExampleLedger, needs: Needs, *, failed_too: bool
 ) -> tuple[list[tuple[Call, Example]], tuple[str, ...]]:
-    """Return the calls that can be examples, oldest first, and one sentence on every reward that cannot be used.
+    """Return the calls that can be examples, oldest first, and a sentence about every reward that cannot be used.
 
     Args:
         recording: read with its words.
-        ledger: is told of all calls, and of why the others cannot.
+        ledger: is told of all calls, and why the others cannot be examples.
         failed_too: also those of attempts that failed (as the worse of a pair).
     """
     ledger.receive(recording.calls)

@@ -17,7 +17,7 @@ from lightning_trainer.types import Media, Sample, Segment
 
 Row: TypeAlias = dict[str, Any]
 Advantages: TypeAlias = Mapping[str, Sequence[float]]
-"""By sample id, one value a token."""
+"""By sample id, one value per token."""
 
 SAMPLES = "samples/1"
 EXAMPLES = "examples/1"
@@ -25,6 +25,7 @@ PAIRS = "pairs/1"
 
 
 def sample_row(sample: Sample, advantages: Advantages | None) -> Row:
+    """Return a sample as a row of ``samples/1``; its advantages are None if none are given."""
     return {
         "sample_id": sample.sample_id,
         "policy": sample.policy,
@@ -107,6 +108,7 @@ def _segment_of(row: Mapping[str, Any]) -> Segment:
 
 
 def example_row(example: Example) -> Row:
+    """Return an example as a row of ``examples/1``; what is not known (words or ids) is None."""
     return {
         "call_id": example.call_id,
         "agent": example.agent,
@@ -124,6 +126,7 @@ def example_row(example: Example) -> Row:
 
 
 def pair_row(pair: Pair) -> Row:
+    """Return a preference pair as a row of ``pairs/1``; the prompt is the chosen example's."""
     chosen, rejected = pair.chosen, pair.rejected
     return {
         "agent": chosen.agent,

@@ -147,9 +147,13 @@ class Environment(Protocol):
     the options.
     """
 
-    def reset(self, task: Task) -> Observation | str: ...
+    def reset(self, task: Task) -> Observation | str:
+        """Start an attempt at a task, and return the first observation."""
+        ...
 
-    def step(self, action: Action) -> Stepped: ...
+    def step(self, action: Action) -> Stepped:
+        """Take one action; return the observation, the reward of this step, and whether the attempt is done."""
+        ...
 
 
 def as_observation(value: object) -> Observation:

@@ -1,4 +1,4 @@
-"""The sizes of a causal language model, read from its config.json, and its number of parameters to the last one."""
+"""The sizes of a causal language model, read from its config.json, and its exact number of parameters."""
 
 import json
 from collections.abc import Mapping
@@ -35,38 +35,40 @@ class Shape:
     experts: int = 1
     experts_per_token: int = 1
     context: int = 2048
-    """Tokens of the longest sequence that it was made for."""
+    """Length of the longest sequence that it was made for, in tokens."""
 
     @property
     def queries(self) -> int:
-        """Width of all heads' queries."""
+        """Return the width of all heads' queries together."""
         return self.heads * self.head_size
 
     @property
     def keys(self) -> int:
-        """Width of all heads' keys, and of their values."""
+        """Return the width of all heads' keys together, which is that of their values too."""
         return self.key_heads * self.head_size
 
     @property
     def layer_parameters(self) -> int:
+        """Return the number of parameters of a layer, all of its experts included."""
         return self._layer(self.experts)
 
     @property
     def embedding_parameters(self) -> int:
-        """Of the embeddings, and of the output where it has its own."""
+        """Return the number of parameters of the embeddings, and of the output if it is not tied to them."""
         return self.vocabulary * self.hidden * (1 if self.tied else 2)
 
     @property
     def parameters(self) -> int:
+        """Return the number of parameters of the whole model."""
         return self.embedding_parameters + self.layers * self.layer_parameters + self.hidden
 
     @property
     def computed_parameters(self) -> int:
-        """Those that one token is multiplied with: of the experts those that it goes to, and the output once."""
+        """Return how many parameters a token is multiplied with: of the experts only its own, and the output once."""
         return self.vocabulary * self.hidden + self.layers * self._layer(self.experts_per_token)
 
     def lora_parameters(self, rank: int) -> int:
-        """Of an adapter on every linear layer but the output; experts and their router have none."""
+        """Return the number of parameters of an adapter on all linear layers but the output, experts, and routers."""
         attention = [(self.hidden, self.queries), (self.hidden, self.keys), (self.hidden, self.keys)]
         attention.append((self.queries, self.hidden))
         forward = [(self.hidden, self.feed_forward)] * 2 + [(self.feed_forward, self.hidden)]
@@ -75,7 +77,7 @@ class Shape:
 
     @property
     def cache_bytes_per_token(self) -> int:
-        """Of the key-value cache, in 16 bits."""
+        """Return the bytes per token in a key-value cache of 16 bits."""
         return 2 * 2 * self.layers * self.keys
 
     def _layer(self, experts: int) -> int:
@@ -91,7 +93,7 @@ def read_shape(path: Path) -> Shape:
     """Read a config.json.
 
     Raises:
-        ModelError: it is not one, or of a family whose parameters are not known how to count.
+        ModelError: it is not one, or the parameters of its family cannot be counted.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))

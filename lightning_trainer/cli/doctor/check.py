@@ -1,4 +1,4 @@
-"""One thing that was looked at: what was found, and how to mend it where it is not right."""
+"""The checks of ``doctor``: what each found, and how to mend what is not right."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,11 +9,13 @@ from rich.table import Table
 
 
 class State(StrEnum):
+    """The outcome of a check."""
+
     OK = "ok"
     WARNING = "warning"
-    """It will work, less well, or may not under load."""
+    """It works, but less well, or may fail under load."""
     FAILURE = "failure"
-    """A start fails until it is mended."""
+    """The daemon does not start until it is mended."""
 
 
 _STYLES = {State.OK: "green", State.WARNING: "yellow", State.FAILURE: "bold red"}
@@ -21,7 +23,11 @@ _STYLES = {State.OK: "green", State.WARNING: "yellow", State.FAILURE: "bold red"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Raises ValueError: something is not right and there is no word on how to mend it."""
+    """One finding.
+
+    Raises:
+        ValueError: it is ok and has something to mend, or is not ok and has nothing.
+    """
 
     name: str
     state: State
@@ -36,19 +42,22 @@ class Check:
 
 
 def ok(name: str, found: str) -> Check:
+    """Return a check that found nothing to mend."""
     return Check(name, State.OK, found)
 
 
 def warning(name: str, found: str, mend: str) -> Check:
+    """Return a check whose finding does not keep the daemon from starting."""
     return Check(name, State.WARNING, found, mend)
 
 
 def failure(name: str, found: str, mend: str) -> Check:
+    """Return a check whose finding keeps the daemon from starting."""
     return Check(name, State.FAILURE, found, mend)
 
 
 def render(checks: Sequence[Check]) -> Table:
-    """Return a table for the terminal; what has to be done stands below what was found."""
+    """Return a table for the terminal, with what to do below each finding."""
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
@@ -61,7 +70,7 @@ def render(checks: Sequence[Check]) -> Table:
 
 
 def summary(checks: Sequence[Check]) -> str:
-    """Return one line: can it start."""
+    """Return one line that says whether the daemon can start."""
     failures = sum(check.state is State.FAILURE for check in checks)
     warnings = sum(check.state is State.WARNING for check in checks)
     noted = f"{warnings} warning{'s' if warnings != 1 else ''}"

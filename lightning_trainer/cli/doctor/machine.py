@@ -17,12 +17,13 @@ _CGROUP = Path("/sys/fs/cgroup")
 _MEMINFO = Path("/proc/meminfo")
 _SHARED_MEMORY = Path("/dev/shm")
 _OBJECT_STORE = 128 * 2**20
-"""Ray's, which lies in shared memory too."""
+"""Bytes of Ray's object store, which is in shared memory too."""
 _WEIGHT_FILES_AT_ONCE = 2
 _SPANS_GIB = 1.0
 
 
 def check_cores(config: Config) -> Check:
+    """Warn if there are fewer cores than configured threads, or fewer than two."""
     cores = usable_cores()
     here = config.engine.replicas if config.engine.placement == "local" else 0
     threads = max(here * (config.engine.threads or 1), config.training.threads or 1)
@@ -42,6 +43,7 @@ def check_cores(config: Config) -> Check:
 
 
 def check_precision(config: Config) -> Check:
+    """Warn about each part that is set to bfloat16 on a processor that can only emulate it."""
     chosen = {"engine": config.engine.dtype, "trainer": config.training.dtype}
     found = ", ".join(f"{name} {dtype}" for name, dtype in chosen.items())
     emulated = [
@@ -60,6 +62,10 @@ def check_precision(config: Config) -> Check:
 
 
 def check_memory(config: Config, parameters: Parameters) -> Check:
+    """Compare the available memory with the estimated need.
+
+    Too little for small micro-batches is a failure, too little for the largest ones a warning.
+    """
     available = available_memory()
     if available is None:
         return warning(
@@ -87,6 +93,10 @@ def check_memory(config: Config, parameters: Parameters) -> Check:
 
 
 def check_shared_memory(config: Config, parameters: Parameters) -> Check:
+    """Check that ``/dev/shm`` has room for two copies of all weights, and for Ray's object store if Ray is used.
+
+    With too little room it is a warning, because weights then go through the disk.
+    """
     weights = _WEIGHT_FILES_AT_ONCE * sum(count or 0 for count in parameters) * ITEM_BYTES[config.engine.dtype]
     need = weights + (_OBJECT_STORE if config.training.backend == "ray" else 0)
     if not any(policy.train for policy in config.policy):
@@ -110,6 +120,7 @@ def check_shared_memory(config: Config, parameters: Parameters) -> Check:
 
 
 def check_disk(config: Config, parameters: Parameters) -> Check:
+    """Check that the state folder's disk has room for the checkpoints of all trained policies, and for spans."""
     folder = config.daemon.state_dir.absolute()
     while not folder.exists():
         folder = folder.parent
@@ -128,21 +139,21 @@ def check_disk(config: Config, parameters: Parameters) -> Check:
 
 
 def usable_cores() -> float:
-    """Cores of this process: its affinity, and the container's quota where there is one."""
+    """Return the cores that this process may use: its affinity, and at most the container's quota if there is one."""
     cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     quota, _, period = (_read(_CGROUP / "cpu.max") or "max").partition(" ")
     return min(cores, int(quota) / int(period)) if quota.isdigit() and period.isdigit() else cores
 
 
 def available_memory() -> int | None:
-    """Bytes that can still be taken: the machine's, or what is left of the container's limit."""
+    """Return the bytes that can still be allocated on the machine and in the container; None if that is not known."""
     machine = None
     for line in (_read(_MEMINFO) or "").splitlines():
         if line.startswith("MemAvailable:"):
             machine = int(line.split()[1]) * 1024
     limit, used = _read(_CGROUP / "memory.max") or "max", _read(_CGROUP / "memory.current") or ""
     if limit.isdigit() and used.isdigit():
-        # What the container holds as page cache is given back under pressure and counts as free.
+        # The container's page cache is released under memory pressure, so it counts as free.
         cache = next(
             (int(v) for k, _, v in map(_split, (_read(_CGROUP / "memory.stat") or "").splitlines()) if k == "file"), 0
         )
@@ -162,7 +173,7 @@ def _read(path: Path) -> str | None:
         return None
 
 
-# The GPUs of this machine, and who would get which.
+# The GPUs of this machine, and which process would get which.
 
 _QUERY = ("nvidia-smi", "--query-gpu=index,name,memory.total", "--format=csv,noheader,nounits")
 
@@ -188,7 +199,7 @@ def check_gpus(config: Config) -> Check:
 
 
 def _described(gpus: tuple[str, ...]) -> str:
-    """What they are, as the driver says; their names alone where it does not."""
+    """Return the GPUs with the names and sizes that the driver reports, or only their ids if it does not."""
     try:
         said = subprocess.run(_QUERY, capture_output=True, text=True, timeout=10, check=True).stdout
         rows = [[part.strip() for part in line.split(",")] for line in said.splitlines() if line.strip()]
@@ -198,11 +209,11 @@ def _described(gpus: tuple[str, ...]) -> str:
     return ", ".join(named.get(gpu, gpu) for gpu in gpus)
 
 
-# Whether a policy's loss and clip range can do what they are for, under the updates that a step has.
+# Whether a policy's loss and clip range have any effect, given the number of updates in a step.
 
 
 def check_schedule(config: Config, policy: PolicyConfig) -> list[Check]:
-    """Return a warning for every setting without its effect; nothing where there is none."""
+    """Return a warning for every setting that has no effect."""
     found = []
     for note in schedule_notes(config, policy):
         what, _, mend = note.rpartition("; ")

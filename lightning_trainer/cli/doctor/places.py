@@ -20,6 +20,7 @@ from lightning_trainer.store.postgres.schema import version_of
 
 
 def check_port(host: str, port: int) -> Check:
+    """Check that the daemon can bind its port."""
     if port == 0:
         return ok("port", "a free one is picked at the start")
     try:
@@ -31,7 +32,7 @@ def check_port(host: str, port: int) -> Check:
 
 
 def check_tls(daemon: DaemonConfig) -> Check:
-    """What of the way to the daemon can be read."""
+    """Check whether the way to the daemon is encrypted, and how long the certificate is still valid."""
     try:
         certificate = read_certificate(daemon)
     except ConfigError as error:
@@ -49,13 +50,14 @@ def check_tls(daemon: DaemonConfig) -> Check:
 
 
 def check_state_dir(folder: Path) -> Check:
+    """Check that the daemon can write to its state folder, or create it."""
     return _check_writable(
         "state folder", folder.absolute(), "set daemon.state_dir to a folder that this user can write to"
     )
 
 
 def check_store(config: Config) -> list[Check]:
-    """A server that the store is on; a file is made in the state folder."""
+    """Check the server that the store is on; a store in the state folder needs no check of its own."""
     if config.store.url is None:
         return []
     place = place_of(config)
@@ -75,6 +77,7 @@ def check_store(config: Config) -> list[Check]:
 
 
 def check_spool() -> Check:
+    """Check that this user's agents can write to the folder where spans wait for the daemon."""
     return _check_writable(
         "spool folder",
         default_spool_dir().absolute(),
@@ -83,6 +86,7 @@ def check_spool() -> Check:
 
 
 def check_guard(policy: str, guard: GuardConfig) -> Check:
+    """Check that the program that a policy's guard runs exists and is executable."""
     program = guard.command[0]
     place = str(guard.working_dir / program) if os.sep in program else program
     found = shutil.which(place)
@@ -97,7 +101,7 @@ def check_guard(policy: str, guard: GuardConfig) -> Check:
 
 
 def _check_writable(name: str, folder: Path, mend: str) -> Check:
-    """Write a file there, or where the folder would be made: nothing is left behind."""
+    """Try to write a file there, or where the folder would be made; nothing is left behind."""
     place = folder
     while not place.exists():
         place = place.parent

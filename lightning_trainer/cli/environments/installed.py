@@ -20,7 +20,7 @@ _DEFAULT = Path("lightning.toml")
 
 
 def environment_settings(config: Path | None, folder: Path | None = None) -> EnvironmentsConfig:
-    """Return the section of the configuration that is named, or lies here; ``folder`` goes before its own.
+    """Return the section of the named configuration, or of the one in this folder; ``folder`` overrides its own.
 
     Raises:
         ConfigError: the configuration cannot be used.
@@ -31,11 +31,12 @@ def environment_settings(config: Path | None, folder: Path | None = None) -> Env
 
 
 def limits_of(settings: EnvironmentsConfig) -> Limits:
+    """Return the section's limits: all of its settings but ``folder``."""
     return Limits(**settings.model_dump(exclude={"folder"}))
 
 
 def list_environments(config: Path | None, folder: Path | None) -> None:
-    """Print a table."""
+    """Print a table of all environments: what each needs, and whether it is installed."""
     home = environment_settings(config, folder).folder
     table = Table("name", "about", "needs", "installed", box=None, pad_edge=False)
     for name, known in sorted(KNOWN.items()):
@@ -48,7 +49,11 @@ def list_environments(config: Path | None, folder: Path | None) -> None:
 def install_environment(
     name: str, packages: tuple[str, ...], config: Path | None, folder: Path | None, python: str | None
 ) -> None:
-    """Raises LightningError: there is no such environment, or pip could not install it."""
+    """Install an environment into its own interpreter.
+
+    Raises:
+        LightningError: there is no such environment, or pip could not install it.
+    """
     console = TerminalConsole()
     known = KNOWN.get(name)
     if known is not None and known.interpreter is None and not packages:

@@ -18,6 +18,8 @@ _LONGEST_CHAIN = 6
 
 @dataclass(frozen=True, slots=True)
 class Wish:
+    """The arguments of ``lightning-trainer scenarios mcp``."""
+
     command: tuple[str, ...]
     out: Path
     count: int
@@ -33,8 +35,8 @@ def make_mcp_scenarios(wish: Wish) -> None:
     """Write ``train.jsonl`` and ``held-out.jsonl``.
 
     Raises:
-        ConfigError: the difficulty is none, or a tool that was named is not there.
-        LightningError: the server cannot be used, or nothing can be made from what it answers.
+        ConfigError: the difficulty cannot be read, or the server lacks a tool that was named.
+        LightningError: the server cannot be used, or its answers give no task.
     """
     difficulties = _difficulties(wish.difficulty)
     console = TerminalConsole()
@@ -84,7 +86,7 @@ def _difficulties(text: str) -> list[int]:
 
 
 def _write(path: Path, scenarios: Sequence[Scenario], command: tuple[str, ...]) -> None:
-    """Replace the file in one piece."""
+    """Replace the file atomically."""
     unfinished = path.with_suffix(".unfinished")
     with unfinished.open("w", encoding="utf-8") as file:
         for scenario in scenarios:

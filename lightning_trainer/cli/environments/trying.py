@@ -20,6 +20,8 @@ from lightning_trainer.rollouts.task_file import read_tasks
 
 @dataclass(frozen=True, slots=True)
 class Trial:
+    """The arguments of ``lightning-trainer environments try``: first everything in ``say`` is done, then ``call``."""
+
     environment: str
     say: tuple[str, ...]
     call: tuple[str, ...]
@@ -29,7 +31,11 @@ class Trial:
 
 
 def try_environment(trial: Trial, *, config: Path | None, folder: Path | None) -> None:
-    """Raises LightningError: there is no such environment, or it failed."""
+    """Play one attempt, and print every observation and reward.
+
+    Raises:
+        LightningError: there is no such environment, or it failed.
+    """
     actions = [*map(Action, trial.say), *map(_called, trial.call)]
     settings = environment_settings(config, folder)
     launch = launch_of(EnvironmentSpec.parse(trial.environment), settings.folder)

@@ -23,7 +23,7 @@ _STAGES = ("rollout", "train", "publish")
 
 
 class LiveView:
-    """Fed with the daemon's status and the agent's events; draws them."""
+    """Draws the daemon's status and the agent's events as they come in."""
 
     def __init__(self, console: Console, *, steps: int, heldout: int) -> None:
         self._console = console
@@ -31,7 +31,7 @@ class LiveView:
         self._heldout = heldout
         self._began = time.monotonic()
         self.ready_s: float | None = None
-        """From the start until agents could call; None before that."""
+        """Seconds from the start until agents could call; None before that."""
         self._starting = "starting the daemon"
         self._status: dict[str, Any] = {}
         self._attempts: Counter[str] = Counter()
@@ -55,17 +55,21 @@ class LiveView:
     # -- what happens --------------------------------------------------------------------------------------------------
 
     def starting(self, line: str) -> None:
+        """Show a line about the daemon's start."""
         self._starting = line
 
     def ready(self, status: dict[str, Any]) -> None:
+        """Stop the clock of the start: agents can call from now on."""
         self.ready_s = time.monotonic() - self._began
         self._status = status
         self._say(f"engine and trainer are ready after {self.ready_s:.0f} s")
 
     def status(self, status: dict[str, Any]) -> None:
+        """Replace the daemon's status with a newer one."""
         self._status = status
 
     def event(self, event: dict[str, Any]) -> None:
+        """Count an event of the agent's runner: an attempt, a step, or an evaluation has ended."""
         match event["event"]:
             case "AttemptEnded":
                 stage = event["stage"]
@@ -85,6 +89,7 @@ class LiveView:
                 self._say(f"held-out {event['stage']}: {event['successes']} of {event['tasks']} ({share:.0f} %)")
 
     def print_result(self, report: QuickstartReport, run_dir: Path) -> None:
+        """Print all steps, the held-out tasks before and after with their intervals, and where the report is."""
         before, after = report.held_out.before, report.held_out.after
         self._console.print(self._step_table(len(report.steps)))
         table = Table(title="Held-out tasks", title_justify="left")
@@ -183,7 +188,7 @@ class LiveView:
 
 
 def _probe(version: dict[str, Any]) -> str:
-    """What the proof of a version said: the largest difference in nats, or that it was refused."""
+    """Return the outcome of a version's probe: the largest difference in nats, or that it was refused."""
     if version.get("state") == "refused":
         return "refused"
     difference = version.get("probe_max_abs")

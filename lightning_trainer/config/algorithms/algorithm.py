@@ -208,6 +208,7 @@ class AlgorithmConfig(Section):
 
     @property
     def needs_reference(self) -> bool:
+        """Whether a reference model is loaded: for a KL term, or for DPO."""
         return bool(self.kl_loss_coef or self.kl_reward_coef) or self.objective == "dpo"
 
     @property

@@ -15,6 +15,8 @@ _CLIP = ("clip_ratio_low", "clip_ratio_high")
 
 @dataclass(frozen=True, slots=True)
 class PolicyLoss:
+    """A policy loss of verl: its formula, its source, and the settings that it depends on."""
+
     formula: str
     source: str
     reads: tuple[str, ...] = ()
@@ -22,9 +24,9 @@ class PolicyLoss:
     per_micro_batch: bool = False
     """It ranks or centres the tokens of a micro-batch, so the split into micro-batches has an effect."""
     aggregation: str | None = None
-    """The only ``loss_agg_mode`` that it knows."""
+    """The only ``loss_agg_mode`` that it supports."""
     differs_at_one: bool = False
-    """Whether its gradient is its own where every ratio is 1; else it is that of ``-A log p``."""
+    """Whether its gradient differs from that of ``-A log p`` even where every ratio is 1."""
 
 
 POLICY_LOSSES: Mapping[str, PolicyLoss] = {

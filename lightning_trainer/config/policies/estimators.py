@@ -19,6 +19,8 @@ CREDIT = "credit"
 
 @dataclass(frozen=True, slots=True)
 class Estimator:
+    """An advantage estimator of verl: which rows it compares, its source, and what it needs."""
+
     compares: Literal["group", "batch", "nothing"]
     """Rows of one index; all rows of the batch; none with any other."""
     source: str
@@ -48,15 +50,18 @@ ESTIMATORS: Mapping[str, Estimator] = {
 
 
 def needs_values(name: str) -> bool:
+    """Whether an estimator needs a critic; False for one that is not listed here."""
     known = ESTIMATORS.get(name)
     return known is not None and known.needs == "values"
 
 
 def needs_distribution(name: str) -> bool:
+    """Whether an estimator needs another forward pass before the step, for ``sum_pi_squared``."""
     known = ESTIMATORS.get(name)
     return known is not None and known.needs == "distribution"
 
 
 def needs_baseline(name: str) -> bool:
+    """Whether an estimator needs a greedy attempt at every task."""
     known = ESTIMATORS.get(name)
     return known is not None and known.needs == "baseline"

@@ -25,7 +25,7 @@ _NONCE = Query(pattern="^[0-9a-f]{16,128}$")
 
 
 def challenge_router(token: str | None, daemon: str) -> APIRouter:
-    """Return the route. A daemon without a token says so.
+    """Return the route. Without a token its proofs are None.
 
     Args:
         daemon: its id.
@@ -50,17 +50,20 @@ _ID = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
+    """A daemon's id, and the names under which spans wait for it on disk."""
+
     daemon: str
     owners: tuple[str, ...]
-    """Under which spans wait for it: by its id, or by its token where the client had heard of that alone."""
+    """Names under which spans wait for it: its id, and its token's owner for clients that knew only the token."""
 
 
 def identity_of_daemon(state_dir: Path, url: str, token: str | None) -> Identity:
-    """Return it, made now if this is the first start. A state folder that was emptied is the same daemon's still, as
-    long as its address remembers it.
+    """Return the daemon's identity, which is made at its first start.
+
+    A state folder that was emptied still belongs to the same daemon, as long as its address is remembered.
 
     Raises:
-        ConfigError: it cannot be kept, or what is kept is not one.
+        ConfigError: the id cannot be stored, or the stored one is malformed.
     """
     path = state_dir / _FILE
     known = known_daemon(url)
@@ -72,8 +75,10 @@ def identity_of_daemon(state_dir: Path, url: str, token: str | None) -> Identity
 
 
 def leave_to_its_owner(url: str, identity: Identity) -> None:
-    """What waits for the daemon at this address waits for the daemon that was there last, where that is another:
-    clients of older versions did not say for whom it is."""
+    """Set aside the spans that wait at this address for another daemon, the last one that was there.
+
+    Clients of older versions did not say which daemon their spans were for.
+    """
     known = known_daemon(url)
     owner = None if known is None else _owner(known)
     if owner is None or owner in identity.owners:

@@ -17,13 +17,13 @@ from lightning_trainer import __version__
 from lightning_trainer.config import PolicyConfig
 
 _BEAT_S = 10.0
-"""How often a line is sent: so that each side finds out when the other's machine is gone."""
+"""Seconds between two lines, from which each side learns when the other's machine is gone."""
 _HEAD: Message = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]}
 _LINE: Message = {"type": "http.response.body", "body": b"held\n", "more_body": True}
 
 
 class _Hold(Response):
-    """An answer without an end: the name is free again when the caller is gone."""
+    """An endless answer: the name is free again when the caller is gone."""
 
     def __init__(self, held: set[str], name: str) -> None:
         super().__init__()
@@ -49,6 +49,7 @@ async def _beat(send: Send) -> None:
 
 
 def runs_router() -> APIRouter:
+    """Return the routes that list runs and hold a run's name; they share one set of names."""
     router = APIRouter()
     held: set[str] = set()
 

@@ -1,6 +1,6 @@
-"""What a peer may take of the server before it has asked for anything: time, header bytes, connections.
+"""Bounds on what a peer may use before it has asked for anything: time, header bytes, connections.
 
-uvicorn bounds none of them while a request's head is read, and the token is only asked for behind it.
+uvicorn bounds none of them while it reads a request's head, and the token is only checked after that.
 """
 
 import asyncio
@@ -26,7 +26,8 @@ def most_connections() -> int:
 class _LingeringTransport:
     """A transport whose ``close`` lets a peer that is still sending read the answer first.
 
-    Closed with bytes unread, the connection is reset: the answer is lost, and the peer takes the daemon for gone.
+    A connection that is closed with bytes unread is reset: the answer is lost, and the peer thinks that the daemon is
+    gone.
     """
 
     def __init__(self, transport: asyncio.Transport, protocol: "BoundedProtocol") -> None:
@@ -52,10 +53,10 @@ class _LingeringTransport:
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """HTTP/1.1 whose heads come in time and are not endless, on a bounded number of connections."""
+    """HTTP/1.1 with bounds on the time and size of a request's head, and on the number of connections."""
 
     head_s = 20.0
-    """From the connection, or the first byte of a further request, to the end of the head."""
+    """Seconds from the connection, or the first byte of a further request, to the end of the head."""
     head_bytes = 64 * 1024
     connections_at_once = most_connections()
 
@@ -72,7 +73,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport = cast(asyncio.Transport, _LingeringTransport(transport, self))
         self._await_head()
         if len(self.connections) > self.connections_at_once:
-            make_room(self.connections)  # this one, when all others are at work
+            make_room(self.connections)  # this one, if all others are at work
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
@@ -84,7 +85,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_bytes += len(data)
         super().data_received(data)
-        # Looked at behind the parser: what came with the end of the head may be its body.
+        # Checked after the parser: what came with the end of the head may belong to the body.
         if self._head_timer is not None and self._head_bytes > self.head_bytes:
             self._refuse(431, b"Request Header Fields Too Large", f"the head is longer than {self.head_bytes} bytes")
 
@@ -103,7 +104,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def drop_what_comes(self) -> None:
-        """Read on, and forget it."""
+        """Keep reading, and discard what comes."""
         self._refused = True
         self.flow.resume_reading()
 
@@ -121,10 +122,11 @@ class BoundedProtocol(HttpToolsProtocol):
 
     @property
     def silent_until(self) -> float | None:
-        """When it is given up, by the loop's clock, unless a request comes; None for one that is at work."""
+        """When it is given up unless a request comes, by the loop's clock; None while it is at work."""
         return None if self._head_timer is None else self._head_timer.when()
 
     def refuse_for_room(self) -> None:
+        """Answer 503 and close, so that another connection can take this one's place; with TLS, abort at once."""
         self._refuse(503, b"Service Unavailable", "too many connections are open; try again")
         if not self.transport.can_write_eof():
             # With TLS the other end would have to take part in closing, and meanwhile there is no room.
@@ -138,7 +140,7 @@ class BoundedProtocol(HttpToolsProtocol):
         body = sentence.encode()
         head = b"HTTP/1.1 %d %s\r\ncontent-type: text/plain\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
         self.transport.write(head % (status, phrase, len(body)) + body)
-        # Closed with bytes unread, the connection would be reset, and the peer lose the answer.
+        # Closed with bytes unread, the connection would be reset, and the peer would lose the answer.
         self._refused = True
         if self.transport.can_write_eof():
             self.transport.write_eof()
@@ -146,10 +148,10 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 def make_room(connections: Iterable[object], before: float = math.inf) -> bool:
-    """Give up the connection that has asked for nothing for longest; False where all of them are at work.
+    """Give up the connection that has asked for nothing for longest; return False if there is none to give up.
 
     Args:
-        before: unless it would be given up by itself before this time, by the loop's clock.
+        before: only a connection that would be given up by itself before this time, by the loop's clock.
     """
     silent = [
         (one.silent_until, one)

@@ -1,7 +1,7 @@
-"""The daemon's certificate: read, tried and refused in a sentence before anything else starts, and read anew when its
-files change, so that one that was renewed is shown without a restart.
+"""The daemon's certificate: read before anything else starts, refused in a sentence if it cannot be used, and read
+again when its files change, so that a renewed one is shown without a restart.
 
-Whether certificate and key go together, and what a client makes of them, is seen in a handshake in memory.
+A handshake in memory tells whether certificate and key go together, and whether a client accepts them.
 """
 
 import asyncio
@@ -28,10 +28,12 @@ _DAY_S = 86400.0
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
+    """A certificate that was read, tried in a handshake, and can be shown to clients."""
+
     context: ssl.SSLContext
-    """Shows it, to TLS 1.2 and later."""
+    """Shows it to clients with TLS 1.2 or later."""
     pem: str
-    """The certificate itself, without those behind it."""
+    """The certificate itself, without the rest of its chain."""
     names: tuple[str, ...]
     """Host names and addresses that it is for."""
     expires_at: float
@@ -39,6 +41,7 @@ class Certificate:
 
     @property
     def days_left(self) -> float:
+        """Return the days until it expires; negative if it has."""
         return (self.expires_at - time.time()) / _DAY_S
 
 
@@ -67,7 +70,7 @@ def read_certificate(config: DaemonConfig) -> Certificate | None:
 
 
 def first_certificate(text: str) -> str:
-    """Return the one that stands first in a file, PEM.
+    """Return the first certificate in the text of a PEM file.
 
     Raises:
         ValueError: there is none.
@@ -87,7 +90,7 @@ def _text(setting: str, path: Path) -> str:
 
 
 def _its_owners_alone(key: Path) -> None:
-    """As PostgreSQL has it: nobody else's, but root may let a group read it."""
+    """Require that only its owner can read the key, or a group if root owns it: PostgreSQL's rule."""
     status = key.stat()
     if status.st_uid == 0 and os.geteuid() != 0:
         forbidden = stat.S_IWGRP | stat.S_IXGRP | stat.S_IRWXO
@@ -136,7 +139,7 @@ def _as_a_client_sees_it(context: ssl.SSLContext, pem: str, cert: Path) -> Any:
     """Return the certificate, decoded, after a handshake with a client that trusts it.
 
     Raises:
-        ConfigError: the client refuses it for another reason than who signed it.
+        ConfigError: the client refuses it for a reason other than its signer.
     """
     trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     trusting.check_hostname = False
@@ -161,7 +164,7 @@ def _as_a_client_sees_it(context: ssl.SSLContext, pem: str, cert: Path) -> Any:
 
 
 class ShownCertificate:
-    """What new connections are shown: the newest certificate of the configured files that can be used."""
+    """The certificate that new connections are shown: the newest usable one in the configured files."""
 
     def __init__(self, config: DaemonConfig, first: Certificate) -> None:
         self._config = config
@@ -169,7 +172,7 @@ class ShownCertificate:
         self.now = first
 
     async def keep_fresh(self, renewed: Callable[[Certificate], object]) -> None:
-        """For ever: read the files again when they change, and call ``renewed`` with the new certificate."""
+        """Forever read the files again when they change, and call ``renewed`` with the new certificate."""
         warned = False
         while True:
             if self.now.days_left < SOON_DAYS and not warned:
@@ -192,6 +195,7 @@ class ShownCertificate:
 
 
 def without_tls(host: str) -> str:
+    """Return the warning about a daemon that other machines reach without TLS."""
     return (
         f"[daemon] host = {host!r} is reachable from other machines and there is no TLS: the token and every prompt "
         "can be read on the way. Set tls_cert and tls_key, or listen on 127.0.0.1 behind a proxy with TLS"
@@ -199,6 +203,7 @@ def without_tls(host: str) -> str:
 
 
 def expires_soon(certificate: Certificate) -> str:
+    """Return the warning about a certificate that is about to expire."""
     return (
         f"the certificate of [daemon] tls_cert expires in {certificate.days_left:.0f} days: put a new one in its "
         "place, which is then shown without a restart"

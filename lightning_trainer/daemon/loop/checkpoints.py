@@ -1,7 +1,7 @@
 """Where a policy's checkpoints are: ``step-00000010`` and so on, complete or absent.
 
-The trainer writes one under a temporary name and renames it, so whatever carries a final name is whole. After a
-rollback there may be checkpoints of steps that the present weights are not made of: those are never gone on from.
+The trainer writes one under a temporary name and renames it, so one with a final name is complete. After a rollback
+there may be checkpoints of steps that the current weights do not descend from: training never continues from those.
 """
 
 import re
@@ -20,10 +20,11 @@ class CheckpointFolder:
         self._keep = keep
 
     def path(self, step: int) -> Path:
+        """Return where a step's checkpoint is, or would be."""
         return self.root / f"step-{step:08d}"
 
     def steps(self) -> list[int]:
-        """Steps that have a whole checkpoint, ascending."""
+        """Return the steps that have a complete checkpoint, ascending."""
         if not self.root.is_dir():
             return []
         return sorted(int(match[1]) for entry in self.root.iterdir() if (match := _NAME.fullmatch(entry.name)))
@@ -33,6 +34,7 @@ class CheckpointFolder:
         return max((step for step in self.steps() if step in lineage), default=None)
 
     def remove(self, step: int) -> None:
+        """Remove a step's checkpoint, if there is one."""
         shutil.rmtree(self.path(step), ignore_errors=True)
 
     def prune(self, lineage: Collection[int]) -> None:
@@ -48,7 +50,7 @@ def oldest_checkpoints(root: Path) -> dict[str, int]:
     """Return the step of every policy's oldest checkpoint, by the policy's name; policies without one are left out.
 
     Args:
-        root: of all policies' folders.
+        root: the folder that holds all policies' folders.
     """
     folders = [entry for entry in root.iterdir() if entry.is_dir()] if root.is_dir() else []
     steps = {folder.name: CheckpointFolder(folder, keep=1).steps() for folder in folders}

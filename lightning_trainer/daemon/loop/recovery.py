@@ -1,4 +1,4 @@
-"""From what is recorded to a trainer that holds those weights: after a start, a crash or a rollback alike."""
+"""Restore the recorded weights in the trainer: after a start, a crash, or a rollback."""
 
 import logging
 from collections.abc import Collection
@@ -17,10 +17,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
+    """The state that recovery found and restored."""
+
     step: int
-    """The newest that is recorded, trained or not; 0 when there is none."""
+    """The newest recorded step, trained or not; 0 if there is none."""
     path: tuple[int, ...]
-    """The versions that the trainer's weights are made of, the present one last."""
+    """The versions that the trainer's weights descend from, ending with their own."""
 
 
 async def recover(
@@ -32,7 +34,7 @@ async def recover(
     progress: Progress,
     fresh: bool,
 ) -> Recovered:
-    """Load the newest checkpoint on the way to the present version and repeat the recorded steps after it.
+    """Load the newest checkpoint on the path to the current version, and repeat the recorded steps after it.
 
     Args:
         fresh: the trainer was just started and holds the model that the run started from.
@@ -60,7 +62,7 @@ async def recover(
 async def _load_newest(
     path: Collection[int], *, trainer: TrainerClient, checkpoints: CheckpointFolder, progress: Progress
 ) -> int | None:
-    """Load the newest checkpoint that is sound and return its step; those that are not are removed."""
+    """Load the newest sound checkpoint and return its step; remove those that are not sound."""
     while (saved := checkpoints.latest(path)) is not None:
         try:
             await trainer.load(checkpoints.path(saved))

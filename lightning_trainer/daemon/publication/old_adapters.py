@@ -1,7 +1,7 @@
 """Old adapters served for evaluation, as ``POLICY@vN``: by the engine of the live one, alongside it.
 
-The first call for one loads it from the archive and proves it as it was proven when it was new; it is unloaded when it
-has been idle for a while. Several can be called at once. After a restart of the engine the next call loads it again.
+The first call for one loads it from the archive and proves it as when it was new; it is unloaded when it has been idle
+for a while. Several can be called at once. After a restart of the engine the next call loads it again.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _READY_TIMEOUT_S = 60.0
 class _Held:
     upstream: Upstream
     engine_life: tuple[int | None, int] | None = None
-    """Process and restarts of the engine that it was loaded into: on two nodes two processes may have one id."""
+    """Process id and restarts of the engine that it was loaded into; processes on two nodes may have the same id."""
     calls: int = 0
     ending: asyncio.Task[None] | None = None
 
@@ -82,16 +82,18 @@ class OldAdapters:
 
     @property
     def in_use(self) -> tuple[int, ...]:
+        """Return the versions that were loaded and have not been unloaded."""
         return tuple(self._held)
 
     def versions(self) -> Sequence[int]:
+        """Return the versions that can be leased."""
         return self.archive.versions()
 
     async def lease(self, version: int) -> Lease | None:
-        """Return the way to a stored version, which is loaded by then; None where it is not stored.
+        """Load a stored version if necessary and return a lease on it; None if it is not stored.
 
         Raises:
-            EngineError: the engine stayed away, or refuses what is stored.
+            EngineError: the engine did not become ready, or refuses what is stored.
             PublicationError: what is stored cannot be read.
         """
         if version not in self.archive.versions():
@@ -110,7 +112,7 @@ class OldAdapters:
             return Lease(held.upstream, partial(self._release, version))
 
     async def let_go(self, version: int) -> None:
-        """Unload it at once, unless someone else calls it."""
+        """Unload it at once, unless calls are using it."""
         async with self._changing:
             if (held := self._held.get(version)) is not None and not held.calls:
                 await self._end(version)

@@ -57,7 +57,7 @@ class OldVersionEngine:
         """
         Args:
             settings: of the live version's engine.
-            make_engine: returns one that is not started.
+            make_engine: returns an engine that is not started.
         """
         self.archive = archive
         self._settings = settings
@@ -71,14 +71,16 @@ class OldVersionEngine:
 
     @property
     def in_use(self) -> tuple[int, ...]:
-        """What it serves or is starting to serve."""
+        """Return the version that it serves or is starting to serve, if any."""
         return (self._serving.version,) if self._serving is not None else ()
 
     @property
     def pid(self) -> int | None:
+        """Return the process id of the second engine; None if there is none."""
         return self._serving.engine.status.pid if self._serving is not None else None
 
     def versions(self) -> Sequence[int]:
+        """Return the versions that can be leased."""
         return self.archive.versions()
 
     async def lease(self, version: int) -> Lease | None:
@@ -108,7 +110,7 @@ class OldVersionEngine:
             return Lease(self._serving.upstream, self._release)
 
     async def let_go(self, version: int) -> None:
-        """End its engine at once, unless someone else calls the version."""
+        """End its engine at once, unless calls are using the version."""
         async with self._changing:
             if self._serving is not None and self._serving.version == version and not self._calls:
                 if self._ending is not None:

@@ -1,4 +1,4 @@
-"""Shadow rollouts: which of them are whole, and their ends.
+"""Shadow rollouts: which of them are whole, and the root spans that end them.
 
 A shadow has whatever the candidate answered of one live attempt's calls. It is whole when the live attempt has ended
 and each call that the live version answered was answered by the candidate too; then a root span ends it, with the live
@@ -20,14 +20,14 @@ from lightning_trainer.store.tables import canaries
 from lightning_trainer.types import AttributeValue, Call, RolloutMode, Span, SpanSink
 
 _GRACE_S = 60.0
-"""After a live attempt has ended: for calls that the candidate still answers."""
+"""Seconds after a live attempt has ended, for calls that the candidate has yet to answer."""
 _AT_ONCE = 50
 SCOPE = "lightning.canary"
 
 
 @dataclass(slots=True)
 class Shadows:
-    """Of one candidate."""
+    """The shadow attempts of one candidate that are settled."""
 
     whole: dict[str, str] = field(default_factory=dict)
     """Live attempt by shadow attempt: both have ended, and have the same calls."""
@@ -36,6 +36,7 @@ class Shadows:
 
     @property
     def settled(self) -> set[str]:
+        """Return the shadow attempts that need not be looked at again."""
         return {*self.whole, *self.incomplete}
 
 
@@ -50,7 +51,7 @@ async def settle(
     known = shadows.settled
     found = await store.scan(lambda connection: canaries.select_shadows(connection, since_ns, sorted(known)))
     mine = {name: live for name in found if (live := shadowed(name, version)) is not None}
-    shadows.incomplete.update(set(found) - mine.keys())  # of another candidate: nothing is to be learned of this one
+    shadows.incomplete.update(set(found) - mine.keys())  # of another candidate: they say nothing about this one
     became: list[str] = []
     names = list(mine)
     for start in range(0, len(names), _AT_ONCE):
@@ -81,7 +82,7 @@ def _settled(some: Mapping[str, str], spans: Sequence[Span], policy: str) -> tup
     for name, live in some.items():
         root, own = roots.get(live), calls.get(name, [])
         if root is None:
-            continue  # it goes on
+            continue  # it is still running
         if own and len(own) >= len(calls.get(live, [])):
             ends[name] = _end(name, root, own)
         elif time.time_ns() - root.end_ns > _GRACE_S * 1e9:

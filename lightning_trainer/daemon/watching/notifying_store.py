@@ -1,4 +1,4 @@
-"""The store, with bells: every policy's loop wakes up after each commit, and hears of rewards that came too late."""
+"""The store with notifications: a commit wakes every policy's loop, and rewards that came too late are reported."""
 
 import asyncio
 import logging
@@ -24,14 +24,14 @@ class _Watcher:
 
 
 class NotifyingStore:
-    """A span sink."""
+    """A span sink that tells watchers what it stores."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._watchers: list[_Watcher] = []
 
     def watch(self, policy: str, progress: Progress) -> asyncio.Event:
-        """Return an event that is set whenever spans were stored; who waits for it clears it.
+        """Return an event that is set whenever spans were stored; the waiting task clears it.
 
         Args:
             progress: is told of rewards that came after a step of the policy had consumed their attempt.
@@ -41,6 +41,7 @@ class NotifyingStore:
         return watcher.stored
 
     async def append(self, spans: Sequence[Span]) -> int:
+        """See ``SpanSink``. If spans are new, wakes every policy's loop and reports rewards that came too late."""
         new = await self._store.append_new(spans)
         if new:
             for watcher in self._watchers:
@@ -61,7 +62,7 @@ class NotifyingStore:
 
 
 async def late_rewards(store: Store, spans: Sequence[Span], *, policy: str | None = None) -> tuple[int, str | None]:
-    """Return how many attempts got a reward too late, and one sentence on them.
+    """Return how many attempts got a reward too late, and a sentence about them; None if there are none.
 
     They are stored and reported, and never trained: by then the batch is on disk, and a repeat of it must give the same
     weights. Until an attempt is assigned nothing of it is worked out ahead, so a reward that arrives after its rollout
@@ -69,7 +70,7 @@ async def late_rewards(store: Store, spans: Sequence[Span], *, policy: str | Non
 
     Args:
         spans: those that were stored just now, each for the first time.
-        policy: whose steps count; those of any when absent.
+        policy: the policy whose steps count; None: any.
     """
     attempt_ids: set[str] = set()
     rollout_ids: set[str] = set()

@@ -1,4 +1,4 @@
-"""What the daemon is doing right now, for those who watch: set by the training loop, read by the status routes."""
+"""What the daemon is doing right now: set by the training loop, read by the status routes."""
 
 import asyncio
 import time
@@ -6,6 +6,8 @@ from enum import StrEnum
 
 
 class Phase(StrEnum):
+    """What the daemon is doing with a policy."""
+
     STARTING = "starting"
     COLLECTING = "collecting"
     BUILDING = "building"
@@ -13,7 +15,7 @@ class Phase(StrEnum):
     PUBLISHING = "publishing"
     RECOVERING = "recovering"
     WAITING = "waiting"
-    """The store cannot be used (a full disk, a lock of another program): it is tried again and again."""
+    """The store cannot be used (a full disk, another program's lock); it is tried again and again."""
     PAUSED = "paused"
     """Training has stopped and says why; serving and capture go on."""
     HELD = "held"
@@ -26,7 +28,7 @@ class Phase(StrEnum):
 
 
 class Progress:
-    """The loop's present phase and its count of finished steps; waiting for the next one costs nothing."""
+    """The loop's current phase and its count of finished steps; waiting for the next one costs nothing."""
 
     def __init__(self) -> None:
         self.phase = Phase.STARTING
@@ -38,15 +40,16 @@ class Progress:
         """Ended attempts that the next steps may take, in whatever groups."""
         self.ready_groups = 0
         self.groups_wanted = 0
-        """How many groups the present step takes; dynamic sampling raises it. 0 before the first one."""
+        """How many groups the current step takes; dynamic sampling raises it. 0 before the first one."""
         self.held_attempts: dict[str, int] = {}
-        """Ended attempts that lack spans, and how many."""
+        """Ended attempts that lack spans, and how many each lacks."""
         self.problems: list[str] = []
         self.late_rewards = 0
-        """Rewards that came when their attempt was in a step already."""
+        """Attempts that got a reward when they were in a step already."""
         self._changed = asyncio.Condition()
 
     def enter(self, phase: Phase, detail: str = "") -> None:
+        """Change the phase and its detail, and restart its clock."""
         self.phase, self.detail, self.since = phase, detail, time.time()
 
     def say(self, problem: str) -> None:
@@ -55,22 +58,24 @@ class Progress:
             self.problems = [*self.problems, problem][-50:]
 
     async def finish_step(self, steps_done: int) -> None:
+        """Set the number of finished steps, and wake those who wait for it."""
         async with self._changed:
             self.steps_done = steps_done
             self._changed.notify_all()
 
     async def wake_waiters(self) -> None:
-        """Let those who wait for a step look again, because there will be none."""
+        """Wake those who wait for a step, because there will be none."""
         async with self._changed:
             self._changed.notify_all()
 
     async def want_groups(self, groups: int) -> None:
+        """Set how many groups the current step takes, and wake those who wait for it to take more."""
         async with self._changed:
             self.groups_wanted = groups
             self._changed.notify_all()
 
     async def wait_for_step(self, steps_done: int, timeout_s: float, *, groups_wanted: int | None = None) -> None:
-        """Return when that many steps are done, when more than ``groups_wanted`` are wanted for the present one, when
+        """Return when that many steps are done, when more than ``groups_wanted`` are wanted for the current one, when
         training has stopped, or after the time-out."""
         over = (Phase.PAUSED, Phase.FINISHED, Phase.SERVING)
         try:

@@ -1,4 +1,4 @@
-"""Agents: who was seen, who claims whom, and what was not captured."""
+"""Agents: which were seen, which policies claim them, and what was not captured."""
 
 from typing import Any
 
@@ -10,6 +10,7 @@ from lightning_trainer.dashboard.site import Site
 
 
 async def agents(site: Site, asked: Asked) -> dict[str, Any]:
+    """The agents that were seen, the policies that claim them, and what was not captured."""
     seen = await site.census.get()
     report = agents_report(seen.agents, seen.losses, site.policies, seen.unread)
     return {

@@ -1,4 +1,4 @@
-"""What a page was asked: parameters of its address, read with one sentence for what cannot be."""
+"""The parameters of a page's address; one that cannot be read is refused in a sentence."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -8,11 +8,11 @@ from lightning_trainer.errors import LightningError
 
 _LONGEST = 512
 _YEARS = range(1970, 2200)
-"""Nanoseconds of these are numbers that the store can compare."""
+"""In nanoseconds, times in these years fit the store's integers."""
 
 
 class PageError(LightningError):
-    """A page that there is not, or a parameter that cannot be read."""
+    """A page that does not exist, or a parameter that cannot be read."""
 
     def __init__(self, sentence: str, status: int = 400) -> None:
         super().__init__(sentence)
@@ -26,18 +26,33 @@ class Asked:
         self._given = {name: value for name, value in parameters.items() if value.strip()}
 
     def text(self, name: str) -> str | None:
+        """Return a parameter; None if it is absent.
+
+        Raises:
+            PageError: it is too long.
+        """
         value = self._given.get(name)
         if value is not None and len(value) > _LONGEST:
             raise PageError(f"{name} has {len(value)} characters; {_LONGEST} are read")
         return value
 
     def needed(self, name: str) -> str:
+        """Return a parameter that the page cannot do without.
+
+        Raises:
+            PageError: it is absent or too long.
+        """
         value = self.text(name)
         if value is None:
             raise PageError(f"the address lacks {name}=")
         return value
 
     def number(self, name: str, least: int = 0) -> int | None:
+        """Return a parameter as an integer; None if it is absent.
+
+        Raises:
+            PageError: it is not a decimal integer, or less than ``least``.
+        """
         value = self.text(name)
         if value is None:
             return None
@@ -46,6 +61,11 @@ class Asked:
         return int(value)
 
     def real(self, name: str) -> float | None:
+        """Return a parameter as a float; None if it is absent.
+
+        Raises:
+            PageError: it is not a finite number.
+        """
         value = self.text(name)
         if value is None:
             return None
@@ -71,13 +91,18 @@ class Asked:
         return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1e9)
 
     def among(self, name: str, values: tuple[str, ...]) -> str | None:
+        """Return a parameter that is one of some values; None if it is absent.
+
+        Raises:
+            PageError: it is another value.
+        """
         value = self.text(name)
         if value is not None and value not in values:
             raise PageError(f"{name} = {value!r}: there are {', '.join(values)}")
         return value
 
     def link(self, path: str, **changes: object) -> str:
-        """Return an address with these parameters and some changed; None takes one away."""
+        """Return an address with these parameters, some of them changed; None removes one."""
         told = {**self._given, **changes}
         query = urlencode({name: value for name, value in told.items() if value is not None})
         return f"{path}?{query}" if query else path

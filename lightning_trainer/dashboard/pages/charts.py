@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from lightning_trainer.dashboard.pages.asking import Asked
 from lightning_trainer.dashboard.reading.history import known_policies, spread_rows
-from lightning_trainer.dashboard.reading.other_runs import read_other_runs, run_name
+from lightning_trainer.dashboard.reading.other_runs import read_other_runs, run_names
 from lightning_trainer.dashboard.site import Site
 from lightning_trainer.metrics.catalog import ABOUT, GROUPS, describe, group_of
 from lightning_trainer.metrics.row import StepMetrics
@@ -19,6 +19,7 @@ _ORDER = {name: place for place, name in enumerate(ABOUT)}
 
 
 async def charts(site: Site, asked: Asked) -> dict[str, Any]:
+    """The curves of all metrics, of the policies and steps that were asked for, and of other runs."""
     first, last, wanted = asked.number("first"), asked.number("last"), asked.text("policy")
 
     def read(connection: Connection) -> dict[str, tuple[list[StepMetrics], int]]:
@@ -35,7 +36,7 @@ async def charts(site: Site, asked: Asked) -> dict[str, Any]:
         "legend": legend(list(rows)),
         "thinned": max((held for shown, held in found.values() if held > len(shown)), default=0),
         "policy": wanted,
-        "others": [run_name(folder) for folder in site.config.metrics.beside],
+        "others": run_names(site.config.metrics.beside),
         "problems": problems,
         "all_policies": [policy.name for policy in site.policies],
         "first": first,

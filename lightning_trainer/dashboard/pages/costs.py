@@ -20,6 +20,8 @@ _LISTED = 30
 
 @dataclass(frozen=True, slots=True)
 class PolicyCost:
+    """What the newest steps of a policy cost: seconds by stage, and tokens."""
+
     name: str
     steps: int
     seconds: Mapping[str, float]
@@ -39,6 +41,8 @@ class PolicyCost:
 
 @dataclass(frozen=True, slots=True)
 class ProcessCost:
+    """The processor time and resident memory of a running process."""
+
     what: str
     pid: int
     cpu_seconds: float
@@ -46,6 +50,8 @@ class ProcessCost:
 
 
 async def costs(site: Site, asked: Asked) -> dict[str, Any]:
+    """The cost of every policy, agent, and process."""
+
     def read(connection: Connection) -> list[PolicyCost]:
         return [
             _cost(name, select_rows(connection, name, newest=SHOWN_STEPS), tokens_by_agent(connection, name))

@@ -22,7 +22,6 @@ from lightning_trainer.store.tables import rollouts as rollout_queries
 from lightning_trainer.store.tables import totals
 
 STAGES = ("rollout", "build", "advantages", "train", "publish")
-_STACKED = ("rollout", "build", "train", "publish")
 _SHOWN = 60
 """Steps of the overview's charts."""
 _RECENT = 6
@@ -54,6 +53,8 @@ class Card:
 
 
 async def overview(site: Site, asked: Asked) -> dict[str, Any]:
+    """A card for every policy, the store's counts, and the most recent rollouts."""
+
     def read(connection: Connection) -> dict[str, Any]:
         names = [policy.name for policy in site.policies]
         names += [name for name in known_policies(connection) if name not in names]
@@ -109,17 +110,18 @@ def _curves(rows: Sequence[StepMetrics], past: PolicyPast) -> Markup:
 
 
 def _times(rows: Sequence[StepMetrics]) -> Markup:
-    measured = [row for row in rows if any(f"seconds/{stage}" in row.values for stage in _STACKED)]
+    measured = [row for row in rows if any(f"seconds/{stage}" in row.values for stage in STAGES)]
     if not measured:
         return Markup("")
     series = [
         Series(stage, f"stage-{stage}", [row.values.get(f"seconds/{stage}", 0.0) for row in measured])
-        for stage in _STACKED
+        for stage in STAGES
+        if any(f"seconds/{stage}" in row.values for row in measured)
     ]
     titles = [
         "\n".join(
             [f"step {row.step}"]
-            + [f"{stage} {row.values[name]:.2f} s" for stage in _STACKED if (name := f"seconds/{stage}") in row.values]
+            + [f"{stage} {row.values[name]:.2f} s" for stage in STAGES if (name := f"seconds/{stage}") in row.values]
         )
         for row in measured
     ]
@@ -130,6 +132,6 @@ def _times(rows: Sequence[StepMetrics]) -> Markup:
 
 
 def _shares(rows: Sequence[StepMetrics]) -> list[tuple[str, float, float]]:
-    sums = {stage: sum(row.values.get(f"seconds/{stage}", 0.0) for row in rows) for stage in _STACKED}
+    sums = {stage: sum(row.values.get(f"seconds/{stage}", 0.0) for row in rows) for stage in STAGES}
     whole = sum(sums.values())
     return [(stage, seconds, seconds / whole) for stage, seconds in sums.items() if seconds] if whole else []

@@ -26,12 +26,14 @@ from lightning_trainer.store.tables import spans as span_table
 from lightning_trainer.types import AttributeValue, Evaluation, Span
 
 _MOST_TOKENS = 1_500
-"""Of one call's prompt, and of its answer."""
+"""Tokens shown of a call's prompt, and of its answer."""
 _GOOD = (Verdict.TRAINED, Verdict.IN_TRAINING, Verdict.WOULD)
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptView:
+    """What the page shows of one attempt; ``entries_held`` and ``spans_held`` also count what is left out."""
+
     explained: ExplainedAttempt
     entries: Sequence[Entry]
     entries_held: int
@@ -44,6 +46,7 @@ class AttemptView:
 
 
 async def rollout(site: Site, asked: Asked) -> dict[str, Any]:
+    """One rollout: the explanation, then each attempt's messages, spans, rewards, and ledger."""
     rollout_id = asked.needed("id")
     shade = Shade(asked.among("shade", tuple(Shade)) or Shade.ADVANTAGE)
     one = await site.store.scan(lambda connection: read_rollout(connection, rollout_id, site.policies))
@@ -113,7 +116,7 @@ async def whole_text(site: Site, asked: Asked) -> str:
 
 
 async def picture(site: Site, asked: Asked) -> Image:
-    """An image inside of a span's messages."""
+    """An image in a span's messages."""
     found = await _span(site, asked.needed("trace"), asked.needed("span"))
     messages = found.attributes.get(asked.needed("attribute"))
     name = asked.needed("name")

@@ -1,4 +1,4 @@
-"""Rollouts: attempts that are looked for, and a group's attempts side by side."""
+"""Rollouts: a search for attempts, and a group's attempts side by side."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +29,7 @@ _PARTS = (
 
 
 async def rollouts(site: Site, asked: Asked) -> dict[str, Any]:
+    """A page of the attempts that were searched for, with a histogram of their rewards."""
     wanted = _wanted(asked)
     found: Found = await site.store.scan(lambda connection: search(connection, wanted, site.summaries, site.policies))
     bins = [
@@ -95,7 +96,7 @@ class Member:
 
     @property
     def advantages(self) -> Sequence[tuple[int, str]]:
-        """Call number and advantage of its trained calls."""
+        """Return the number and advantage of each of its trained calls."""
         if self.explained is None:
             return ()
         return [
@@ -104,6 +105,7 @@ class Member:
 
 
 async def group(site: Site, asked: Asked) -> dict[str, Any]:
+    """A group's newest attempts side by side, with the mean and spread of their rewards."""
     group_id = asked.needed("id")
 
     def read(connection: Connection) -> tuple[list[Member], int]:

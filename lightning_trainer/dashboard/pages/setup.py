@@ -20,13 +20,16 @@ _HIDDEN = "set, not shown"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
+    """A setting as the page shows it: secrets are hidden."""
+
     name: str
     value: str
     default: bool
-    """Whether it is what it would be if nobody had said anything."""
+    """Whether it has its default, or was not set."""
 
 
 async def setup(site: Site, asked: Asked) -> dict[str, Any]:
+    """The configuration in force, what ``doctor`` finds, and what an agent needs to connect."""
     config = site.config
     checks = [] if site.checks is None else await asyncio.to_thread(site.checks)
     policy = next(iter(site.policies), None)
@@ -46,7 +49,7 @@ async def setup(site: Site, asked: Asked) -> dict[str, Any]:
 
 
 def _sections(config: BaseModel) -> list[tuple[str, list[Setting]]]:
-    """Return every setting below its section, those that someone made first."""
+    """Return the settings of each section, those that were set first."""
     found: list[tuple[str, list[Setting]]] = []
     for name, value in config:
         if isinstance(value, BaseModel):

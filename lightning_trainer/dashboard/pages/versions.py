@@ -22,6 +22,7 @@ _SHOWN = {"serving": "serving", "refused": "refused", "stored": "stored"}
 
 
 async def versions(site: Site, asked: Asked) -> dict[str, Any]:
+    """A page of a policy's versions, newest first, with their curves and lineage."""
     policy, others = await _policy(site, asked)
     before = asked.number("before", 1)
     if policy is None:
@@ -61,6 +62,7 @@ async def versions(site: Site, asked: Asked) -> dict[str, Any]:
 
 
 async def compare(site: Site, asked: Asked) -> dict[str, Any]:
+    """Two versions of a policy, compared on the tasks that both were evaluated on."""
     policy, _ = await _policy(site, asked)
     one, other = asked.number("a"), asked.number("b")
     if policy is None or one is None or other is None or one == other:
@@ -79,6 +81,7 @@ async def compare(site: Site, asked: Asked) -> dict[str, Any]:
 
 
 async def confirm_rollback(site: Site, asked: Asked) -> dict[str, Any]:
+    """The form that confirms a rollback."""
     policy, _ = await _policy(site, asked)
     version = asked.number("version")
     if policy is None or version is None:
@@ -89,6 +92,7 @@ async def confirm_rollback(site: Site, asked: Asked) -> dict[str, Any]:
 
 
 async def confirm_promotion(site: Site, asked: Asked) -> dict[str, Any]:
+    """The form that confirms a promotion, with what is known of the version."""
     policy, _ = await _policy(site, asked)
     version = asked.number("version")
     if policy is None or version is None:
@@ -103,7 +107,7 @@ async def confirm_promotion(site: Site, asked: Asked) -> dict[str, Any]:
 
 
 async def _policy(site: Site, asked: Asked) -> tuple[PolicyConfig | None, list[str]]:
-    """Return the policy that is asked for, else the first, and the names of all."""
+    """Return the policy that was asked for, or else the first, and the names of all."""
 
     def read(connection: Connection) -> list[str]:
         return known_policies(connection)

@@ -1,7 +1,7 @@
 """What was said in an attempt, in order: messages, tools and their answers; each once, although every call repeats it.
 
-A call's messages are shown from where they part from those of a call before it of the same agent. A call that client
-and gateway both recorded is shown once.
+Of a call's messages, those that an earlier call of the same agent had are left out. A call that client and gateway both
+recorded is shown once.
 """
 
 import json
@@ -21,24 +21,26 @@ _CALLS = (semconv.CHAT, semconv.TEXT_COMPLETION, semconv.GENERATE_CONTENT)
 
 @dataclass(frozen=True, slots=True)
 class Part:
+    """A part of a message: text, reasoning, a tool call, a tool's result, or media."""
+
     kind: str
     """text, reasoning, tool_call, tool_call_response, or the part's own type: then ``text`` is a reference or JSON."""
     text: str
     name: str | None = None
     """Of a tool."""
     call_id: str | None = None
-    """Of a model's wish to call it."""
+    """Id of the model's call of the tool."""
     raw: str | None = None
     """Query of the route that has all of it, where it is long."""
     image: str | None = None
     """Query of the route that has its picture; ``text`` then says what it is."""
     size: tuple[int, int] = (0, 0)
-    """Of the picture, in pixels; (0, 0): not known."""
+    """Width and height of the picture in pixels; (0, 0): not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One message, or one tool at work."""
+    """One message, or one execution of a tool."""
 
     role: str
     parts: tuple[Part, ...]
@@ -97,7 +99,7 @@ def _call(span: Span, agent: str | None, before: list[str], with_tools: set[str]
         before.append(key)
         parts = tuple(_parts(message, span, semconv.INPUT_MESSAGES))
         if parts and all(part.kind == "tool_call_response" for part in parts) and _ids(message) <= with_tools:
-            continue  # the tool's own span says it, with its arguments and its time
+            continue  # the tool's own span shows it, with its arguments and its time
         yield Entry(_role(message), parts, agent, span.span_id, span.start_ns)
     seconds = (span.end_ns - span.start_ns) / 1e9
     error = span.status_message or None
@@ -113,7 +115,7 @@ def _call(span: Span, agent: str | None, before: list[str], with_tools: set[str]
 
 def _tool(span: Span, agent: str | None, called: Set[str]) -> Entry:
     name = _text(span, semconv.TOOL_NAME) or span.name
-    # What it was called with was said by the model, a line above.
+    # The model's message above already shows the arguments.
     said_above = _text(span, semconv.TOOL_CALL_ID) in called
     parts = tuple(
         Part(kind, value, name, raw=raw_query(span, attribute))
@@ -128,7 +130,7 @@ def _tool(span: Span, agent: str | None, called: Set[str]) -> Entry:
 
 
 def raw_query(span: Span, attribute: str) -> str:
-    """Return what the route of whole texts is asked for an attribute of a span."""
+    """Return the query with which the route of whole texts is asked for a span's attribute."""
     return urlencode({"trace": span.trace_id, "span": span.span_id, "attribute": attribute})
 
 

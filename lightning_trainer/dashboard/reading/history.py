@@ -12,7 +12,7 @@ from lightning_trainer.store.tables import versions as version_table
 from lightning_trainer.types import PolicyVersion
 
 SHOWN_STEPS = 100
-"""Points of a chart: more than it has pixels for would only cost time."""
+"""Points of a chart: more than its pixels can show would only cost time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,8 @@ class PolicyPast:
 
 @dataclass(frozen=True, slots=True)
 class AgentTokens:
+    """What became of the tokens that an agent's calls sampled for a policy."""
+
     agent: str
     policy: str
     tokens: dict[str, int]
@@ -48,6 +50,7 @@ class TaskScores:
 
 
 def read_past(connection: Connection, policy: str, newest: int = SHOWN_STEPS) -> PolicyPast:
+    """Return a policy's newest steps, its live version, and the held-out scores of its newest versions."""
     rows = connection.execute(
         "SELECT version, avg(reward), count(*) FROM verdicts WHERE policy = ? GROUP BY version ORDER BY version DESC "
         "LIMIT ?",
@@ -64,8 +67,10 @@ def read_past(connection: Connection, policy: str, newest: int = SHOWN_STEPS) ->
 def spread_rows(
     connection: Connection, policy: str, first: int | None = None, last: int | None = None
 ) -> tuple[list[StepMetrics], int]:
-    """Return rows of the steps from ``first`` to ``last``, and how many steps there are: all of them, or of many some
-    that are evenly spread, the newest among them."""
+    """Return the rows of the steps from ``first`` to ``last``, and how many steps there are.
+
+    Of more than ``SHOWN_STEPS``, the rows are an evenly spread selection that includes the newest.
+    """
     low, high = first or 0, 2**62 if last is None else last
     (steps,) = connection.execute(
         "SELECT count(*) FROM steps WHERE policy = ? AND step BETWEEN ? AND ? AND state != 'assigned'",
@@ -104,7 +109,7 @@ def compare_versions(
     connection: Connection, policy: str, one: int, other: int
 ) -> tuple[list[TaskScores], PairedDifference | None]:
     """Return the tasks that evaluations of both versions tried, and the difference over those that were tried once
-    by each and scored 0 or 1 (exact McNemar); None where there is none such."""
+    by each and scored 0 or 1 (exact McNemar); None if there are fewer than two such tasks."""
     rows = connection.execute(
         """SELECT coalesce(task_id, rollout_id), version, reward FROM verdicts JOIN attempts USING (attempt_id)
            WHERE policy = ? AND version IN (?, ?)""",

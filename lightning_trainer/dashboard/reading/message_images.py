@@ -1,7 +1,7 @@
-"""Images inside of messages, as a browser may draw them: four raster formats of bounded size, known by their bytes.
+"""Images in messages that a browser may draw: four raster formats of bounded size, known by their bytes.
 
-What a message says of itself is not believed: the type is read from the bytes, and so are the pixels, since a small
-file can unfold to gigabytes. SVG is markup and is never drawn. An address is not fetched.
+What a message claims about itself is not trusted: the type is read from the bytes, and so is its size in pixels, since
+a small file can unfold to gigabytes. SVG is markup and is never drawn. An address is not fetched.
 Sources: PNG (W3C), 11.2.2; GIF89a; JFIF and ITU-T T.81, B.2.2; WebP container specification.
 """
 
@@ -20,11 +20,13 @@ _MOST_BYTES = 8 * 2**20
 _MOST_PIXELS = 32 * 10**6
 DRAWN = ("image/png", "image/jpeg", "image/gif", "image/webp")
 _NOT_SIZES = (0xC4, 0xC8, 0xCC)
-"""JPEG markers among those of frames that begin something else."""
+"""JPEG markers in the range of frame headers that mean something else."""
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
+    """An image that a browser may draw, with its size in pixels."""
+
     kind: str
     """Its content type."""
     body: bytes
@@ -38,7 +40,7 @@ def is_embedded(part: Any) -> bool:
 
 
 def stored_name(part: dict[str, Any]) -> str | None:
-    """Return the hash of what the store keeps beside the span; None of any other part."""
+    """Return the hash of content that the store keeps apart from the span; None for any other part."""
     uri = part.get("uri")
     return digest_of(uri) if isinstance(uri, str) else None
 
@@ -49,7 +51,7 @@ def name_of(part: dict[str, Any]) -> str:
 
 
 def image_of(part: dict[str, Any]) -> Image | None:
-    """Return what a part shows; None where it is not an image that is drawn."""
+    """Return the image in a part; None if it is not one that is drawn."""
     content = part["content"]
     if len(content) > _MOST_BYTES * 4 // 3:
         return None
@@ -60,7 +62,7 @@ def image_of(part: dict[str, Any]) -> Image | None:
 
 
 def drawn(body: bytes) -> Image | None:
-    """Return what bytes show; None where they are no image that is drawn."""
+    """Return the image in some bytes; None if they are not one that is drawn."""
     try:
         found = _size(body) if len(body) <= _MOST_BYTES else None
     except (ValueError, struct.error, IndexError):

@@ -1,4 +1,4 @@
-"""Everything that is known of one rollout, of one snapshot: why it was trained or not, first."""
+"""Everything that is known about one rollout, from one snapshot: above all, why it was trained or not."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,18 +18,22 @@ from lightning_trainer.types import Attempt, Span
 
 @dataclass(frozen=True, slots=True)
 class Note:
+    """A person's note on a rollout, and when it was made."""
+
     text: str
     at_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class OneRollout:
+    """A rollout with everything that the store and the explanation know about it."""
+
     rollout_id: str
     policy: PolicyConfig
     attempts: Sequence[Attempt]
     spans: Sequence[Span]
     explanation: Explanation | None
-    """None where it cannot be explained with this configuration; ``why_not`` says it."""
+    """None if it cannot be explained with this configuration; ``why_not`` says why."""
     why_not: str | None
     notes: Sequence[Note]
 
@@ -40,10 +44,10 @@ def read_rollout(
     policies: Sequence[PolicyConfig],
     gatherings: dict[str, Gathering] | None = None,
 ) -> OneRollout | None:
-    """Return it; None where nothing of it is in the store.
+    """Return a rollout; None if the store has nothing of it.
 
     Args:
-        gatherings: by policy, kept by who reads several of one snapshot: what a step consumed is then judged once.
+        gatherings: by policy; shared by the rollouts of one snapshot, so that what a step consumed is judged once.
     """
     attempts = attempt_table.select(connection, rollout_id=rollout_id)
     if attempts:
@@ -72,7 +76,7 @@ def read_rollout(
 def _policy_of(
     connection: Connection, attempts: Sequence[Attempt], spans: Sequence[Span], policies: Sequence[PolicyConfig]
 ) -> PolicyConfig:
-    """The policy whose step took it, else whose agent spoke, else the first."""
+    """Return the policy whose step took it, else one that claims an agent of it, else the first."""
     if not policies:
         return any_agent()
     by_name = {policy.name: policy for policy in policies}

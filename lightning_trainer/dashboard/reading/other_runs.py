@@ -10,13 +10,18 @@ from lightning_trainer.metrics.row import StepMetrics
 from lightning_trainer.store.scan import read_only
 
 Rows = dict[str, tuple[list[StepMetrics], int]]
-"""By the name of a curve: its steps, and how many there are of which some may have been left out."""
+"""By the name of a curve: the steps that are shown, and how many there are."""
 _PLAIN = ("state", ".lightning")
 """Names of state folders that say nothing; the folder above says which run it is."""
 
 
-def run_name(folder: Path) -> str:
-    return folder.parent.name if folder.name in _PLAIN else folder.name
+def run_names(folders: Sequence[Path]) -> list[str]:
+    """Return the runs' names: of each state folder, or of the folder above it if the former says nothing.
+
+    Where that would name two of them alike, each is named by its whole path.
+    """
+    names = [folder.parent.name if folder.name in _PLAIN else folder.name for folder in folders]
+    return [name if names.count(name) == 1 else str(folder) for name, folder in zip(names, folders, strict=True)]
 
 
 async def read_other_runs(
@@ -33,12 +38,12 @@ async def read_other_runs(
 def _read(folders: Sequence[Path], policy: str | None, first: int | None, last: int | None) -> tuple[Rows, list[str]]:
     found: Rows = {}
     problems = []
-    for folder in folders:
+    for folder, run in zip(folders, run_names(folders), strict=True):
         try:
             with read_only(folder / "lightning.sqlite") as connection:
                 for name in known_policies(connection):
                     if policy in (None, name):
-                        found[f"{name} in {run_name(folder)}"] = spread_rows(connection, name, first, last)
+                        found[f"{name} in {run}"] = spread_rows(connection, name, first, last)
         except StoreError as error:
             problems.append(str(error))
     return found, problems

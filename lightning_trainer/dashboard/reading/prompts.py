@@ -1,6 +1,6 @@
-"""System prompts of an agent, each with when it was first and last seen: a change of the text is another version of it.
+"""System prompts of an agent, and when each was first and last seen: a changed text is another prompt.
 
-Read from the newest spans backwards, for hundredths of a second of the processor; the answer says how far that came.
+Read from the newest spans backwards, for hundredths of a second of processor time; the answer says how far that came.
 """
 
 import json
@@ -25,9 +25,11 @@ _ROLES = ("system", "developer")
 
 @dataclass(slots=True)
 class Prompt:
+    """A system prompt, and the calls that were made with it."""
+
     text: str
     raw: str
-    """Query of the route that has all of it, of the newest call with it."""
+    """Query for all of it, in the newest call with it; see ``raw_query``."""
     first_ns: int
     last_ns: int
     rollout_id: str | None
@@ -38,8 +40,10 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
+    """The system prompts that were found, and how far back the search came."""
+
     found: list[Prompt]
-    """The one that was seen last comes first."""
+    """The most recently seen first."""
     spans_read: int
     since_ns: int | None
     """Start of the oldest span that was looked at."""
@@ -48,6 +52,7 @@ class Prompts:
 
 
 def read_prompts(connection: Connection, agent: str) -> Prompts:
+    """Return an agent's system prompts, from the newest spans backwards until time is up or there are enough."""
     began, began_wall = time.thread_time(), time.monotonic()
     found: dict[str, Prompt] = {}
     name = agent.encode("utf-8", "replace")
@@ -88,7 +93,7 @@ def _note(found: dict[str, Prompt], span: Span, agent: str) -> None:
 
 
 def system_prompt(span: Span) -> tuple[str, str] | None:
-    """Return what a call is told before anybody speaks, and the attribute that has it; None where that is nothing."""
+    """Return a call's system prompt, and the attribute that has it; None if the call has none."""
     given = span.attributes.get(semconv.SYSTEM_INSTRUCTIONS)
     if isinstance(given, str) and given:
         return "\n".join(_texts({"parts": _json(given)})) or given, semconv.SYSTEM_INSTRUCTIONS

@@ -35,6 +35,7 @@ class WantedText:
         return any(sure in lower for sure in self._sure)
 
     def is_in(self, text: str) -> bool:
+        """Whether a decoded text contains it."""
         lower = text.lower()
         return any(form in lower for form in self._forms)
 

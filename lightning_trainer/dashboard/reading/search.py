@@ -1,8 +1,8 @@
-"""Attempts that are looked for, newest first and a page at a time.
+"""The search for attempts, newest first and a page at a time.
 
 Time, task, group and step are answered by indices. Outcome and mode are in the attempt's row, everything else in the
-spans: attempts are looked at newest first, for hundredths of a second of the processor, and the answer says how far
-that came. So no question takes longer in an old store than in a new one.
+spans: attempts are looked at newest first, for hundredths of a second of processor time, and the answer says how far
+that came. So no search takes longer in an old store than in a new one.
 """
 
 import time
@@ -31,8 +31,9 @@ _READ_AT_ONCE, _LOOKED_THROUGH_AT_ONCE = 10, 25
 _SURVEYED = 200
 """Attempts that the histogram is made of, where reading them is quick."""
 _QUICK_S, _LONGEST_S = 0.04, 0.06
-"""Of processor time, so that a busy machine does not make pages shorter; as for the clock,"""
+"""Of processor time, so that a busy machine does not make pages shorter."""
 _LONGEST_WALL_S = 0.3
+"""By the clock."""
 _EVEN_FOR_A_SHORT_PAGE_S = 0.25
 """Of processor time, where the first attempts are so long that a page of them would take longer."""
 _LAST = "\U0010ffff"
@@ -40,7 +41,7 @@ _LAST = "\U0010ffff"
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Conditions; None is none. ``before`` is where the page before this one ended: (started_ns, attempt id)."""
+    """Conditions; None imposes none. ``before`` is where the page before this one ended: (started_ns, attempt id)."""
 
     task: str | None = None
     """Its id, or the beginning of it."""
@@ -62,16 +63,17 @@ class Search:
     before: tuple[int, str] | None = None
 
     def row_fits(self, one: Attempt) -> bool:
-        """Whether an attempt's row meets what it can say."""
+        """Whether an attempt's row meets the conditions on it: outcome and mode."""
         return (self.outcome is None or one.state == self.outcome) and (self.mode is None or one.mode == self.mode)
 
     def summary_fits(self, one: Summary) -> bool:
-        """Whether a summary meets what only the spans say, but for the text and the reward."""
+        """Whether a summary meets the conditions on agent and version."""
         return (self.agent is None or any(_like(name, self.agent) for name in one.agents)) and (
             self.version is None or any(_is_version(name, self.version) for name in one.versions)
         )
 
     def rewarded_so(self, reward: float | None) -> bool:
+        """Whether a reward meets the conditions on it; None meets no bound."""
         if self.rewarded is not None and self.rewarded != (reward is not None):
             return False
         if self.least is None and self.most is None:
@@ -83,9 +85,11 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Found:
+    """A page of attempts, and how far the search came."""
+
     rows: Sequence[Summary]
     rewards: Sequence[float]
-    """Of everything that was looked at and meets all conditions but those of the reward."""
+    """Of every attempt that was looked at and meets all conditions but those on the reward."""
     looked_at: int
     next: tuple[int, str] | None
     """Where to go on; None where there is nothing older."""
@@ -94,7 +98,7 @@ class Found:
 
 
 def search(connection: Connection, wanted: Search, cache: SummaryCache, policies: Sequence[PolicyConfig]) -> Found:
-    """Return a page of attempts."""
+    """Return a page of the newest attempts that meet the conditions; a short one if time is up."""
     began, began_wall = time.thread_time(), time.monotonic()
     looking = _Looking(connection, wanted, cache, policies)
     rows: list[Summary] = []
@@ -138,7 +142,7 @@ class _Looking:
             self._in_bytes.append(WantedVersion(wanted.version))
 
     def fitting(self, attempts: Sequence[Attempt]) -> list[Summary]:
-        """Return the summaries of those that meet everything but the reward's bounds, in their order."""
+        """Return the summaries of those that meet all conditions but those on the reward, in their order."""
         left = [one for one in attempts if self._wanted.row_fits(one)]
         if left and self._in_bytes:
             likely = possible(self._connection, left, self._in_bytes)
@@ -159,7 +163,7 @@ def _chunks(connection: Connection, wanted: Search) -> Iterator[tuple[list[Attem
     while more:
         rows = _next(connection, replace(wanted, before=at), at_once)
         more = len(rows) == at_once
-        # Rows that say enough themselves cost little; the others are read a few at a time, with the clock in view.
+        # Rows that rule themselves out cost little; the others are read a few at a time, so that the clock can stop it.
         start = to_read = 0
         for end, row in enumerate(rows, 1):
             to_read += wanted.row_fits(row)

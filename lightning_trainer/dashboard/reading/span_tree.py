@@ -9,15 +9,17 @@ from lightning_trainer.types import Span, SpanStatus
 
 _MOST = 500
 _DEEPEST = 12
-"""Levels that are drawn apart."""
+"""Levels of indentation; deeper spans share the last."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpanRow:
+    """A span as a row of the tree, with its place in the attempt's time."""
+
     span: Span
     depth: int
     begins: float
-    """Share of the attempt's time before it, in per mille."""
+    """Share of the attempt's time before it, in per mille; ``lasts`` is its own share."""
     lasts: float
     kind: str
     """rollout, agent, model call, gateway, tool, reward or span."""
@@ -47,10 +49,8 @@ def span_rows(spans: Sequence[Span]) -> tuple[list[SpanRow], int]:
     took = max(1, last - first)
     rows: list[SpanRow] = []
     waiting = [(span, 0) for span in reversed(children.get(None, []))]
-    seen = 0
     while waiting:
         span, depth = waiting.pop()
-        seen += 1
         if len(rows) < _MOST:
             rows.append(_row(span, depth, 1000 * (span.start_ns - first) / took, took))
         below = children.get((span.trace_id, span.span_id), [])

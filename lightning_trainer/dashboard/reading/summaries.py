@@ -1,6 +1,6 @@
 """Attempts in one line each: who spoke, what it earned, which versions answered. Read from spans, and kept in memory.
 
-A summary is made again when something of its attempt has come since; the cache holds the newest few thousand.
+A summary is made again if more of its attempt has arrived since; the cache holds the newest few thousand.
 """
 
 from collections import OrderedDict
@@ -21,12 +21,14 @@ _NO_POLICY = {"reward": 1.0}
 
 @dataclass(frozen=True, slots=True)
 class Summary:
+    """An attempt in one line."""
+
     attempt: Attempt
     reward: float | None
-    """Of the attempt, by the weights of the policy that claims an agent of it."""
+    """Of the attempt, by the reward weights of the policy that claims an agent of it."""
     agents: tuple[str, ...]
     versions: tuple[str, ...]
-    """``POLICY@vN`` of what answered its calls."""
+    """The versions that answered its calls, as ``POLICY@vN``."""
     calls: int
     prompt_tokens: int
     sampled_tokens: int
@@ -35,6 +37,7 @@ class Summary:
 
     @property
     def seconds(self) -> float | None:
+        """Return how long the attempt took; None while it is running."""
         ended = self.attempt.ended_ns
         return None if ended is None else (ended - self.attempt.started_ns) / 1e9
 
@@ -50,23 +53,22 @@ class SummaryCache:
     ) -> list[Summary]:
         """Return the summaries of some attempts, in their order."""
         marks = {one.attempt_id: _mark(connection, one) for one in attempts}
-        stale = [one for one in attempts if self._known(one, marks) is None]
-        for summary in _summaries(connection, stale, policies):
-            self._kept[summary.attempt.attempt_id] = marks[summary.attempt.attempt_id], summary
-        found = [summary for one in attempts if (summary := self._known(one, marks)) is not None]
+        found = {one.attempt_id: known for one in attempts if (known := self._known(one, marks[one.attempt_id]))}
+        for made in _summaries(connection, [one for one in attempts if one.attempt_id not in found], policies):
+            attempt_id = made.attempt.attempt_id
+            found[attempt_id] = made
+            self._kept[attempt_id] = marks[attempt_id], made
         while len(self._kept) > _KEPT:
             self._kept.popitem(last=False)
-        return found
+        return [found[one.attempt_id] for one in attempts]
 
-    def _known(self, attempt: Attempt, marks: dict[str, tuple[int, int]]) -> Summary | None:
+    def _known(self, attempt: Attempt, mark: tuple[int, int]) -> Summary | None:
         entry = self._kept.get(attempt.attempt_id)
-        if entry is None or entry[0] != marks[attempt.attempt_id] or entry[1].attempt != attempt:
-            return None
-        return entry[1]
+        return entry[1] if entry is not None and entry[0] == mark and entry[1].attempt == attempt else None
 
 
 def _mark(connection: Connection, attempt: Attempt) -> tuple[int, int]:
-    """What changes when something of the attempt comes, or a step takes it."""
+    """Return numbers that change when a span of the attempt arrives, or a step takes it."""
     (newest,) = connection.execute(
         """SELECT coalesce(max(seq), 0) FROM (SELECT max(seq) AS seq FROM spans WHERE attempt_id = ?
            UNION ALL SELECT max(seq) FROM spans WHERE rollout_id = ?) AS newest""",

@@ -34,6 +34,7 @@ def tokenized_row(example: Example) -> Row:
 
 
 def preference_row(pair: Pair) -> Row:
+    """Return a preference pair in words, with its prompt apart."""
     assert pair.chosen.prompt is not None
     return {
         "prompt": list(pair.chosen.prompt),
@@ -44,6 +45,10 @@ def preference_row(pair: Pair) -> Row:
 
 
 def rollout_row(sample: Sample, advantages: Advantages | None) -> Row:
+    """Return a sample with the keys of a ``rollout_func``; the completion starts at the first sampled token.
+
+    Advantages, if given, cover the completion only, one per token.
+    """
     start = sample.loss_mask.index(1)
     row: dict[str, Any] = {
         "prompt_ids": list(sample.token_ids[:start]),

@@ -40,6 +40,7 @@ class _Output(io.TextIOBase):
 
 
 def main() -> None:
+    """Enter the sandbox, then run one piece of code per line of input, and kill what it leaves running."""
     start = json.loads(sys.argv[1])
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     import jail  # pyright: ignore[reportMissingImports]

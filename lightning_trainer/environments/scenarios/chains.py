@@ -36,6 +36,7 @@ class Chain:
 
     @property
     def content(self) -> str:
+        """Return the chain as JSON: its digest names the task, and decides whether it is held out."""
         return json.dumps([[link.tool, link.arguments, link.taken] for link in self.links] + [self.path])
 
     def executed(self, server: Server) -> Any:

@@ -28,6 +28,7 @@ _F_SETSIG = 10
 
 
 def main() -> None:
+    """Tie this process to the daemon's, limit its memory, and answer questions until the pipe closes."""
     start = json.loads(sys.argv[1])
     _die_with(start["lifeline"])
     _limit(start["memory_mib"])
