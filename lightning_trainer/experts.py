@@ -1,8 +1,8 @@
-"""Which experts the layers of a mixture of experts chose for each token, as the engine did it when it sampled.
+"""Which experts the layers of a mixture of experts chose for each token when the engine sampled.
 
-A choice of experts is not continuous: where two experts are nearly as good, the engine's rounding picks one and the
-trainer's the other, and the two compute different functions of the same weights. With the engine's choice written down,
-the trainer takes the same experts. Source: Ma et al., Rollout Routing Replay, arXiv 2510.11370. Torch-free.
+The choice of experts is not continuous: if two are nearly equally good, the engine's rounding may pick one and the
+trainer's the other, and the two compute different functions of the same weights. With the engine's choice recorded, the
+trainer takes the same experts. Source: Ma et al., Rollout Routing Replay, arXiv 2510.11370. Torch-free.
 """
 
 import struct
@@ -10,7 +10,7 @@ import zlib
 from dataclasses import dataclass
 
 _HEADER = struct.Struct("<4sIIIII")
-"""Magic, first position, positions, layers, experts a token, bytes an expert."""
+"""Magic, first position, positions, layers, experts per token, bytes per expert."""
 _MAGIC = b"EXP1"
 
 
@@ -18,19 +18,19 @@ _MAGIC = b"EXP1"
 class RoutedExperts:
     """The experts of a run of positions.
 
-    Legend: ``N`` positions, ``L`` layers of the model, ``K`` experts a token.
+    Legend: ``N`` positions, ``L`` layers of the model, ``K`` experts per token.
 
-    The entry of a position is what was chosen when the token there went through the model, which gives the next one its
-    probability: the last token of a response never does, and has none.
+    A position's entry is what was chosen when its token went through the model, which gives the next token its
+    probability. The last token of a response never goes through, so it has no entry.
     """
 
     start: int
     """Position of the first entry in prompt and response."""
     layers: int
-    """All of the model's; those without experts hold zeros."""
+    """All layers of the model; those without experts hold zeros."""
     top_k: int
     width: int
-    """Bytes an id: 1, or 2 where there are more than 256 experts."""
+    """Bytes per id: 1, or 2 if there are more than 256 experts."""
     ids: bytes
     """``[N, L, K]``, little-endian, in no order among the ``K``."""
 
@@ -45,6 +45,7 @@ class RoutedExperts:
 
     @property
     def row_bytes(self) -> int:
+        """Return the size of one position's entry, over all layers."""
         return self.layers * self.top_k * self.width
 
     def __len__(self) -> int:
@@ -52,11 +53,11 @@ class RoutedExperts:
 
     @property
     def end(self) -> int:
-        """The position after the last entry."""
+        """Return the position after the last entry."""
         return self.start + len(self)
 
     def between(self, start: int, end: int) -> "RoutedExperts | None":
-        """Return the entries of the positions ``[start, end)``, as far as there are any."""
+        """Return the entries at positions ``[start, end)``; None if there are none."""
         first, last = max(start, self.start), min(end, self.end)
         if first >= last:
             return None

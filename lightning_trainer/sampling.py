@@ -1,14 +1,14 @@
-"""The distribution that a token was drawn from, where it is not the plain softmax of the model's logits.
+"""The distribution that a token was drawn from, if it is not the plain softmax of the model's logits.
 
 The engine turns logits ``l`` into what it samples from in this order (vLLM, ``v1/sample/sampler.py``): bias and
 penalties change single logits, the temperature divides all of them, and a grammar, top-k, top-p, min-p, a list of
-allowed or bad words leave some vocabulary entries and take the others away:
+allowed or bad words leave some vocabulary entries and remove the others:
 
     q(t) = exp(z_t / T) / sum of exp(z_s / T) over s in S,   z = shaping(l),   t in S
 
-``Shaping`` says how ``z`` comes from ``l``, a ``Support`` which ``S`` was left at each token. With both, the trainer
-computes the very probability that the engine reported, whatever a request asked for, and the ratio of the two is 1 as
-long as the weights are the same. Torch-free.
+``Shaping`` describes how ``z`` comes from ``l``, and ``Support`` which ``S`` was left at each token. With both, the
+trainer computes exactly the probability that the engine reported, whatever the request asked for, and the ratio of the
+two is 1 as long as the weights are the same. Torch-free.
 """
 
 import struct
@@ -24,17 +24,17 @@ _MAGIC = b"SUP1"
 _LENGTH = struct.Struct("<I")
 
 ONLY, ALL_BUT, BITS = 0, 1, 2
-"""The first byte of a pattern: ids that are left, ids that are not (little-endian int32, ascending), or one bit an
-entry (the lowest of a byte first)."""
+"""The first byte of a pattern: ids that are left, ids that are not (little-endian int32, ascending), or one bit per
+entry (the lowest bit of a byte first)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shaping:
     """What is done to single logits before the temperature; the defaults do nothing.
 
-    In vLLM's order: ``logit_bias`` is added; then the logits of tokens that the prompt or the response so far has are
-    divided (where positive) or multiplied (where negative) by ``repetition_penalty``; then ``frequency_penalty`` times
-    the count in the response so far, and ``presence_penalty`` where that count is not zero, are taken off.
+    In vLLM's order: ``logit_bias`` is added; then the logits of tokens that occur in the prompt or in the response so
+    far are divided (if positive) or multiplied (if negative) by ``repetition_penalty``; then ``frequency_penalty``
+    times the count in the response so far, and ``presence_penalty`` if that count is not zero, are subtracted.
     """
 
     logit_bias: tuple[tuple[int, float], ...] = ()
@@ -45,6 +45,7 @@ class Shaping:
 
     @property
     def changes_nothing(self) -> bool:
+        """Whether all fields have their defaults."""
         return self == _PLAIN
 
 
@@ -62,19 +63,19 @@ class Support:
     patterns: tuple[bytes, ...]
     """The distinct sets, in the shortest of three forms; see ``pattern_of``."""
     pattern_L: tuple[int, ...]
-    """Index into ``patterns``; -1 is all of the vocabulary."""
+    """Index into ``patterns``; -1 is the whole vocabulary."""
 
     def __len__(self) -> int:
         return len(self.pattern_L)
 
     @property
     def sizes_L(self) -> list[int]:
-        """How many entries were left at each token, ``[L]``; 1 means that there was no choice."""
+        """Return how many entries were left at each token, ``[L]``; 1 means that there was no choice."""
         sizes = [size_of(pattern, self.vocabulary) for pattern in self.patterns]
         return [self.vocabulary if index < 0 else sizes[index] for index in self.pattern_L]
 
     def first_outside(self, token_ids: Iterable[int]) -> int | None:
-        """Return the place of the first token ``[L]`` that is not among the entries that were left; None: all are."""
+        """Return the index of the first token that is not among the entries left to it; None if all are."""
         for place, (index, token_id) in enumerate(zip(self.pattern_L, token_ids, strict=True)):
             if not 0 <= token_id < self.vocabulary:
                 return place
@@ -83,7 +84,7 @@ class Support:
         return None
 
     def first(self, tokens: int) -> "Support":
-        """Return the support of the first so many tokens."""
+        """Return the support of the first ``tokens`` tokens."""
         return Support(self.vocabulary, self.patterns, self.pattern_L[:tokens])
 
     def encode(self) -> bytes:
@@ -131,7 +132,7 @@ def support_of(vocabulary: int, entries_L: Iterable[Sequence[int] | None]) -> Su
     """Return a support.
 
     Args:
-        entries_L: for each token the ids that were left, ascending and distinct; None for all of the vocabulary.
+        entries_L: for each token the ids that were left, ascending and distinct; None for the whole vocabulary.
     """
     index_of: dict[bytes, int] = {}
     pattern_L = tuple(
@@ -161,7 +162,7 @@ def entries_of(pattern: bytes, vocabulary: int) -> Sequence[int]:
     """Return the ids of a pattern, ascending.
 
     Raises:
-        ValueError: there is no such form.
+        ValueError: the pattern's form is unknown.
     """
     form, rest = pattern[0], pattern[1:]
     if form == ONLY:
@@ -175,7 +176,7 @@ def entries_of(pattern: bytes, vocabulary: int) -> Sequence[int]:
 
 
 def size_of(pattern: bytes, vocabulary: int) -> int:
-    """Return how many ids a pattern leaves; takes no time, unlike listing them."""
+    """Return how many ids a pattern leaves, without listing them."""
     if pattern[0] == BITS:
         return (int.from_bytes(pattern[1:], "little") & ((1 << vocabulary) - 1)).bit_count()
     named = (len(pattern) - 1) // 4
@@ -183,7 +184,7 @@ def size_of(pattern: bytes, vocabulary: int) -> int:
 
 
 def holds(pattern: bytes, token_id: int) -> bool:
-    """Return whether a pattern leaves this id."""
+    """Whether a pattern leaves this id."""
     if pattern[0] == BITS:
         byte = 1 + (token_id >> 3)
         return byte < len(pattern) and bool(pattern[byte] >> (token_id & 7) & 1)

@@ -27,6 +27,7 @@ class Failures:
     def note(
         self, reason: str, sentence: str, *, error: BaseException | None = None, level: int = logging.ERROR
     ) -> None:
+        """Count a failure; log the sentence if it is the first with this reason."""
         with self._lock:
             self._counts[reason] += 1
             first = reason not in self._said
@@ -36,10 +37,12 @@ class Failures:
             log.log(level, "%s%s; said once, counted in lt.stats()", sentence, suffix)
 
     def count(self, reason: str) -> None:
+        """Count a failure without logging it."""
         with self._lock:
             self._counts[reason] += 1
 
     def counts(self) -> Mapping[str, int]:
+        """Return a copy of the counts by reason."""
         with self._lock:
             return dict(self._counts)
 

@@ -1,7 +1,7 @@
 """The one client of this process: started by ``init`` or by the first use, replaced after ``shutdown``.
 
-What writes and sends spans is imported when it starts and not when the package is imported, so that the import stays
-light.
+The code that writes and sends spans is imported when the client starts, not with the package, so that importing the
+package stays cheap.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Stats:
     delivered: int = 0
     """Spans that the daemon has accepted, adopted ones included."""
     waiting: int = 0
-    """Spans of this process that nobody has accepted yet."""
+    """Spans of this process that the daemon has not accepted yet."""
     rejected: int = 0
     """Spans that the daemon will never accept; kept in a file ``*.rejected`` next to the spool."""
     dropped: int = 0
@@ -50,12 +50,14 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
+    """The running client: its settings, and the parts that make spans, deliver them, and route calls."""
+
     settings: Settings
     hosts: Hosts
     tracer: Tracer
     outbox: Outbox
     editor: Editor
-    """Takes out of a span what must not be recorded."""
+    """Removes from a span what must not be recorded."""
     router: Router
 
 
@@ -141,7 +143,7 @@ def init(
 
 
 def runtime() -> Runtime | None:
-    """Return the running client, started where it was not; None where it cannot run. Never raises."""
+    """Return the running client, starting it if necessary; None if it cannot run. Never raises."""
     if _runtime is not None or _unusable:
         return _runtime
     with _lock:
@@ -195,7 +197,7 @@ def _tracer(settings: Settings, outbox: Outbox, editor: Editor) -> Tracer:
 
 
 def _tell_losses() -> None:
-    """Say what could not be captured; a program of which all was captured does not even import this."""
+    """Report what could not be captured; if there is nothing, the code for it is not even imported."""
     if _runtime is not None and failures.counts():
         with _lock:  # a fork waits for the import
             from lightning_instrumentation.delivery.loss_reports import losses
@@ -237,14 +239,14 @@ def _in_child() -> None:
         _runtime = replace(_runtime, tracer=tracer, router=_runtime.router.in_child())
 
 
-# Once a process and from the import on: they look the runtime up, so they serve whichever one is running.
+# Once per process, at import: they look the runtime up, so they serve whichever one is running.
 atexit.register(deliver_at_exit)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
 
 
 def flush(timeout_s: float = 5.0) -> bool:
-    """Wait until the daemon has accepted every span of this process; False when it has not within the limit."""
+    """Wait until the daemon has accepted every span of this process; False if it has not within ``timeout_s``."""
     later.do_waiting()
     _tell_losses()
     return True if _runtime is None else _runtime.outbox.flush(timeout_s)
@@ -263,6 +265,7 @@ def shutdown(timeout_s: float = 5.0) -> None:
 
 
 def stats() -> Stats:
+    """Return the counts so far; without a running client, only those of failures."""
     counts = failures.counts()
     if _runtime is None:
         return Stats(failed=counts)

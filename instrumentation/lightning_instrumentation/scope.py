@@ -33,6 +33,7 @@ class Identity:
     mode: str | None = None
 
     def attributes(self) -> dict[str, str]:
+        """Return the known ids by attribute name."""
         named = {
             semconv.ROLLOUT_ID: self.rollout_id,
             semconv.ATTEMPT_ID: self.attempt_id,

@@ -78,6 +78,7 @@ class ToolCall:
             spans.mark_failed(span, "tool_error", text or "the tool reported an error")
 
     def end(self, error: BaseException | None = None) -> None:
+        """End the span; ``error`` is what the tool raised, None if it returned."""
         if isinstance(error, GeneratorExit):
             # A tool that yields and was closed early, perhaps by garbage collection, has not failed.
             spans.end_soon(self._span)

@@ -86,6 +86,7 @@ class Case:
 
     @cached_property
     def by_key(self) -> Mapping[SpanKey, Span]:
+        """Return the attempt's spans by trace and span id."""
         return unique(self.spans)
 
     @cached_property
@@ -119,6 +120,7 @@ class Case:
         return tuple(a for a in self.judged.attempts if a.group_id == group_id and a.mode is mode)
 
     def number(self, call: Call) -> str:
+        """Return the number that identifies the call in sentences, as text."""
         return str(self.numbers[call.call_id])
 
     def met(self, *reasons: str) -> tuple[Call, ...]:

@@ -19,7 +19,9 @@ class VersionLease(Protocol):
     """The right to call an engine that serves one old version, for one call."""
 
     @property
-    def upstream(self) -> Upstream: ...
+    def upstream(self) -> Upstream:
+        """Return the client of the engine that serves the version."""
+        ...
 
     def release(self) -> None:
         """End the lease when the call has ended; call it once."""

@@ -49,6 +49,7 @@ class EngineRequest:
 
     @property
     def operation(self) -> str:
+        """Return the call's operation in the GenAI conventions' terms."""
         return semconv.CHAT if self.api is EngineApi.CHAT else semconv.TEXT_COMPLETION
 
     def asking(self, sampling: Mapping[str, float]) -> "EngineRequest":

@@ -43,6 +43,7 @@ class Statement(NamedTuple):
 
     @property
     def by_gateway(self) -> bool:
+        """Whether the gateway wrote the record."""
         return self.scope == semconv.GATEWAY_SCOPE
 
 
@@ -71,7 +72,7 @@ def apart(one: Statement, other: Statement) -> bool:
 
 
 def other_tokens(one: Statement, other: Statement) -> bool:
-    """Whether the records' tokens cannot be of one answer; an answer that was cut short has the first tokens of it."""
+    """Whether the records' tokens cannot be of one answer; one that was cut short must match as far as it goes."""
     if one.tokens is None or other.tokens is None:
         return False
     (prompt, *choices), (other_prompt, *other_choices) = one.tokens, other.tokens
@@ -135,7 +136,7 @@ class _Groups:
         return (sorted(places) for root, places in enumerate(self._places) if self._find(root) == root)
 
     def inside(self) -> list[tuple[int, int]]:
-        """Yield pairs in which one encloses the other; the last retry inside a call is the one that gave its result."""
+        """Return pairs in which one encloses the other; of several retries inside a call, the last gave its result."""
         place_of = {record.key: place for place, piece in enumerate(self._pieces) for record in piece}
         found = [
             (place_of[above], place)

@@ -52,10 +52,12 @@ class JoinedCall(NamedTuple):
 
     @property
     def best(self) -> ModelCall:
+        """Return the most faithful record."""
         return self.records[0]
 
     @property
     def response_id(self) -> str | None:
+        """Return the best record's response id, or else the first that another record has."""
         return self.best.response_id or next(
             (record.response_id for record in self.records if record.response_id), None
         )

@@ -51,6 +51,7 @@ class RedactingSink:
         return cls(sink, redactor(config.redact), drop_tokens=config.redact_tokens == "drop")
 
     async def append(self, spans: Sequence[Span]) -> int:
+        """Redact the spans and pass them on. Return how many of them were new, as the sink behind does."""
         if len(spans) <= _FEW:
             return await self._sink.append([self._redacted(span) for span in spans])
         return await self._sink.append(await asyncio.to_thread(lambda: [self._redacted(span) for span in spans]))

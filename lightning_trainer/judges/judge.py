@@ -28,7 +28,9 @@ class Judge(Protocol):
     """One ``[[judge]]``; keeps no state about what it judges."""
 
     @property
-    def config(self) -> AnyJudge: ...
+    def config(self) -> AnyJudge:
+        """Return the judge's section of the configuration."""
+        ...
 
     @property
     def whole_group(self) -> bool:

@@ -1,6 +1,6 @@
 """Judging attempts with one judge: attempts that lack its reward are judged, and the verdicts are stored.
 
-A question that was already answered, whenever and for whatever caller, is not asked again; one in progress is waited
+A question that was already answered, at any time and for any caller, is not asked again; one in progress is waited
 for. A caller that stops waiting does not stop the judge: its verdict is stored for the next one.
 """
 
@@ -55,6 +55,7 @@ class Judging:
 
     @property
     def name(self) -> str:
+        """Return the judge's name, which is also the name of the evaluations that it gives."""
         return self.judge.config.name
 
     async def judge_group(

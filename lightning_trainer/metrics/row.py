@@ -1,6 +1,6 @@
-"""One row of metrics: everything that was measured of one step, as plain numbers by name.
+"""One row of metrics: everything measured in one step, as plain numbers by name.
 
-A row is a function of what the store holds of its step, so it can be made again after a crash. What was not measured is
+A row is computed from what the store holds on its step, so it can be rebuilt after a crash. What was not measured is
 absent, never zero.
 """
 
@@ -27,6 +27,7 @@ class StepMetrics:
     values: Mapping[str, float]
 
     def to_json(self) -> dict[str, Any]:
+        """Return the row as one flat object, with policy and step next to the values."""
         return {"policy": self.policy, "step": self.step, **self.values}
 
 
@@ -37,7 +38,7 @@ def step_metrics(
 
     Args:
         ledger: of the step.
-        version: the one that the step gave; None where it gave none.
+        version: the one that the step produced; None if it produced none.
     """
     values = {**record.metrics, **_ledger_metrics(ledger)}
     if record.report is not None:
@@ -60,7 +61,7 @@ def step_metrics(
 
 
 def _ledger_metrics(ledger: Iterable[LedgerRow]) -> dict[str, float]:
-    """Sampled tokens by outcome, and those that are not trained also by reason."""
+    """Return sampled tokens by outcome, and those that are not trained also by reason."""
     sums = {f"ledger/{outcome}": 0.0 for outcome in Outcome}
     for row in ledger:
         names = [f"ledger/{row.outcome}"]
@@ -71,7 +72,7 @@ def _ledger_metrics(ledger: Iterable[LedgerRow]) -> dict[str, float]:
     return sums
 
 
-# What the groups of a step were like; kept with the step even when nothing was trained.
+# Statistics of a step's groups; kept with the step even when nothing was trained.
 
 
 DEVIATION = "reward/deviation"
@@ -79,7 +80,7 @@ DEVIATION = "reward/deviation"
 
 
 def group_metrics(groups: Sequence[GroupSummary]) -> dict[str, float]:
-    """Return counts of groups and attempts, the mean reward, and how far it deviates within a group."""
+    """Return counts of groups and attempts, the mean reward, and its mean deviation within a group."""
     rewards = [reward for group in groups for reward in group.rewards if reward is not None]
     deviations = [deviation for group in groups if (deviation := group.deviation) is not None]
     metrics = {
@@ -103,7 +104,7 @@ def group_metrics(groups: Sequence[GroupSummary]) -> dict[str, float]:
 
 
 def judge_metrics(corrections: Mapping[str, Correction]) -> dict[str, float]:
-    """Return rates and weight of each judge that is corrected; the weight of one that is refused is 0."""
+    """Return error rates and weight of each corrected judge; one that is refused has weight 0 and no rates."""
     metrics: dict[str, float] = {}
     for name, one in corrections.items():
         metrics[f"judge/{name}/weight"] = 0.0 if one.refused is not None else one.shrunk
@@ -113,7 +114,7 @@ def judge_metrics(corrections: Mapping[str, Correction]) -> dict[str, float]:
     return metrics
 
 
-# Rows of steps, made from a store: what a step's numbers are is a function of what is recorded of it.
+# Rows of steps, computed from the store.
 
 
 def select_rows(
@@ -128,10 +129,10 @@ def select_rows(
     """Return the rows of steps that have ended, first to last.
 
     Args:
-        only: of this one alone.
-        after: only those after this one.
-        oldest: of these only so many, the first ones.
-        newest: of these only so many, the last ones.
+        only: this step alone.
+        after: only steps after this one.
+        oldest: at most this many, from the first on.
+        newest: at most this many, the last ones.
     """
     records = step_table.select_steps(connection, policy, only=only, after=after, oldest=oldest, newest=newest)
     return [

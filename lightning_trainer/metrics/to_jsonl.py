@@ -1,6 +1,6 @@
 """Rows as JSON lines: ``{"policy", "step", NAME: NUMBER ..., "warnings": {RULE: SENTENCE}}``.
 
-Every line is whole: what a crash cut off is removed at the next start, and the row is written again.
+Every line is complete: one that a crash cut short is removed at the next start, and its row is written again.
 """
 
 import json
@@ -11,23 +11,21 @@ from typing import Protocol
 
 from lightning_trainer.metrics.row import StepMetrics
 
-# Where rows go: a sink takes each step's row once, in order.
-
 
 class MetricsSink(Protocol):
-    """A sink that raises is left out, and the run goes on."""
+    """Takes each step's row once, in order. A sink that raises is dropped, and the run goes on."""
 
     def write(self, row: StepMetrics, warnings: Mapping[str, str]) -> None:
-        """Take a row and what is wrong at its step, by rule."""
+        """Take a step's row and its warnings, by rule."""
         ...
 
     def close(self) -> None:
-        """Hand on what is still held back; may wait for a network."""
+        """Send what is still buffered; may wait for the network."""
         ...
 
 
 def with_warnings(row: StepMetrics, warnings: Mapping[str, str]) -> dict[str, float]:
-    """Return a row's numbers and ``warnings/RULE`` = 1.0 for what is wrong: for sinks that take numbers only."""
+    """Return a row's numbers, and ``warnings/RULE`` = 1.0 for each warning, for sinks that take only numbers."""
     return {**row.values, **{f"warnings/{rule}": 1.0 for rule in warnings}}
 
 
@@ -35,13 +33,13 @@ _TAIL = 2**16
 
 
 class JsonLines:
-    """Appends to one file of one policy."""
+    """Appends rows to the file of one policy."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a+b")
         self.last_step = self._mend()
-        """Of the newest whole line; 0 when there is none."""
+        """The step of the last complete line; 0 if there is none."""
 
     def write(self, row: StepMetrics, warnings: Mapping[str, str]) -> None:
         line = json.dumps({**row.to_json(), "warnings": dict(warnings)}, allow_nan=False)
@@ -53,7 +51,7 @@ class JsonLines:
         self._file.close()
 
     def _mend(self) -> int:
-        """Cut off what follows the last whole line, and return its step; however long the file is, its end is read."""
+        """Truncate the file after its last complete line and return that line's step; reads only the file's end."""
         size = self._file.seek(0, os.SEEK_END)
         length = _TAIL
         while True:

@@ -13,6 +13,7 @@ from lightning_trainer.metrics.to_jsonl import with_warnings
 
 
 def installed() -> bool:
+    """Whether TensorBoard is installed; looks it up without importing it."""
     return importlib.util.find_spec("tensorboard") is not None
 
 

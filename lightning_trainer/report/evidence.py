@@ -9,6 +9,7 @@ from lightning_trainer.types import PolicyVersion, VersionState
 
 
 def examples_section(report: QuickstartReport) -> str:
+    """Show example rollouts token by token; empty if the report has none."""
     if not report.examples:
         return ""
     return section(
@@ -23,6 +24,7 @@ def examples_section(report: QuickstartReport) -> str:
 
 
 def ledger_section(report: QuickstartReport) -> str:
+    """Show what became of the sampled tokens, by outcome, reason, and agent; empty without a ledger."""
     if not report.ledger:
         return ""
     merged: dict[tuple[str, str, str], tuple[int, int]] = {}
@@ -57,6 +59,7 @@ def _balance(report: QuickstartReport) -> str:
 
 
 def versions_section(report: QuickstartReport) -> str:
+    """Show every version with the distances measured by its probe; empty if the report has none."""
     if not report.versions:
         return ""
     published = [version for version in report.versions if version.version > 0]
@@ -96,6 +99,7 @@ def _version_row(version: PolicyVersion) -> list[str]:
 
 
 def settings_section(report: QuickstartReport) -> str:
+    """Show the run's settings and the versions of its software; empty if neither was recorded."""
     pairs = [*report.settings.items(), *report.software.items()]
     if not pairs:
         return ""

@@ -1,4 +1,4 @@
-"""The few pieces of HTML that the page is made of. Arguments called html are ready; everything else is escaped here."""
+"""The pieces of HTML that a page is made of. Arguments named html are finished HTML; any other text is escaped here."""
 
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
@@ -9,20 +9,23 @@ _NARROW_SPACE = "\u202f"
 
 
 def section(title: str, *html: str, css: str = "") -> str:
+    """Return a section with its heading; ``css`` is its class."""
     attribute = f' class="{css}"' if css else ""
     return f"<section{attribute}><h2>{escape(title)}</h2>{''.join(html)}</section>"
 
 
 def paragraph(*html: str) -> str:
+    """Join finished sentences to one paragraph; empty ones are left out."""
     return f"<p>{' '.join(filter(None, html))}</p>"
 
 
 def folded(summary: str, html: str) -> str:
+    """Return HTML that is hidden until the reader clicks on its summary."""
     return f"<details><summary>{escape(summary)}</summary>{html}</details>"
 
 
 def table(head: Sequence[str], html_rows: Sequence[Sequence[str]], *, text_columns: int = 1) -> str:
-    """Columns after the first ``text_columns`` hold numbers."""
+    """Return a table; columns after the first ``text_columns`` hold numbers."""
 
     def row(tag: str, cells: Sequence[str]) -> str:
         numbered = "".join(
@@ -38,27 +41,29 @@ def table(head: Sequence[str], html_rows: Sequence[Sequence[str]], *, text_colum
 
 
 def for_both_widths(draw: Callable[[int, int], str], wide: tuple[int, int] = _WIDE_PX) -> str:
-    """The same chart for a desk and for a phone; the style sheet shows one, so letters are never scaled."""
+    """Return a chart drawn for a desktop and for a phone; the style sheet shows one, so text is never scaled."""
     return f'<div class="wide">{draw(*wide)}</div><div class="narrow">{draw(*_NARROW_PX)}</div>'
 
 
 def percent(share: float) -> str:
+    """Return a share in [0, 1] as a whole percentage."""
     return f"{100 * share:.0f}{_NARROW_SPACE}%"
 
 
 def duration(seconds: float) -> str:
+    """Return a duration as ``2 min 05 s``, or ``5 s`` below a minute."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
 def figure(value: float | None, pattern: str, unit: str = "") -> str:
-    """A number, or a dash where nothing was measured."""
+    """Return a formatted number, or a dash if it was not measured."""
     return "–" if value is None else f"{value:{pattern}}{unit}"
 
 
-# The frame of a page: one file that a browser opens from disk, in light and dark, on a desk and on a phone.
+# The frame of a page: one file that a browser opens from disk, in light and dark, on a desktop and on a phone.
 #
-# Nothing is fetched: style, charts and the few lines of script are inside.
+# Nothing is fetched: style, charts, and the few lines of script are inside.
 
 _HEAD = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8">
@@ -68,7 +73,7 @@ _HEAD = """<!DOCTYPE html>
 
 
 def document(title: str, html_sections: Iterable[str]) -> str:
-    """Return a whole page. The sections are ready HTML; the title is escaped here."""
+    """Return a whole page. The sections are finished HTML; the title is escaped here."""
     style, script = asset("page.css"), asset("page.js")
     return "".join(
         [

@@ -12,6 +12,7 @@ _STAGES = ("rollout", "build", "train", "publish")
 
 
 def held_out_section(held_out: HeldOut) -> str:
+    """Show the success before and after with 95 % intervals, and whether the difference is evidence."""
     before, after = held_out.before, held_out.after
     rows = [("before", "before", before.share, before.interval), ("after", "after", after.share, after.interval)]
     label = f"Held-out success {percent(before.share)} before and {percent(after.share)} after, with 95 % intervals"
@@ -55,6 +56,7 @@ def _families(held_out: HeldOut) -> str:
 
 
 def reward_section(steps: Sequence[StepResult]) -> str:
+    """Show the mean reward of each step: as a curve if all are in [0, 1], else as a table."""
     title = "Reward, step by step"
     if not steps:
         return section(title, paragraph("No step was trained."))
@@ -87,6 +89,7 @@ def _reward_title(step: StepResult) -> str:
 
 
 def time_section(steps: Sequence[StepResult]) -> str:
+    """Show the seconds of each step by stage; empty if no stage was measured."""
     measured = {name: [s for step in steps if (s := step.seconds.get(name)) is not None] for name in _STAGES}
     names = [name for name in _STAGES if measured[name]]
     if not names:
@@ -126,6 +129,7 @@ def _time_title(step: StepResult, names: Sequence[str]) -> str:
 
 
 def sharing_section(steps: Sequence[StepResult]) -> str:
+    """Show how many tokens sharing prefixes saved; empty if nothing was computed."""
     trained = sum(step.tokens_trained for step in steps)
     computed = sum(step.tokens_computed for step in steps)
     unshared = sum(step.tokens_sequential for step in steps)

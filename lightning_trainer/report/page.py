@@ -46,17 +46,19 @@ def _header(report: QuickstartReport) -> str:
     )
 
 
-# Puts a report on disk: ``report.json`` and ``report.html``, each whole or not there.
+# Writing a report to disk: ``report.json`` and ``report.html``, each complete or absent.
 
 
 @dataclass(frozen=True, slots=True)
 class ReportFiles:
+    """The paths of a written report."""
+
     json: Path
     html: Path
 
 
 def write_report(report: QuickstartReport, folder: Path) -> ReportFiles:
-    """Write both files into ``folder`` (made when absent) and return where they are."""
+    """Write both files into ``folder`` (created if absent) and return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     files = ReportFiles(folder / "report.json", folder / "report.html")
     _replace(files.json, to_json(report))

@@ -23,6 +23,8 @@ class ReportError(LightningError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Machine:
+    """The hardware of a run."""
+
     cores: int
     memory_bytes: int
     cpu_model: str
@@ -63,6 +65,8 @@ class HeldOutResult:
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
+    """Success on the held-out tasks before and after training."""
+
     before: HeldOutResult
     after: HeldOutResult
     difference: PairedDifference | None = None
@@ -87,14 +91,16 @@ class StepResult:
     tokens_sequential: int = 0
     """Positions without sharing."""
     policy_version: int | None = None
-    """Version that the step made."""
+    """The version that the step produced."""
     seconds: Mapping[str, float | None] = field(default_factory=dict)
-    """Wall time by stage, in the order in which they happen: rollout, build, train, publish."""
+    """Wall time in seconds by stage, in order: rollout, build, train, publish."""
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ExampleToken:
+    """One token of an example rollout."""
+
     text: str
     id: int
     mask: bool
@@ -103,8 +109,8 @@ class ExampleToken:
     """Behavior log-probability, nats."""
     advantage: float | None = None
     segment: int | None = None
-    """Index into the rollout's segments; None for tokens that no call sampled. With ``mask`` False, sampled without a
-    choice."""
+    """Index into the rollout's segments; None for tokens that no call sampled. A token with a segment whose ``mask`` is
+    False was sampled without an alternative."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,12 +212,12 @@ def example_of(
 
     Args:
         sample: as it was trained.
-        advantages: one a token (``StepReport.advantages[sample_id]``).
+        advantages: one per token (``StepReport.advantages[sample_id]``).
         decode: text of one token id.
         title: what the rollout was about (its task).
 
     Raises:
-        ValueError: there is not one advantage a token.
+        ValueError: there is not one advantage per token.
     """
     if len(advantages) != len(sample.token_ids):
         raise ValueError(

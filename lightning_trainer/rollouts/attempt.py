@@ -1,4 +1,4 @@
-"""One attempt: the agent's code under a rollout, with a time limit; whatever it raises is data, not a crash."""
+"""One attempt: the agent's code under a rollout, with a time limit; an exception in it is data, not a crash."""
 
 import contextvars
 import threading
@@ -13,13 +13,15 @@ from lightning_instrumentation.reward import LARGEST_REWARD
 
 from lightning_trainer.rollouts.awaiting import is_async, result_of
 
-# What a runner tells its ``on_event``.
+# The events that a runner passes to its ``on_event``.
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnded:
+    """An attempt has ended, with a reward, with an error, or with neither."""
+
     stage: str
-    """``train``, ``baseline``, or the name given to an evaluation; ``retried`` where it failed and is made again."""
+    """``train``, ``baseline``, or the name given to an evaluation; ``retried`` if it failed and is made again."""
     step: int | None
     task_id: str
     reward: float | None
@@ -29,27 +31,30 @@ class AttemptEnded:
 
 @dataclass(frozen=True, slots=True)
 class StepEnded:
+    """A step has ended: its rollouts, and the daemon's training on them."""
+
     step: int
     reward_mean: float | None
     live_version: int | None
     rollout_s: float
-    """From the first attempt's start to the last one's end."""
+    """Seconds from the first attempt's start to the last one's end."""
     wait_s: float
-    """From then until the daemon had trained and published."""
+    """Seconds from then until the daemon had trained and published."""
 
 
 Event: TypeAlias = AttemptEnded | StepEnded
 
 
 def as_json(event: Event) -> dict[str, Any]:
+    """Return the event's fields, with its class name under ``event``."""
     return {"event": type(event).__name__, **asdict(event)}
 
 
 class Task(Protocol):
     """Anything with an id that is unique among the tasks of a run.
 
-    Where it has an attribute ``input`` too, that is recorded as the rollout's input, JSON: judges read it, and a right
-    answer that the agent does not see belongs there.
+    If it also has an attribute ``input``, that is recorded as the rollout's input, as JSON. Judges read it, so a
+    reference answer that the agent must not see belongs there.
     """
 
     @property
@@ -73,13 +78,13 @@ def run_attempt(
     timeout_s: float,
     may_retry: bool = False,
 ) -> AttemptEnded:
-    """Run ``attempt(task)`` as one rollout, and await what it returns where that is to be awaited; the number that
-    comes of it is recorded as its reward.
+    """Run ``attempt(task)`` as one rollout, awaiting what it returns if necessary, and record the number that it gives
+    as the reward.
 
-    One that raises while it ``may_retry`` is recorded as retried: the caller makes another one in its place.
+    If it raises and ``may_retry`` is set, it is recorded as retried, and the caller makes another in its place.
     """
     began = time.monotonic()
-    # One name for both: calls that come by a rollout's URL name no attempt besides it.
+    # One id for both: calls made through a rollout's URL name no attempt of their own.
     name = uuid.uuid4().hex
     reward: float | None = None
     error: str | None = None
@@ -106,8 +111,8 @@ def run_attempt(
 
 
 def _within(attempt: AttemptFunction[TaskT], task: TaskT, timeout_s: float) -> Reward:
-    """Call and await, and give up after the limit: a coroutine is cancelled then; a function has a thread of its own,
-    which Python cannot stop, so it is left behind."""
+    """Run the attempt and give up after the limit: a coroutine is cancelled; a function has a thread of its own, which
+    Python cannot stop, so it is left behind."""
     give_up = time.monotonic() + timeout_s
     made = attempt(task) if is_async(attempt) else _in_a_thread(lambda: attempt(task), timeout_s)
     try:

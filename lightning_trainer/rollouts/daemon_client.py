@@ -1,4 +1,4 @@
-"""The few questions a runner asks the daemon, over plain HTTP; a daemon that is restarting is waited for."""
+"""A runner's questions to the daemon, over HTTP; a daemon that is restarting is waited for."""
 
 import http.client
 import json
@@ -13,11 +13,11 @@ from lightning_instrumentation.errors import UnprovenDaemonError
 
 from lightning_trainer.errors import LightningError, TrainingError
 
-# What an answer that is not a success says of the daemon: its own sentence, a wrong token, or another service.
+# What an unsuccessful answer says about the daemon: its own sentence, a wrong token, or another service.
 
 
 def refusal(url: str, status: int, body: bytes) -> str:
-    """Return one sentence."""
+    """Return one sentence about an answer that is not a success."""
     sentence = _sentence(body)
     if status in (401, 403) and sentence is not None:
         return f"the daemon refuses the token: set LIGHTNING_TOKEN to [daemon] token of its configuration ({url})"
@@ -27,12 +27,12 @@ def refusal(url: str, status: int, body: bytes) -> str:
 
 
 def not_a_daemon(url: str, why: str) -> str:
-    """Return one sentence for an answer that none of ours gives."""
+    """Return one sentence for an answer that our daemon never gives."""
     return f"what answers at {url} is not a lightning-trainer daemon ({why}): check --endpoint or LIGHTNING_ENDPOINT"
 
 
 def _sentence(body: bytes) -> str | None:
-    """What the daemon says; None where this is not the daemon's way to say it."""
+    """Return the daemon's own sentence; None if the body is not in its format."""
     try:
         sentence = json.loads(body)["error"]["message"]
     except (ValueError, KeyError, TypeError):
@@ -45,11 +45,15 @@ _POLL_S = 30.0
 _AGAIN_S = 0.5
 _LONGEST_ERROR = 65536
 _PAGE = 1000
-"""Groups in one answer, unless fewer are asked for; a shorter one is the last."""
+"""Number of groups in one answer; a shorter answer is the last."""
 
 
 class DaemonClient:
-    """``patience_s``: how long an unreachable daemon is waited for before that is an error."""
+    """Asks a daemon about one policy.
+
+    Args:
+        patience_s: how long an unreachable daemon is waited for before it is an error.
+    """
 
     def __init__(self, endpoint: str, policy: str, *, token: str | None = None, patience_s: float = 300.0) -> None:
         self._health = f"{endpoint.rstrip('/')}/healthz"
@@ -71,13 +75,18 @@ class DaemonClient:
             raise LightningError(not_a_daemon(self._origin, "it answers /healthz as none of ours does"))
 
     def policy(self) -> dict[str, Any]:
+        """Return the policy's status.
+
+        Raises:
+            LightningError: there is no such policy, or no daemon answered within ``patience_s``.
+        """
         return self._get(self._url, timeout_s=30.0)
 
     def groups(self, prefix: str, *, mode: str = "train", taken_until: int | None = None) -> dict[str, int]:
-        """Return how many attempts of a mode have ended (``taken_until``: and are in a step up to that one) of each
-        group whose id begins so.
+        """Return the number of attempts of a mode that have ended, by id of the groups whose id has the prefix.
 
-        What steps have taken is remembered: only what came since the last question is asked for.
+        With ``taken_until``, only attempts in a step up to that one count. What steps have taken is remembered, so only
+        what is new since the last question is asked for.
         """
         if taken_until is None:
             return self._groups(prefix, mode, {})
@@ -101,7 +110,7 @@ class DaemonClient:
             query["after"] = max(page)
 
     def wait_for_step(self, steps_done: int, *, groups_wanted: int) -> dict[str, Any]:
-        """Return the policy's status once that many steps are done, or the present one wants more than those groups.
+        """Return the policy's status once that many steps are done, or the current one wants more groups.
 
         Raises:
             TrainingError: training is paused or finished before that; the message is the daemon's reason.
@@ -117,7 +126,7 @@ class DaemonClient:
                 )
 
     def _once(self, url: str, timeout_s: float) -> tuple[int, bytes]:
-        """Ask on a connection that was proven: who takes the port afterwards gets no token."""
+        """Ask on a connection whose daemon was proven, so another process that takes the port later gets no token."""
         connection, token = self._access.open(timeout_s)
         try:
             headers = {"accept": "application/json", "connection": "close", **authorization(token)}
@@ -158,7 +167,7 @@ class DaemonClient:
                 time.sleep(_AGAIN_S)
 
     def _say_that_it_waits(self, error: Exception) -> None:
-        """Once: a runner that is waiting looks like one that hangs."""
+        """Log it once: a runner that is waiting looks like one that hangs."""
         if not self._waiting_said:
             self._waiting_said = True
             _log.warning(

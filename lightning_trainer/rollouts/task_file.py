@@ -1,4 +1,4 @@
-"""Tasks in a file: one JSON object a line. What is in it is the agent's business; ``id`` names it, or else its line."""
+"""Tasks in a file, one JSON object per line. Its content is up to the agent; ``id`` names it, or else its line."""
 
 import json
 import random
@@ -12,13 +12,15 @@ from lightning_trainer.errors import LightningError
 
 @dataclass(frozen=True, slots=True)
 class FileTask:
+    """One task of a file."""
+
     id: str
     fields: Mapping[str, Any]
-    """The whole object, as it is in the file."""
+    """The whole object, as written in the file."""
 
     @property
     def input(self) -> Mapping[str, Any]:
-        """What is recorded as the rollout's input."""
+        """Return what is recorded as the rollout's input."""
         return dict(self.fields)
 
 
@@ -26,7 +28,7 @@ def read_tasks(path: Path) -> tuple[FileTask, ...]:
     """Return the tasks in the order of the file.
 
     Raises:
-        LightningError: the file cannot be read, a line is no JSON object, an id is there twice, or there is no task.
+        LightningError: the file cannot be read, a line is not a JSON object, an id occurs twice, or there is no task.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -52,9 +54,9 @@ def read_tasks(path: Path) -> tuple[FileTask, ...]:
 
 
 class Epochs:
-    """Which tasks a step takes: all of them in turn, in another order each time round.
+    """Chooses the tasks of each step: all of them in turn, in a new order every epoch.
 
-    It follows from the seed and the step alone, so an interrupted run goes on with the same ones.
+    The choice depends only on the seed and the step, so an interrupted run goes on with the same tasks.
 
     Raises:
         LightningError: a step needs more different tasks than there are.
@@ -72,7 +74,7 @@ class Epochs:
         self._steps_per_epoch = len(tasks) // per_step
 
     def __call__(self, step: int) -> Sequence[FileTask]:
-        """Return the tasks of a step, which counts from 1. What does not fill a step waits for another epoch."""
+        """Return the tasks of a step, counted from 1. Tasks that do not fill a step wait for another epoch."""
         epoch, place = divmod(step - 1, self._steps_per_epoch)
         order = random.Random(f"{self._seed}/{epoch}").sample(self._tasks, len(self._tasks))
         return order[place * self._per_step : (place + 1) * self._per_step]

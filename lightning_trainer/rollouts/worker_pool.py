@@ -1,4 +1,4 @@
-"""The threads that run attempts, in the order in which they were asked for."""
+"""Threads that run attempts in the order in which they were requested."""
 
 import concurrent.futures
 import logging
@@ -20,9 +20,9 @@ _log = logging.getLogger(__name__)
 
 
 class WorkerPool(Generic[WorkT, EndedT]):
-    """Runs ``run(work)`` in at most ``size`` threads; on leaving, what has not begun is left undone.
+    """Runs ``run(work)`` in at most ``size`` threads; on exit, work that has not begun is dropped.
 
-    The threads are daemons: an interrupted run must not wait for a hanging tool.
+    The threads are daemonic, because an interrupted run must not wait for a hanging tool.
     """
 
     def __init__(self, run: Callable[[WorkT], EndedT], size: int) -> None:
@@ -44,7 +44,7 @@ class WorkerPool(Generic[WorkT, EndedT]):
             self._queue.put(None)
 
     def add(self, batch: Sequence[WorkT]) -> "Batch[EndedT]":
-        """Ask for all of these; their spans are on their way as soon as the last of them has ended."""
+        """Queue all of these; as soon as the last of them has ended, their spans are flushed."""
         added = Batch[EndedT](len(batch))
         self._asked_for = [future for future in self._asked_for if not future.done()] + added.futures
         for work, future in zip(batch, added.futures, strict=True):
@@ -56,7 +56,7 @@ class WorkerPool(Generic[WorkT, EndedT]):
         return added
 
     def wait(self) -> None:
-        """Return when everything that was asked for has ended."""
+        """Return when everything in the queue has ended."""
         concurrent.futures.wait(self._asked_for)
 
     def _work(self) -> None:
@@ -70,7 +70,7 @@ class WorkerPool(Generic[WorkT, EndedT]):
 
 
 class Batch(Generic[EndedT]):
-    """Work that was asked for together."""
+    """Work that was queued together."""
 
     def __init__(self, size: int) -> None:
         self.futures: list[Future[EndedT]] = [Future() for _ in range(size)]
@@ -78,6 +78,7 @@ class Batch(Generic[EndedT]):
         self._lock = threading.Lock()
 
     def one_ended(self, future: Future[EndedT]) -> None:
+        """Count one as ended; the last one flushes the client's spans to the daemon."""
         with self._lock:
             self._left -= 1
             last = self._left == 0

@@ -35,6 +35,7 @@ class AdapterShape:
             raise PublicationError(f"adapter: target_modules is {modules!r}; it must name linear layers")
 
     def to_json(self) -> dict[str, Any]:
+        """Return the fields for a publication's JSON."""
         return {"rank": self.rank, "alpha": self.alpha, "target_modules": list(self.target_modules)}
 
     def tensor_shapes(self, base: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:

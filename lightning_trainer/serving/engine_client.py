@@ -20,14 +20,14 @@ _REQUEST_TIMEOUT_S = 60.0
 
 
 class WeightTransport(Protocol):
-    """How the file of a publication gets to where one life of an engine reads it: a way for each place of the engine.
+    """How a publication's file gets to where one life of an engine reads it; this depends on where the engine runs.
 
-    Whatever the way, it ends in a file in the shared memory of the engine's machine, and the engine checks, loads and
-    proves that one as any other (``serving.host.weights``). An adapter's file holds the adapter alone.
+    The result is always a file in the shared memory of the engine's machine, which the engine checks, loads, and proves
+    like any other (``serving.host.weights``). An adapter's file contains only the adapter.
     """
 
     async def bring(self, publication: Publication) -> Publication:
-        """Return the publication with the path that the engine reads; what is there already is not brought again.
+        """Return the publication with the path that the engine reads; a file that is already there is not sent again.
 
         Raises:
             EngineError: the engine's machine cannot be reached, or has no room.
@@ -36,12 +36,12 @@ class WeightTransport(Protocol):
         ...
 
     async def settle(self, publication: Publication, *, served: bool) -> None:
-        """Hear what became of it; copies that are not needed any longer may go."""
+        """Take note whether it is served; copies that are no longer needed may be removed."""
         ...
 
 
 class SharedMemoryFile:
-    """An engine on the trainer's machine reads the very file that the trainer wrote."""
+    """An engine on the trainer's machine reads the same file that the trainer wrote."""
 
     async def bring(self, publication: Publication) -> Publication:
         return publication
@@ -88,14 +88,16 @@ class Engine(ABC):
 
     @property
     @abstractmethod
-    def pid(self) -> int | None: ...
+    def pid(self) -> int | None:
+        """Return the id of the engine's process on its own machine; None if it has not started."""
+        ...
 
     @property
     def base_url(self) -> str:
         """Return the engine's base URL.
 
         Raises:
-            EngineError: it is not listening, yet or any longer.
+            EngineError: it is not listening yet, or no longer.
         """
         if self._client is None or self.exited.done():
             raise EngineError("the engine is not running")

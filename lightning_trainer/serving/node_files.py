@@ -42,6 +42,7 @@ class NodeFolder:
         self.root = root
 
     def write(self, name: str, offset: int, data: bytes) -> None:
+        """Write a chunk at an offset in bytes; the one at 0 creates the file, or replaces an old one."""
         path = self.path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("r+b" if offset else "wb") as file:
@@ -49,6 +50,7 @@ class NodeFolder:
             file.write(data)
 
     def read(self, name: str, offset: int) -> bytes:
+        """Return one chunk from an offset in bytes on; empty at the end of the file."""
         with self.path(name).open("rb") as file:
             file.seek(offset)
             return file.read(_CHUNK_BYTES)
@@ -58,10 +60,12 @@ class NodeFolder:
         return [str(path.relative_to(self.path(name))) for path in _files(self.path(name))]
 
     def discard(self, name: str) -> None:
+        """Remove a file or a folder, if it is there."""
         path = self.path(name)
         shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
     def remove(self) -> None:
+        """Remove the folder with everything in it."""
         shutil.rmtree(self.root, ignore_errors=True)
 
     def path(self, name: str) -> Path:

@@ -164,6 +164,7 @@ class PublicationReport:
     """gate (waiting for running requests), update, probe, total."""
 
     def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able dict, which ``from_json`` reads."""
         return {
             "accepted": self.accepted,
             "version": self.version,

@@ -67,12 +67,14 @@ class EngineReplicas:
 
     @property
     def state(self) -> EngineState:
+        """Return the best state of any replica; failed only if all have failed."""
         states = [replica.state for replica in self.replicas]
         order = (EngineState.READY, EngineState.RESTARTING, EngineState.STARTING, EngineState.STOPPED)
         return next((state for state in order if state in states), EngineState.FAILED)
 
     @property
     def status(self) -> ReplicasStatus:
+        """Return the status of all replicas together: the live versions, and what each replica says."""
         each = tuple(replica.status for replica in self.replicas)
         of_ready = next((one for one in each if one.state is EngineState.READY), each[0])
         return ReplicasStatus(

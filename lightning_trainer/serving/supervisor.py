@@ -78,6 +78,7 @@ class EngineSupervisor:
 
     @property
     def headers(self) -> Mapping[str, str]:
+        """Return the headers of the ready engine, whose token changes with every restart."""
         return self._ready_engine().headers
 
     async def start(self) -> None:

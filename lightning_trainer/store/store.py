@@ -128,6 +128,7 @@ class Store(MediaStore):
         return await self._read(span_table.last)
 
     async def counts(self) -> StoreCounts:
+        """Return how much the store holds."""
         return await self._read(count)
 
     async def spans_of_attempts(self, attempt_ids: Sequence[str]) -> list[Span]:
@@ -135,6 +136,7 @@ class Store(MediaStore):
         return await self._read(lambda connection: span_table.select_of_attempts(connection, attempt_ids))
 
     async def spans_of_trace(self, trace_id: str) -> list[Span]:
+        """Return the spans of a trace, oldest first."""
         return await self._read(lambda connection: span_table.select_of_trace(connection, trace_id))
 
     async def ended_attempts(
@@ -296,6 +298,7 @@ class Store(MediaStore):
         )
 
     async def step_states(self, policy: str) -> dict[int, StepState]:
+        """Return the state of every step of a policy, ascending, without reading anything else."""
         return await self._read(lambda connection: step_table.select_states(connection, policy))
 
     async def step(self, policy: str, step: int) -> StepRecord:
@@ -361,6 +364,7 @@ class Store(MediaStore):
         return await self._read(lambda connection: version_table.select_served(connection, policy, newest))
 
     async def live_version(self, policy: str) -> PolicyVersion | None:
+        """Return the policy's live version; None if there is none."""
         return await self._read(lambda connection: version_table.select_live(connection, policy))
 
     async def put_rollback(self, policy: str, version: int, *, at_ns: int) -> Rollback:
@@ -370,6 +374,7 @@ class Store(MediaStore):
         )
 
     async def rollbacks(self, policy: str) -> list[Rollback]:
+        """Return the policy's rollbacks in chronological order."""
         return await self._read(lambda connection: version_table.select_rollbacks(connection, policy))
 
     # -- retention -----------------------------------------------------------------------------------------------------

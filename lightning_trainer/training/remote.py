@@ -70,6 +70,10 @@ class TrainerClient:
             return await self.process.call(self._policy, method, *arguments)
 
     async def step(self, batch: TrainingBatch) -> StepReport:
+        """Take one step over a batch; see ``Trainer.step``.
+
+        If an engine shares the GPU, the report's ``seconds`` also has ``sleep``: how long it took to get the GPU.
+        """
         async with self.process.computing, self.turns:
             began = time.monotonic()
             async with self.gpu:
@@ -80,15 +84,19 @@ class TrainerClient:
         return replace(report, seconds={**report.seconds, "sleep": lent_s})
 
     async def publish(self, path: Path, version: int) -> Publication:
+        """Write a version's weights to a file and score its probe; see ``Trainer.publish``."""
         return await self._in_turn("publish", path, version)
 
     async def save(self, directory: Path, step: int) -> None:
+        """Write a checkpoint; see ``Trainer.save``."""
         await self._in_turn("save", directory, step)
 
     async def load(self, directory: Path) -> int:
+        """Load a checkpoint and return its step; see ``Trainer.load``."""
         return await self._in_turn("load", directory)
 
     async def score(self, token_ids: Sequence[Sequence[int]]) -> tuple[tuple[float, ...], ...]:
+        """Return the log-probabilities, in nats, of every token but the first of each sequence."""
         return await self._in_turn("score", token_ids)
 
 

@@ -94,6 +94,7 @@ class TrainerSettings:
 
     @property
     def of_stages(self) -> tuple["TrainerSettings", ...]:
+        """Return the settings of each stage, in order; these alone if there are no stages."""
         return tuple(map(self._in_stage, self.stages)) or (self,)
 
     def _in_stage(self, stage: StageSettings) -> "TrainerSettings":
@@ -109,6 +110,7 @@ class TrainerSettings:
 
     @property
     def needs_critic(self) -> bool:
+        """Whether the credit scheme or the advantage estimator needs a critic's values."""
         if self.algorithm.objective != "rl":
             return False
         return self.value_credit is not None or estimators.needs_values(self.advantage)

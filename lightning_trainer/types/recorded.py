@@ -15,6 +15,8 @@ AttributeValue: TypeAlias = (
 
 
 class SpanStatus(StrEnum):
+    """The status of a span, as OpenTelemetry defines it."""
+
     UNSET = "unset"
     OK = "ok"
     ERROR = "error"
@@ -22,6 +24,8 @@ class SpanStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SpanEvent:
+    """A named moment within a span."""
+
     name: str
     time_ns: int
     attributes: Mapping[str, AttributeValue]
@@ -42,10 +46,10 @@ class Span:
     status: SpanStatus = SpanStatus.UNSET
     status_message: str = ""
     scope: str = ""
-    """Name of the instrumentation scope that made it: says which dialect to read it in."""
+    """Name of the instrumentation scope that made it; shows which dialect to read it in."""
     resource: Mapping[str, AttributeValue] = field(default_factory=dict)
     received: bytes | None = field(default=None, init=False, repr=False, compare=False)
-    """The OTLP bytes that it was read from, stored as they are; ``dataclasses.replace`` leaves them behind."""
+    """The OTLP bytes that it was read from, stored unchanged; ``dataclasses.replace`` drops them."""
 
 
 class SpanSink(Protocol):
@@ -60,6 +64,8 @@ class SpanSink(Protocol):
 
 
 class AttemptState(StrEnum):
+    """Whether an attempt has ended, and how."""
+
     RUNNING = "running"
     SUCCEEDED = "succeeded"
     """Its code returned. Says nothing about the reward."""
@@ -68,6 +74,8 @@ class AttemptState(StrEnum):
 
 
 class RolloutMode(StrEnum):
+    """What an attempt is for; only ``TRAIN`` is ever trained."""
+
     TRAIN = "train"
     EVALUATE = "evaluate"
     """Recorded, never trained."""
@@ -99,56 +107,56 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """One reward observation: a ``gen_ai.evaluation.result``. ``value`` None: it was tried and gave no number."""
+    """One reward observation: a ``gen_ai.evaluation.result``. If ``value`` is None, evaluating gave no number."""
 
     name: str
     value: float | None
     rollout_id: str | None
     attempt_id: str | None
     span_id: str | None
-    """The span that it evaluates, where it names one."""
+    """The span that it evaluates, if it names one."""
     time_ns: int
     explanation: str | None = None
     agent: str | None = None
-    """The agent that it evaluates, where it is about one agent of the attempt and not about all of it."""
+    """The agent that it evaluates, if it is about one agent and not about the whole attempt."""
     response_id: str | None = None
-    """The response that it evaluates, where it names one."""
+    """The response that it evaluates, if it names one."""
     trace_id: str | None = None
-    """Of the span that it evaluates: span ids are unique in a trace only."""
+    """The trace of the span that it evaluates, since span ids are unique only within a trace."""
     source: str | None = None
-    """Who gave it, where that is known: ``judge helpful (rubric, gpt-5-mini)``."""
+    """What gave it, if known: ``judge helpful (rubric, gpt-5-mini)``."""
 
 
 class Fidelity(StrEnum):
     """How faithfully the tokens of a call are known; it decides what the call may be used for."""
 
     EXACT = "exact"
-    """The engine's own ids of prompt and response. May be trained with any algorithm, reinforcement learning too."""
+    """The engine's own ids of prompt and response. Any algorithm may train on them, also reinforcement learning."""
     VERIFIED = "verified"
     """Ids made from the text by the policy's tokenizer and chat template, and checked against something that the
-    engine said (its token counts, or its scores of the ids). No behavior log-probabilities come with them."""
+    engine reported (its token counts, or its scores of the ids). They have no behavior log-probabilities."""
     TEXT_ONLY = "text_only"
-    """What was said is known, and no ids. Never a sample of reinforcement learning: other ids may spell the same text,
-    and what the policy did not sample has no log-probability under it."""
+    """Only the text is known, no ids. Never a sample for reinforcement learning: other ids may spell the same text, and
+    ids that the policy did not sample have no behavior log-probability."""
 
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """A part of a prompt that is not text, by reference: what it is stays where it was."""
+    """A part of a prompt that is not text, by reference; the content stays where it was."""
 
     modality: str
-    """``image``, ``audio``, ``video`` ..., or the part's own type where it says no more."""
+    """``image``, ``audio``, ``video`` ..., or the part's own type if it says no more."""
     uri: str
-    """As the agent gave it; what traveled inside of the message is named by its hash, ``sha256:...``."""
+    """As the agent gave it; content inside the message is named by its hash, ``sha256:...``."""
     mime_type: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One choice of one LLM call, with the tokens that the engine saw and sampled where they are known."""
+    """One choice of one LLM call, with the tokens that the engine saw and sampled, if known."""
 
     call_id: str
-    """``{span_id}/{choice}`` of the span that recorded the tokens; ``{span_id}.{trace_id}/{choice}`` where a call in
+    """``{span_id}/{choice}`` of the span that recorded the tokens; ``{span_id}.{trace_id}/{choice}`` if a call in
     another trace has the same span id."""
     trace_id: str
     span_id: str
@@ -162,29 +170,29 @@ class Call:
     prompt_ids: Ids
     response_ids: Ids
     behavior_logprobs: tuple[float, ...] | None
-    """One per response id, or None where the engine gave none."""
+    """One per response id, in nats; None if the engine gave none."""
     finish_reason: str | None
     complete: bool
-    """False when a stream ended early."""
+    """False if a stream ended early."""
     start_ns: int
     end_ns: int
     fidelity: Fidelity
     """Set by the code that makes the call from what was recorded; it has no default, so that it cannot be forgotten."""
     temperature: float = 1.0
-    """As requested; 1.0 where the request named none."""
+    """As requested; 1.0 if the request named none."""
     media: tuple[Media, ...] = ()
-    """What of the prompt is not text, in order; its tokens are placeholders in ``prompt_ids``."""
+    """The parts of the prompt that are not text, in order; their tokens are placeholders in ``prompt_ids``."""
     shaping: Shaping | None = None
-    """What was done to single logits; None where the request asked for none of it."""
+    """What was done to single logits; None if the request asked for nothing of the kind."""
     support: Support | None = None
-    """What the response's tokens were drawn from; None where each could have been any token of the vocabulary."""
+    """What the response's tokens were drawn from; None if each could have been any token of the vocabulary."""
     sampling_unknown: str | None = None
-    """Why it cannot be said what they were drawn from, as a sentence without its full stop; None where it can."""
+    """Why it is unknown what they were drawn from, as a sentence without its full stop; None if it is known."""
     state: str | None = None
-    """The state of the environment that the agent says it was made in (``lt.state``); None: it says nothing."""
+    """The state of the environment in which the agent says it was made (``lt.state``); None if it says nothing."""
     server: str | None = None
-    """``host:port`` of what answered, by the client's record of it; None where the gateway recorded it."""
+    """``host:port`` of what answered, by the client's record; None if the gateway recorded it."""
     model: str | None = None
-    """As that server calls it; None where the gateway recorded it."""
+    """As that server calls it; None if the gateway recorded it."""
     routed_experts: RoutedExperts | None = None
-    """Which experts its prompt and response went through; None where the engine does not tell."""
+    """Which experts its prompt and response went through; None if the engine does not report it."""

@@ -1,4 +1,4 @@
-"""What is made of the records for training: transitions, samples, batches, and the versions that come of them."""
+"""What is made from the records for training: transitions, samples, batches, and the resulting versions."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -20,12 +20,12 @@ class Transition:
     attempt_id: str
     policy: str
     policy_version: int | None
-    """None where ``gap`` is true, and where an engine sampled that is trusted and whose version nobody knows."""
+    """None if ``gap`` is true, or if a trusted engine whose version is unknown sampled it."""
     prompt_ids: Ids
     response_ids: Ids
     behavior_logprobs: tuple[float, ...]
     reward: float | None
-    """Reward of this step alone; None when nothing scored it."""
+    """Reward of this step alone; None if nothing scored it."""
     start_ns: int
     parent_id: str | None = None
     """The transition of the same agent and attempt that this one follows; None for the first of a branch."""
@@ -34,7 +34,7 @@ class Transition:
     extends: str | None = None
     """The transition of the same agent and attempt that the prompt begins with in full, token for token."""
     media: tuple[Media, ...] = ()
-    """What of the prompt is not text."""
+    """The parts of the prompt that are not text."""
     causes: tuple[str, ...] | None = None
     """The transitions of the attempt, of any agent, that led to this one directly; None: no scheme asked for them."""
     shaping: Shaping | None = None
@@ -42,9 +42,9 @@ class Transition:
     support: Support | None = None
     """What the response's tokens were drawn from, one entry per response id; None: all of the vocabulary."""
     state: str | None = None
-    """The state that the agent named; None where it named none."""
+    """The environment's state, if the agent named it (``lt.state``)."""
     gap: bool = False
-    """The call was made and there is a reason against training it: no credit is given to it, reward flows across it."""
+    """Whether the call was made but cannot be trained: it gets no credit, and reward flows across it."""
     routed_experts: RoutedExperts | None = None
     """Which experts prompt and response went through when it was sampled; None: not known."""
 
@@ -53,8 +53,8 @@ class Transition:
 class Trajectory:
     """One agent's transitions in one attempt, with the reward of the whole attempt.
 
-    Oldest first, and none before the one that it follows (``transitions/call_graph.py``): the order in which they are
-    credited and trained, wherever order counts.
+    Oldest first, and none before the one that it follows (``transitions/call_graph.py``). This is the order in which
+    they are credited and trained, wherever order matters.
     """
 
     attempt: Attempt
@@ -62,9 +62,9 @@ class Trajectory:
     policy: str
     transitions: tuple[Transition, ...]
     reward: float | None
-    """Terminal reward: of the attempt, not of a step; None when nothing scored it."""
+    """Terminal reward: of the attempt, not of a step; None if nothing scored it."""
     own_reward: float | None = None
-    """Of this agent in the attempt, next to the attempt's; None when nothing scored it."""
+    """Of this agent in the attempt, in addition to the attempt's; None if nothing scored it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,25 +72,26 @@ class Credit:
     """What a credit scheme gives one transition."""
 
     value: float | None
-    """In reward units; None when a reward that it needs is missing."""
+    """In reward units; None if a reward that it needs is missing."""
     row_id: str
     """What the estimator compares: credits with one row id are one row (an attempt, or a single transition)."""
     peers: str = ""
-    """Rows are compared with those of the same group, agent and peers; "" is with all of the agent's."""
+    """Rows are compared with those of the same group, agent, and peers; "" means with all of the agent's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
     """A run of sampled tokens ``[start, end)`` of a sample: the response of one transition.
 
-    Tokens that its ``support`` left no choice about have a loss mask of 0 (``Sample.trained_in``); one at least has 1.
+    Tokens to which its ``support`` left no alternative have a loss mask of 0 (``Sample.trained_in``); at least one
+    token has 1.
     """
 
     start: int
     end: int
     transition_id: str
     policy_version: int | None
-    """None: an engine sampled it that is trusted, and nobody knows which version it served."""
+    """None: a trusted engine sampled it, and it is unknown which version it served."""
     credit: float | None
     """What the credit scheme gives this transition, in reward units."""
     row_id: str
@@ -109,20 +110,20 @@ class Segment:
     support: Support | None = None
     """What its tokens were drawn from, one entry per token of the segment; None: all of the vocabulary."""
     routed_experts: RoutedExperts | None = None
-    """Which experts were chosen when it was sampled, at positions of the sample: from where the segment before it ends
-    to its own last token; None: not known."""
+    """Which experts were chosen when it was sampled, by position in the sample: from the end of the segment before it
+    to its own last token; None if unknown."""
     order: int = 0
-    """Place of the transition among those of its agent in the attempt, by ``Trajectory``'s order; all 0 in batches that
-    were stored without it, which are taken in the order that they are in."""
+    """Index of the transition among those of its agent in the attempt, in ``Trajectory``'s order; all 0 in batches that
+    were stored without it, whose stored order is used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A call that is not trained, among those that are: what a critic's schemes pass reward across."""
+    """A call that is not trained, among those that are; schemes with a critic pass reward across it."""
 
     transition_id: str
     credit: float
-    """What it earned itself, in reward units; at the end of a branch with the reward of the attempt."""
+    """What it earned itself, in reward units; at the end of a branch, plus the reward of the attempt."""
     follows: str | None
     """The transition of the same agent and attempt that it follows."""
     agent: str | None = None
@@ -133,7 +134,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One token sequence ready for the trainer; the lengths of ids, mask and logprobs are equal, always.
+    """One token sequence ready for the trainer; the lengths of ids, mask, and logprobs are always equal.
 
     Raises:
         ValueError: the lengths differ, the first token is marked as sampled, mask and segments disagree, or the
@@ -143,23 +144,23 @@ class Sample:
     sample_id: str
     policy: str
     agent: str
-    """Of its last call; a segment of another agent or attempt says so itself."""
+    """The agent of its last call; a segment of another agent or attempt says so itself."""
     group_id: str
     attempt_id: str
     token_ids: Ids
     loss_mask: tuple[int, ...]
-    """1 where the policy sampled the token and it is trained, else 0: a token without a choice was sampled, too."""
+    """1 where the policy sampled the token and it is trained, else 0; tokens sampled without an alternative have 0."""
     behavior_logprobs: tuple[float, ...]
     """Of the sampling policy, nats; 0.0 where the mask is 0."""
     segments: tuple[Segment, ...]
     temperature: float = 1.0
     """Of all its sampled tokens; the trainer divides its logits by it too."""
     media: tuple[Media, ...] = ()
-    """What of the sequence is not text, in order."""
+    """The parts of the sequence that are not text, in order."""
     baseline: float | None = None
-    """Reward of the group's baseline attempt; None where the estimator asks for none."""
+    """Reward of the group's baseline attempt; None if the estimator needs none."""
     gaps: tuple[Gap, ...] = ()
-    """Calls that come after one of its transitions and are trained in no sample; only where a critic's scheme asks."""
+    """Calls that follow one of its transitions and are in no sample; only for schemes with a critic."""
 
     def __post_init__(self) -> None:
         n = len(self.token_ids)
@@ -199,7 +200,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LedgerRow:
-    """So many sampled tokens of one agent and policy version met one outcome for one reason."""
+    """How many sampled tokens of one agent and policy version met one outcome for one reason."""
 
     agent: str
     policy: str | None
@@ -212,7 +213,7 @@ class LedgerRow:
 
 @dataclass(frozen=True, slots=True)
 class TrainingBatch:
-    """What one step trains on: stored before the step, so that a crash can repeat it exactly."""
+    """What one step trains on; stored before the step, so that it can be repeated exactly after a crash."""
 
     policy: str
     step: int
@@ -229,7 +230,7 @@ class StepReport:
     metrics: Mapping[str, float]
     """By verl's own names (``actor/pg_loss``, ``actor/grad_norm`` ...)."""
     advantages: Mapping[str, tuple[float, ...]]
-    """By sample id, one value a token, 0.0 where the mask is 0."""
+    """By sample id, one value per token, 0.0 where the mask is 0."""
     tokens_trained: int
     tokens_computed: int
     """Positions that went through the model: the nodes of the token tree."""
@@ -261,7 +262,7 @@ class PolicyVersion:
     """Largest |trainer - engine| over the probe's log-probabilities, nats."""
     probe_mean_abs: float | None = None
     publish_s: float | None = None
-    """From the trainer's tensors to the first request let through to them."""
+    """Seconds from the trainer's tensors to the first request that they may answer."""
     reason: str | None = None
     """Why it was refused."""
 

@@ -35,6 +35,7 @@ class VersionArchive:
         self._model_dir = model_dir
 
     def folder(self, version: int) -> Path:
+        """Return the folder of a version, which exists only if it is stored."""
         return self._root / f"v{version:08d}"
 
     def versions(self) -> list[int]:

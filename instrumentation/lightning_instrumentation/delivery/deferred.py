@@ -1,8 +1,8 @@
 """Work that must not be done where it arises: in code that the garbage collector runs.
 
-A collection can begin in the middle of anything, also while this very thread holds one of our locks or OpenTelemetry's;
-a thread that waits for that lock then waits for ever. Such work is only noted, and done when the next span begins or
-ends, at ``flush`` and at the end. Appending to a deque takes no lock.
+A collection can begin at any point, even while the same thread holds one of our locks or OpenTelemetry's, and would
+then wait for that lock forever. Such work is only noted, and done when the next span begins or ends, at ``flush``, and
+at exit. Appending to a deque takes no lock.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ _waiting: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
 
 
 def defer(work: Callable[..., Any], *arguments: Any) -> None:
+    """Note work for later; safe in a finalizer, since it takes no lock."""
     _waiting.append((work, arguments))
 
 
 def do_waiting() -> None:
+    """Do the noted work; what fails is counted and reported, not raised."""
     while _waiting:
         try:
             work, arguments = _waiting.popleft()
@@ -30,5 +32,5 @@ def do_waiting() -> None:
 
 
 def forget() -> None:
-    """In a forked child: it is the parent's to do."""
+    """Drop the noted work in a forked child, because the parent does it."""
     _waiting.clear()

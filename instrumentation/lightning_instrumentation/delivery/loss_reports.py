@@ -1,7 +1,7 @@
-"""Tells the daemon what this process could not capture, so that it is known where the agents are looked at.
+"""Tells the daemon what this process could not capture, so that it shows where users look at their agents.
 
-The counts travel as a span of their own, on the road of all others, and are totals: one that is lost or comes twice
-changes nothing as long as a later one comes.
+The counts travel as a span of their own, like all others. They are totals, so a report that is lost or arrives twice
+changes nothing as long as a later one arrives.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ if TYPE_CHECKING:
 
 
 class Losses:
-    """What was said of this process last, and under which id."""
+    """What was last reported about this process, and under which id."""
 
     def __init__(self) -> None:
         self.in_child()
 
     def in_child(self) -> None:
+        """Begin anew under another process id, as a forked child must."""
         self._process_id = os.urandom(8).hex()
         self._told: Mapping[str, int] = {}
 
     def tell(self, tracer: Tracer) -> None:
-        """Write the counts to the spool where they have changed since they were last written."""
+        """Write the counts to the spool if they have changed since they were last written."""
         counts = failures.counts()
         if counts == self._told:
             return
         self._told = counts
-        # Whichever rollout is being delivered, this is about the process and not about that rollout.
+        # In an empty context: the report is about the process, not about a rollout that is active here.
         contextvars.Context().run(self._write, tracer, counts)
 
     def _write(self, tracer: Tracer, counts: Mapping[str, int]) -> None:

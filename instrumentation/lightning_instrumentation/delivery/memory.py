@@ -1,4 +1,4 @@
-"""Spans that wait in memory: where there is no disk that can be written. They are lost with their process."""
+"""Spans that wait in memory because no disk can be written. They are lost with their process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 MOST_BYTES = 4 << 20
-"""Longest body of a POST, unless one span is longer."""
+"""Maximum bytes in the body of a POST, unless a single span is longer."""
 
 
 class MemorySpool:

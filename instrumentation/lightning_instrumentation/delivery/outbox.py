@@ -1,7 +1,7 @@
-"""Where ended spans go: onto this process's spool, and from there to the daemon.
+"""Where ended spans go: into this process's spool, and from there to the daemon.
 
-The file and the thread come with the first span. A forked child gets its own of both; where the disk cannot be
-written, spans wait in memory, bounded and said aloud.
+The file and the thread are created with the first span. A forked child gets its own. If the disk cannot be written,
+spans wait in memory, which is limited and reported.
 """
 
 from __future__ import annotations
@@ -27,14 +27,18 @@ _ADOPT_AT_ONCE = 16
 
 
 class Outbox:
-    """Args: access: to the daemon; what is put here waits for that one, once it is known."""
+    """The spool and the sender of one process.
+
+    Args:
+        access: to the daemon; once that is known, spans wait for it alone.
+    """
 
     def __init__(self, settings: Settings, access: Access | None = None) -> None:
         self._settings = settings
         self._access = access or Access(settings.endpoint, settings.token, ca_file=settings.ca_file)
         self._folder = endpoint_folder(settings.spool_dir, settings.endpoint, self._access.daemon)
         self.when_idle: Callable[[], None] = lambda: None
-        """Called by the sender's thread now and then, when nothing waits."""
+        """Called by the sender's thread every few seconds in which nothing waits."""
         self._begin_afresh()
 
     def _begin_afresh(self) -> None:
@@ -42,7 +46,7 @@ class Outbox:
         self._counting = threading.Lock()
         self._disk: Spool | None = None
         self._earlier: list[Spool] = []
-        """Begun before the daemon was known."""
+        """Spools begun before the daemon was known."""
         self._memory: MemorySpool | None = None
         self._closed = False
         self._others_bytes = 0
@@ -63,14 +67,16 @@ class Outbox:
 
     @property
     def waiting(self) -> int:
+        """Return the number of this process's spans that the daemon has not accepted yet."""
         return sum(spool.rows for spool in self._spools())
 
     def started(self) -> None:
+        """Count a span that begins."""
         with self._counting:
             self.spans_started += 1
 
     def put(self, body: bytes) -> None:
-        """Keep one serialized span. Returns when it is on disk (or in memory, where there is no disk)."""
+        """Keep one serialized span. Returns when it is on disk (or in memory, if there is no disk)."""
         if self._closed:
             self._drop_after_shutdown()
             return
@@ -82,7 +88,7 @@ class Outbox:
             self._go_over(self._disk)
         if self._keep(body) or (self._settings.spool_full == "block" and self._keep_when_there_is_room(body)):
             self.sender.wake()
-        elif self._closed or not self._running:  # by another thread meanwhile
+        elif self._closed or not self._running:  # closed by another thread meanwhile
             self._drop_after_shutdown()
         else:
             self._drop(
@@ -102,7 +108,7 @@ class Outbox:
         return kept
 
     def _keep_when_there_is_room(self, body: bytes) -> bool:
-        """Wait, no longer than was asked; after a wait in vain nobody waits again until a span has found room."""
+        """Wait at most ``spool_block_s``; after a wait in vain, no span waits again until one has found room."""
         deadline = time.monotonic() + (0.0 if self._waited_in_vain else self._settings.spool_block_s)
         while (left_s := deadline - time.monotonic()) > 0:
             if not self.sender.wait_for_round(left_s):
@@ -114,9 +120,11 @@ class Outbox:
         return False
 
     def flush(self, timeout_s: float) -> bool:
+        """Wait until no span waits; False if some still do after ``timeout_s``."""
         return self.sender.flush(timeout_s) if self._running else True
 
     def close(self, timeout_s: float) -> None:
+        """Deliver what can be delivered within ``timeout_s``, then stop; the rest stays on disk."""
         if self._running and not self._closed:
             self.sender.flush(timeout_s, patient=False)
         self._close_spools()
@@ -130,6 +138,7 @@ class Outbox:
         self._closed, self._running, self._exiting = False, False, True
 
     def before_fork(self) -> None:
+        """Take all locks, so that the child gets no copy of a half-written file."""
         self._lock.acquire()
         self.sender.opening.acquire()
         self._held = [*self._spools(), *self.sender.adopted]
@@ -137,6 +146,7 @@ class Outbox:
             spool.hold_still()
 
     def after_fork_in_parent(self) -> None:
+        """Release what ``before_fork`` took."""
         held, self._held = self._held, []
         for spool in held:
             spool.go_on()
@@ -144,6 +154,7 @@ class Outbox:
         self._lock.release()
 
     def after_fork_in_child(self) -> None:
+        """Leave files, connection, and thread to the parent, and begin anew."""
         self.sender.leave_to_parent()
         for spool in self._held:
             spool.leave_to_parent()
@@ -151,7 +162,8 @@ class Outbox:
         self._begin_afresh()
 
     def _open(self, first: bytes) -> bool:
-        """Return whether it kept the first span as well: what closes waits for both, so a program's end loses none."""
+        """Open the spool and keep the first span, under one lock, so that a close in between loses none; return whether
+        it was kept."""
         with self._lock:
             if self._running or self._closed:
                 return False
@@ -171,7 +183,7 @@ class Outbox:
         return endpoint_folder(self._settings.spool_dir, self._settings.endpoint, self._access.owner)
 
     def _go_over(self, before: Spool) -> None:
-        """The daemon is known now: what comes from here on is kept for that one alone."""
+        """Switch to a spool for the daemon that is now known; spans from here on wait for it alone."""
         with self._lock:
             if self._disk is not before:
                 return
@@ -179,7 +191,7 @@ class Outbox:
                 folder = self._folder_now()
                 self._disk = Spool.create(folder)
             except OSError:
-                return  # it goes on in the file that there is, and tries again with the next span
+                return  # keep using the present file, and try again with the next span
             self._folder = folder
             self._earlier.append(before)
 
@@ -233,7 +245,7 @@ class Outbox:
         return orphaned_spools(settings.spool_dir, settings.endpoint, owners, limit=_ADOPT_AT_ONCE)
 
     def _close_spools(self, within_s: float = 2.0) -> None:
-        with self._lock:  # where another thread's first span opens them now, the sender runs before it is stopped
+        with self._lock:  # if another thread's first span is opening them now, the sender starts before it is stopped
             self._closed = True
         self.sender.stop(within_s)
         with self._lock:

@@ -1,7 +1,7 @@
 """Who owns a spool file: the process that holds an exclusive ``flock`` on the lock file next to it.
 
-The kernel releases the lock when its holder dies, however it dies, so an orphan is a spool whose lock can be had.
-A lock file of its own is used because the files of a spool come and go.
+The kernel releases the lock when its holder dies, however it dies, so an orphan is a spool whose lock can be taken.
+There is a separate lock file because the files of a spool come and go.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ except ImportError:  # Windows: nothing can be owned, spans are kept in memory
 
 
 class Ownership:
+    """The lock on a spool that this process holds."""
+
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
         self._descriptor = descriptor
 
     @classmethod
     def take(cls, path: Path) -> Ownership | None:
-        """Return the ownership, or None where someone else has it.
+        """Return the ownership, or None if another process has it.
 
         Raises:
-            OSError: the lock file cannot be made, or the platform has no file locks.
+            OSError: the lock file cannot be created, or the platform has no file locks.
         """
         if fcntl is None:
             raise OSError("this platform has no file locks")
@@ -43,11 +45,12 @@ class Ownership:
         return None
 
     def move_to(self, path: Path) -> None:
-        """Raises OSError: it cannot be moved; it is held as before."""
+        """Rename the lock file. Raises OSError: it cannot be moved; it is held as before."""
         os.rename(self.path, path)
         self.path = path
 
     def release(self, *, delete: bool = False) -> None:
+        """Release the lock, and delete its file if asked to; idempotent."""
         if self._descriptor < 0:
             return
         if delete:

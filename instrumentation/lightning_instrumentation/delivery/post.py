@@ -1,4 +1,4 @@
-"""One POST to ``{endpoint}/v1/traces`` over a connection that is kept. Source: OTLP/HTTP 1.x, binary protobuf."""
+"""One POST to ``{endpoint}/v1/traces`` over a kept-alive connection. Source: OTLP/HTTP 1.x, binary protobuf."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ _PROTOBUF = "application/x-protobuf"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
+    """What answered a POST; it may be another service than the daemon (``by_daemon``)."""
+
     status: int
     body: bytes
     retry_after_s: float | None
@@ -27,17 +29,17 @@ class Answer:
 
     @property
     def by_daemon(self) -> bool:
-        """Whether it can be a daemon's: another service at that address may say 200 to anything."""
+        """Whether it can be a daemon's; another service at that address may answer anything with 200."""
         if 200 <= self.status < 300:
             return self.media_type in ("", _PROTOBUF)
         return self.media_type != "text/html" and self.status not in (404, 405, 501)
 
     def text(self) -> str:
-        """What it says, shortened."""
+        """Return the answer's message, at most 300 characters."""
         return (self._status_message() or self.body.decode("utf-8", "replace"))[:300].strip()
 
     def _status_message(self) -> str:
-        """OTLP writes an error as google.rpc.Status; a span's Status has its message in the same field."""
+        """Return the message of a google.rpc.Status, OTLP's error; a span's Status has it in the same field."""
         if self.media_type != _PROTOBUF:
             return ""
         from google.protobuf.message import DecodeError
@@ -50,7 +52,7 @@ class Answer:
 
 
 class Poster:
-    """Used by one thread at a time."""
+    """Posts bodies over one connection; used by one thread at a time."""
 
     def __init__(self, access: Access) -> None:
         parts = urlsplit(access.endpoint)
@@ -59,13 +61,17 @@ class Poster:
         self._path = f"{parts.path.rstrip('/')}/v1/traces"
         self._headers = {"Content-Type": _PROTOBUF, "User-Agent": "lightning-trainer"}
         self._authorization: dict[str, str] = {}
-        """For the connection that is open, whose other end has proven itself."""
+        """The headers for the open connection, whose other end has proven itself."""
         self._connection: http.client.HTTPConnection | None = None
         self.connected = False
         """Whether the daemon's port has answered at least once."""
 
     def post(self, body: bytes) -> Answer:
-        """Raises OSError or http.client.HTTPException: no answer, or none of the daemon's."""
+        """Send a body and return the answer.
+
+        Raises:
+            OSError, http.client.HTTPException: nothing answered, or not the daemon.
+        """
         headers = self._headers
         # On the same machine there is no network to save: compressing costs each side more than sending.
         if not self.is_local and len(body) > _WORTH_COMPRESSING:
@@ -76,7 +82,7 @@ class Poster:
             return self._once(body, headers)
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            # A daemon that hangs is not asked a second time at once.
+            # A daemon that hangs is not asked again at once.
             if not kept or isinstance(error, TimeoutError):
                 raise
         # A kept connection that the daemon has closed meanwhile says nothing about the daemon.
@@ -114,7 +120,7 @@ class Poster:
             self._connection = None
 
     def leave_to_parent(self) -> None:
-        """In a forked child: drop our copy of the socket without saying anything on it."""
+        """Drop our copy of the socket in a forked child, without sending anything on it."""
         if self._connection is not None and self._connection.sock is not None:
             self._connection.sock.close()
         self._connection = None

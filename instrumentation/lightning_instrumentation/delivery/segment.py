@@ -1,11 +1,11 @@
-"""One file of a spool: serialized spans one behind the other, which outlives its process however that ends.
+"""One file of a spool: serialized spans one after the other. It outlives its process, however that ends.
 
     file   = magic, position, number | record | record | ...
     record = length, checksum, number | body
 
-The head says where the first record lies that nobody has accepted, and its number. A file that has been emptied is
-written again from its beginning, since pages that the kernel holds already cost a tenth of new ones. What an earlier
-round or a write that was cut off has left behind the last record is known by its number or its checksum: numbers only
+The head says where the first record begins that was not accepted yet, and its number. A file that has been emptied is
+written again from its beginning, since pages that the kernel already holds cost a tenth of new ones. Bytes behind the
+last record, left by an earlier round or an interrupted write, are recognized by their number or checksum: numbers only
 grow. A write returns when the kernel has it, so ``kill -9`` loses none; what a power cut leaves is checked likewise.
 """
 
@@ -20,14 +20,14 @@ from pathlib import Path
 from lightning_instrumentation.failures import failures
 
 SEGMENT_BYTES = 4 << 20
-"""A file that is longer takes no more records, unless it is empty."""
+"""A file that is at least this long takes no more records, unless it is empty."""
 SUFFIX = ".spans"
 _MAGIC = b"LTSPANS1"
 _HEAD = struct.Struct("<8sQQ")
 _RECORD = struct.Struct("<IIQ")
 _NUMBER = struct.Struct("<Q")
 _MOST_DAMAGED = 64
-"""So many records in a row are looked beyond."""
+"""How many damaged records in a row are skipped in search of sound ones."""
 
 
 class SegmentError(ValueError):
@@ -35,20 +35,20 @@ class SegmentError(ValueError):
 
 
 class Segment:
-    """Not thread-safe but for one reader alongside one writer: see ``Spool``. Made by ``create`` or ``open``."""
+    """Safe for one reader alongside one writer, and no more: see ``Spool``. Made by ``create`` or ``open``."""
 
     def __init__(self, path: Path, descriptor: int, position: int, number: int) -> None:
         self.path = path
         self._descriptor = descriptor
         self._first = self._end = position
-        """Where the first record that waits begins, and where the next one will."""
+        """Where the first waiting record begins, and where the next record will begin."""
         self._first_number = self._next_number = number
         self.rows = self.bytes = 0
-        """Records that wait and the sum of their bodies."""
+        """Number of waiting records, and the bytes of their bodies."""
 
     @classmethod
     def create(cls, path: Path) -> Segment:
-        """Raises OSError: it cannot be written."""
+        """Return a new, empty segment. Raises OSError: it cannot be written."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)  # private to the user
         segment = cls(path, descriptor, _HEAD.size, 1)
         try:
@@ -60,7 +60,7 @@ class Segment:
 
     @classmethod
     def open(cls, path: Path) -> Segment:
-        """Find what waits in a file that another process has left.
+        """Open a file that another process has left, and find its waiting records.
 
         Raises:
             SegmentError: it is not a segment.
@@ -71,7 +71,7 @@ class Segment:
             size = os.fstat(descriptor).st_size
             head = os.pread(descriptor, _HEAD.size, 0)
             magic, position, number = _HEAD.unpack(head) if len(head) == _HEAD.size else (head, 0, 0)
-            if size == 0:  # its owner died before it had said anything
+            if size == 0:  # its owner died before it wrote the head
                 position, number = _HEAD.size, 1
             elif magic != _MAGIC or not _HEAD.size <= position <= size:
                 raise SegmentError(f"{path} does not begin as a file of spans does")
@@ -85,13 +85,14 @@ class Segment:
 
     @property
     def full(self) -> bool:
+        """Whether the file is too long to take more records, unless it is empty."""
         return self._end >= SEGMENT_BYTES
 
     def append(self, body: bytes) -> None:
-        """Raises OSError: it could not be written, and nothing has changed.
+        """Write a record at the end. Raises OSError: it could not be written, and nothing has changed.
 
-        From the number on nothing is made that the garbage collector counts: it could run a finalizer that ends a span,
-        in the middle of this one.
+        Once the number is taken, no object is created that the garbage collector counts: a collection could run a
+        finalizer that ends another span in the middle of this one.
         """
         checksum = zlib.crc32(body)
         record = _RECORD.pack(len(body), checksum, self._next_number) + body
@@ -104,7 +105,7 @@ class Segment:
         self.bytes += len(body)
 
     def read(self, limit: int, most_bytes: int) -> list[bytes]:
-        """Return the oldest bodies, at least one where there is one."""
+        """Return the oldest waiting bodies: at least one if any waits, even if it is longer than ``most_bytes``."""
         rows, size = self.rows, self.bytes
         data = os.pread(self._descriptor, min(size, most_bytes) + min(limit, rows) * _RECORD.size, self._first)
         bodies: list[bytes] = []
@@ -114,14 +115,14 @@ class Segment:
             at += _RECORD.size
             left -= length
             if left < 0:
-                # One that is longer than all that was to be read comes alone.
+                # A body that alone exceeds the limit is returned by itself.
                 return bodies or [os.pread(self._descriptor, length, self._first + at)]
             bodies.append(data[at : at + length])
             at += length
         return bodies
 
     def forget(self, bodies: Sequence[bytes]) -> None:
-        """The oldest, as ``read`` has returned them, wait no longer."""
+        """Drop the oldest records, whose bodies ``read`` returned."""
         size = sum(map(len, bodies))
         self._first += size + len(bodies) * _RECORD.size
         self._first_number += len(bodies)
@@ -131,7 +132,7 @@ class Segment:
         try:
             self._mark(position, self._first_number)
         except OSError as error:
-            # Without the mark nobody would look for records at the beginning: they go on behind the last one.
+            # Without the mark, records at the beginning would not be found: so new ones go behind the last one.
             failures.note(
                 "spool-not-written",
                 f"the spool {self.path} cannot be written, so spans that are delivered stay in it; the next process "
@@ -145,7 +146,7 @@ class Segment:
             self._first = self._end = position
 
     def move_to(self, path: Path) -> None:
-        """Raises OSError: it cannot be moved."""
+        """Rename the file. Raises OSError: it cannot be moved."""
         os.rename(self.path, path)
         self.path = path
 
@@ -175,8 +176,7 @@ class Segment:
         return body if len(body) == length and zlib.crc32(body) == checksum else None
 
     def _behind_damage(self, size: int) -> list[bytes]:
-        """Return the bodies of sound records with higher numbers than the next one has; a write that was cut off has
-        none behind it, so then there are none."""
+        """Return the bodies of sound records behind a damaged one; none if the last write was merely interrupted."""
         rest = os.pread(self._descriptor, max(0, size - self._end), self._end)
         bodies: list[bytes] = []
         at, number = 0, self._next_number
@@ -189,14 +189,15 @@ class Segment:
                     bodies.append(body)
                     at = start + _RECORD.size + len(body)
                     break
-                found = rest.find(_NUMBER.pack(number), found + 1)  # that was within a body
+                found = rest.find(_NUMBER.pack(number), found + 1)  # that one was inside a body
             number += 1
         return bodies
 
     def _without_damage(self, behind: Sequence[bytes]) -> Segment:
-        """Write the sound records anew, in the place of this file, and say what was lost.
+        """Replace the file by one with only the sound records, and report what was lost.
 
-        Raises OSError: they cannot be written; the file is as it was.
+        Raises:
+            OSError: they cannot be written; the file is unchanged.
         """
         sound = self.read(self.rows, self.bytes) if self.rows else []
         mended = self.path.with_suffix(".mended")
@@ -216,7 +217,7 @@ class Segment:
 
 
 def _record(data: bytes, start: int) -> bytes | None:
-    """Return the body of the record that begins there, None where there is no sound one."""
+    """Return the body of the record that begins at ``start``; None if it is not a sound one."""
     length, checksum, _ = _RECORD.unpack_from(data, start)
     body = data[start + _RECORD.size : start + _RECORD.size + length]
     return body if len(body) == length and zlib.crc32(body) == checksum else None

@@ -1,6 +1,6 @@
-"""The thread that empties spools into the daemon, for as long as it takes.
+"""The thread that delivers spools to the daemon, for as long as it takes.
 
-Spans are forgotten on 2xx alone. An unreachable or failing daemon is tried again with growing, jittered pauses; a body
+Spans are forgotten only on 2xx. An unreachable or failing daemon is tried again after growing, jittered pauses; a body
 that it finds too large or malformed is halved until the one span to blame is found, which is put aside and reported.
 """
 
@@ -24,7 +24,7 @@ from lightning_instrumentation.failures import failures, log
 
 _MOST_ROWS = 512
 _GATHER_S = 0.25
-"""Spans come in bursts: waiting this long makes one request of a burst. A request costs as much as ten spans."""
+"""Spans come in bursts, and waiting this long turns a burst into one request, which costs as much as ten spans."""
 _ADOPT_EVERY_S = 10.0
 _IDLE_EVERY_S = 5.0
 _PAUSE_S = (0.25, 30.0)
@@ -38,9 +38,12 @@ AnySpool = Spool | MemorySpool
 
 
 class Sender:
-    """``sources`` are the spools to empty, in order; ``adopt`` takes over orphans and returns them.
+    """Sends waiting spans from a thread of its own.
 
-    ``when_idle`` is called every few seconds in which nothing waits; it may bring a span.
+    Args:
+        sources: returns the spools to empty, in order.
+        adopt: takes over orphans and returns them.
+        when_idle: called every few seconds in which nothing waits; it may add a span.
     """
 
     def __init__(
@@ -57,8 +60,8 @@ class Sender:
         self._adopt = adopt
         self._when_idle = when_idle
         self.opening = threading.Lock()
-        """Held where this thread opens or closes files or imports: a fork in the middle would copy what nobody knows
-        of, and the lock of a half-imported module, which nobody could let go of."""
+        """Held while this thread opens or closes files, or imports: a fork in the middle would copy descriptors that no
+        one closes, and the lock of a half-imported module that no one releases."""
         self.adopted: list[Spool] = []
         """Spools of dead processes that are being emptied."""
         self._wake = threading.Event()
@@ -81,7 +84,7 @@ class Sender:
 
     @property
     def reachable(self) -> bool | None:
-        """None before the first attempt."""
+        """Whether the daemon took the last request; None before the first attempt."""
         return None if not self._poster.connected and not self._down else not self._down
 
     def start(self) -> None:
@@ -89,17 +92,17 @@ class Sender:
         self._thread.start()
 
     def wake(self) -> None:
-        """There is a new span. A thread at work or pausing on purpose is left alone: waking it costs a switch."""
+        """Wake the thread for a new span, unless it is working or pausing on purpose: waking it costs a switch."""
         if self._idle:
             self._wake.set()
 
     def flush(self, timeout_s: float, *, patient: bool = True) -> bool:
-        """Wait until the sources are empty.
+        """Wait until the sources are empty; return whether they are.
 
-        ``patient=False`` gives up at the first attempt that fails, and where no connection comes about quickly.
+        ``patient=False`` gives up at the first failed attempt, or if no connection is made quickly.
         """
         deadline = time.monotonic() + timeout_s
-        # On this machine an absent daemon refuses at once; far away it may just not answer.
+        # On this machine an absent daemon is refused at once; on a remote one it may just not answer.
         connect_by = time.monotonic() + (timeout_s if self._poster.is_local else _CONNECT_AT_EXIT_S)
         with self._round_ended:
             failed_before = self._rounds_failed
@@ -123,20 +126,21 @@ class Sender:
                 self._hurry -= 1
 
     def wait_for_round(self, timeout_s: float) -> bool:
-        """Wait until the thread has done something, which may have made room; False where it has stopped."""
+        """Wait until the thread has done something, which may have made room; False if it has stopped."""
         with self._round_ended:
             if not self._stopping:
                 self._round_ended.wait(timeout_s)
         return not self._stopping
 
     def stop(self, timeout_s: float = 2.0) -> None:
+        """Have the thread end after its current step, and wait for it at most ``timeout_s``."""
         self._stopping = True
         self._wake.set()
         if self._thread is not None:
             self._thread.join(timeout_s)
 
     def leave_to_parent(self) -> None:
-        """In a forked child, which has neither the thread nor a right to its connection."""
+        """Give up the connection in a forked child, which has neither the thread nor a right to it."""
         self._poster.leave_to_parent()
 
     def _run(self) -> None:
@@ -171,7 +175,7 @@ class Sender:
         if now >= self._adopt_at and not self.adopted:
             with self.opening:
                 self.adopted = list(self._adopt())
-            # Where there were some, there may be more.
+            # If there were some, there may be more.
             self._adopt_at = now if self.adopted else now + _ADOPT_EVERY_S
         for spool in [*self._sources(), *self.adopted]:
             if not spool.rows:
@@ -194,7 +198,7 @@ class Sender:
             self._retry_later(None, f"is not spoken to: {error}", "")
             return
         except OtherDaemonError as error:
-            # Said even where the right one was just missed; after that it is one thing that a daemon is away.
+            # Reported even if the right daemon was only just missed; from then on it counts as one outage.
             failures.note("other-daemon", str(error))
             self._down = True
             self._retry_later(None, "is another project's", "")
@@ -218,7 +222,7 @@ class Sender:
             self._retry_later(answer, f"answers {answer.status} to spans ({answer.text()})", _advice(answer.status))
 
     def _accepted(self, spool: AnySpool, bodies: Sequence[bytes], answer: Answer) -> None:
-        # Before they are forgotten: anyone who waits until nothing is left then reads how many arrived.
+        # Before they are forgotten: code that waits until nothing is left then reads how many arrived.
         self.delivered += len(bodies)
         spool.forget(bodies)
         with self.opening:
@@ -248,7 +252,7 @@ class Sender:
         pause_s = self._pause_s * self._random.uniform(0.5, 1.0)
         self._asked_to_wait = answer is not None and answer.retry_after_s is not None
         if answer is not None and answer.retry_after_s is not None:
-            # Never sooner than asked, and not all processes in the same moment.
+            # Never sooner than asked, and not all processes at the same moment.
             pause_s = min(answer.retry_after_s, _LONGEST_RETRY_AFTER_S) * self._random.uniform(1.0, 1.2)
         self._not_before = time.monotonic() + pause_s
         with self._round_ended:

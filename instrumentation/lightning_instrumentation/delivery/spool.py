@@ -1,9 +1,10 @@
-"""The files of one process in which its spans wait for the daemon: ``kill -9`` loses none of them.
+"""The files in which one process's spans wait for the daemon: ``kill -9`` loses none of them.
 
-Each record is a serialized ``ExportTraceServiceRequest`` with one span, so the body of a POST is records laid end to
-end (repeated protobuf fields concatenate). Files are ``{spool_dir}/{endpoint}.{owner}/{pid}-{random}.{number}.spans``,
-where the owner is the daemon that they wait for; without one they are for the first daemon at the endpoint. Those
-whose process has died are orphans, which any process of the same endpoint and owner, or the daemon, may take over.
+Each record is a serialized ``ExportTraceServiceRequest`` with one span, so the body of a POST is simply concatenated
+records (repeated protobuf fields concatenate). Files are
+``{spool_dir}/{endpoint}.{owner}/{pid}-{random}.{number}.spans``, where the owner is the daemon that they wait for;
+without one they are for the first daemon at the endpoint. Files whose process has died are orphans, which any process
+of the same endpoint and owner, or the daemon, may take over.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Spool:
     """Thread-safe, with one reader. Made by ``create`` or ``take_over``; as a context manager it closes at the end."""
 
     def __init__(self, path: Path, ownership: Ownership, segments: list[Segment]) -> None:
-        """Args: path: of all its files, without their endings."""
+        """``path``: the common path of all its files, without their endings."""
         self.path = path
         self._ownership = ownership
         self._segments = segments
@@ -42,12 +43,12 @@ class Spool:
         self._lock = threading.RLock()  # a finalizer may end a span in the middle of anything
         self.rows = sum(segment.rows for segment in segments)
         self.bytes = sum(segment.bytes for segment in segments)
-        """Records that wait and the sum of their bodies."""
+        """Bytes of the waiting records' bodies; ``rows`` is how many there are."""
         self._drop_emptied()
 
     @classmethod
     def create(cls, folder: Path) -> Spool:
-        """Raises OSError: the folder cannot be written."""
+        """Return a new, empty spool in a folder. Raises OSError: the folder cannot be written."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         while True:
             path = folder / f"{os.getpid()}-{os.urandom(6).hex()}"
@@ -62,7 +63,7 @@ class Spool:
 
     @classmethod
     def take_over(cls, path: Path) -> Spool | None:
-        """Return the spool whose owner has died, or None where it lives, has no file or cannot be read."""
+        """Return a spool whose owner has died; None if the owner lives, or the spool has no file or cannot be read."""
         ownership = Ownership.take(path.with_suffix(_LOCK))
         if ownership is None:
             return None
@@ -85,7 +86,7 @@ class Spool:
         return None
 
     def append(self, body: bytes) -> None:
-        """Raises OSError: it could not be written."""
+        """Write a record. Raises OSError: it could not be written."""
         with self._lock:
             segment = self._segments[-1]
             if segment.full and segment.rows:
@@ -97,14 +98,14 @@ class Spool:
             self.bytes += len(body)
 
     def read(self, limit: int, most_bytes: int = MOST_BYTES) -> list[bytes]:
-        """Return the oldest records, at least one where there is one."""
+        """Return the oldest records, at least one if there is any."""
         with self._lock:
             segment = self._segments[0]
-        # Nobody but the reader changes what was written before.
+        # Only the reader changes what was written before.
         return segment.read(limit, most_bytes) if segment.rows else []
 
     def forget(self, bodies: Sequence[bytes]) -> None:
-        """The oldest, as ``read`` has returned them, were accepted."""
+        """Drop the oldest records, which ``read`` returned, because they were accepted."""
         with self._lock:
             self._segments[0].forget(bodies)
             self.rows -= len(bodies)
@@ -121,7 +122,7 @@ class Spool:
         self.forget([body])
 
     def put_aside(self, body: bytes, reason: str) -> None:
-        """Keep a record where it is not sent from; it still has to be forgotten here."""
+        """Keep a record in a file that is never sent; the record still has to be forgotten here."""
         line = json.dumps({"reason": reason, "request": base64.b64encode(body).decode()})
         try:
             descriptor = os.open(self.rejected_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -132,16 +133,16 @@ class Spool:
 
     @property
     def rejected_path(self) -> Path:
-        """Where refused spans are put aside: a line of JSON each, with the reason and the request in base64."""
+        """Return the file of refused spans: a line of JSON each, with the reason and the request in base64."""
         return self.path.with_suffix(".rejected")
 
     @property
     def owner(self) -> str | None:
-        """Who the daemon is that it waits for; None: the first one at its address."""
+        """Return the daemon that it waits for; None: the first one at its address."""
         return self.path.parent.name.partition(".")[2] or None
 
     def move_to(self, folder: Path) -> None:
-        """Let it wait for another daemon; a kill in the middle leaves each file in one of the two places.
+        """Make it wait for another daemon; a kill in the middle leaves each file in one of the two folders.
 
         Raises:
             OSError: it cannot be moved.
@@ -154,7 +155,7 @@ class Spool:
             self.path = folder / self.path.name
 
     def close(self) -> None:
-        """Let go of it; files in which nothing is left are deleted."""
+        """Close the files and release the lock; files without waiting records are deleted."""
         with self._lock:
             for segment in self._segments:
                 segment.close(delete=not segment.rows)
@@ -167,14 +168,15 @@ class Spool:
         self.close()
 
     def hold_still(self) -> None:
-        """Before a fork: no other thread opens or writes a file while the process is copied."""
+        """Keep other threads from opening or writing a file while a fork copies the process."""
         self._lock.acquire()
 
     def go_on(self) -> None:
+        """Release what ``hold_still`` took, in the parent after a fork."""
         self._lock.release()
 
     def leave_to_parent(self) -> None:
-        """In a forked child: close our copies of the descriptors; files and ownership stay the parent's."""
+        """Close our copies of the descriptors in a forked child; files and ownership stay the parent's."""
         for segment in self._segments:
             segment.close(delete=False)
         self._ownership.forget()
@@ -184,7 +186,7 @@ def endpoint_folder(spool_dir: Path, endpoint: str, owner: str | None = None) ->
     """Return the folder of spans that wait for one daemon; all names of the loopback interface are the same address.
 
     Args:
-        owner: who the daemon is; None: the first one at the address.
+        owner: the daemon; None: the first one at the address.
     """
     parts = urlsplit(endpoint)
     port = parts.port or {"http": 80, "https": 443}.get(parts.scheme, 0)
@@ -194,7 +196,7 @@ def endpoint_folder(spool_dir: Path, endpoint: str, owner: str | None = None) ->
 
 
 def owned_folders(spool_dir: Path, owners: Iterable[str]) -> list[Path]:
-    """Return the folders of spans that wait for a daemon, at whatever address."""
+    """Return the folders of spans that wait for one of these daemons, at any address."""
     wanted = frozenset(owners)
     try:
         return sorted(folder for folder in Path(spool_dir).iterdir() if folder.name.partition(".")[2] in wanted)
@@ -233,7 +235,7 @@ def _spools_in(folders: Iterable[Path]) -> Iterator[Path]:
 
 
 def folder_bytes(folder: Path, *, but: Path | None = None) -> int:
-    """Size of all the files in it, but for those of one spool: a file that was emptied has room and keeps its size."""
+    """Return the bytes of all files in it, without those of one spool; an emptied file has room but keeps its size."""
     size = 0
     for entry in os.scandir(folder) if folder.is_dir() else ():
         if but is not None and entry.name.startswith(but.name):

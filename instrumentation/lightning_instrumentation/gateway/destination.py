@@ -35,6 +35,7 @@ class Destination:
     own_model: str
 
     def attributes(self) -> dict[str, Any]:
+        """Return span attributes about the route; of the URL without credentials and query."""
         return {
             semconv.ROUTE_POLICY: self.policy,
             semconv.ROUTE_FROM_URL: _plain(self.own_url),

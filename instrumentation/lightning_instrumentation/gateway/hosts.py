@@ -69,6 +69,7 @@ class Hosts:
             self._trusted.add(place)
 
     def trust(self, url: str) -> HostTrust:
+        """Return what the host of a URL may be sent."""
         host, port = _place_of(url)
         if (host, port) == self._daemon:
             return HostTrust.DAEMON

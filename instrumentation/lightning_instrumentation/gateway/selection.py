@@ -37,6 +37,7 @@ class Selection:
     """Paths that the gateway serves below ``/v1``."""
 
     def policy_of(self, agent: str) -> str | None:
+        """Return the first policy that claims the agent; None if none does."""
         for name, patterns in self.policies:
             if any(fnmatchcase(agent, pattern) for pattern in patterns):
                 return name

@@ -151,6 +151,7 @@ def _close(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kw
 
 
 def never_connected() -> tuple[type[Exception], ...]:
+    """Return aiohttp's exceptions that mean that nothing was sent."""
     from aiohttp import ClientConnectorError, ConnectionTimeoutError
 
     return ClientConnectorError, ConnectionTimeoutError
@@ -159,7 +160,7 @@ def never_connected() -> tuple[type[Exception], ...]:
 async def through_gateway(session: Any, out: Outgoing, options: dict[str, Any]) -> Any:
     """Make a routed call by a session of ours over a connection of its own.
 
-    A session that is not closed complains when it is forgotten, and nobody would close ours; so it lets go of its
+    An unclosed session complains when it is garbage-collected, and nothing would close ours; so it gives up its
     connection, which ends with the answer.
     """
     from aiohttp import ClientSession, DummyCookieJar, TCPConnector, ThreadedResolver

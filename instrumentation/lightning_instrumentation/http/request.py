@@ -71,7 +71,7 @@ class Outgoing:
         return started is not None and started.router.fallback and caller.get(_ATTEMPT, "0") == "0"
 
     def fall_back(self, reason: object) -> Outgoing:
-        """The daemon is down: return the call as it goes to the caller's own host."""
+        """Return the call as it goes to the caller's own host, because the daemon is down."""
         started, destination = runtime(), self.destination
         if started is None or destination is None:
             return self
@@ -83,19 +83,23 @@ class Outgoing:
         return replace(self, destination=None, **_additions(self.call, headers, document, self.present))
 
     def ended(self) -> None:
+        """End the call, unless an outer hook ends it."""
         if self.own:
             self.call.ended()
 
     def failed(self, error: BaseException) -> None:
+        """End the call with an error, unless an outer hook ends it."""
         # An outer client may retry the request, so that client reports the failure.
         if self.own:
             self.call.failed(error)
 
     def refused(self, status: int) -> None:
+        """End the call with an HTTP status of 400 or more, unless an outer hook ends it."""
         if self.own:
             self.call.refused(status)
 
     def body(self) -> bytes | None:
+        """Return the changed body as compact JSON in UTF-8; None if it is unchanged."""
         if self.document is None:
             return None
         text = json.dumps(self.document, ensure_ascii=False, separators=(",", ":"))

@@ -207,6 +207,7 @@ class WatchedRaw(wrapt.ObjectProxy):
 
 
 def gateway_request(request: Any, out: Outgoing) -> Any:
+    """Return the request that goes to the gateway in place of the caller's."""
     from requests import Request
 
     assert out.destination is not None
@@ -231,19 +232,19 @@ def through_gateway(session: Any, request: Any, out: Outgoing, options: dict[str
 
 
 def _session(tls: SSLContext | None) -> Any:
-    """No proxy between us and the daemon, as for spans."""
+    """Return a session without a proxy between us and the daemon, as for spans."""
     from requests import Session
     from requests.adapters import HTTPAdapter
 
     class TlsAdapter(HTTPAdapter):
         def init_poolmanager(self, *args: Any, **options: Any) -> None:
             assert tls is not None
-            # Whether the name matters is the context's to say; None looks at it as well.
+            # The context decides whether the name is checked; None would check it in any case.
             named = None if tls.check_hostname else False
             super().init_poolmanager(*args, ssl_context=tls, assert_hostname=named, **options)
 
         def cert_verify(self, *_: Any) -> None:
-            """Nothing is added to what the context believes."""
+            """Add nothing to the certificates that the context trusts."""
 
     made = Session()
     made.trust_env = False
@@ -253,7 +254,7 @@ def _session(tls: SSLContext | None) -> Any:
 
 
 def nothing_was_sent(error: BaseException) -> bool:
-    """By urllib3's names: requests wraps what it raised."""
+    """Whether an error shows that nothing was sent; judged by urllib3's names, since requests wraps its errors."""
     wrapped = error.args[0] if error.args else None
     reason = getattr(wrapped, "reason", wrapped)
     certificate = reason.args[0] if isinstance(reason, Exception) and reason.args else None

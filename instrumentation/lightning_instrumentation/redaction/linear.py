@@ -35,6 +35,7 @@ class Pattern:
 
     @classmethod
     def of(cls, source: str) -> Pattern:
+        """Compile a source, with one group ``secret``, for both engines."""
         return cls(source, re2.compile(without_group(source)), re.compile(source.encode(), re.ASCII))
 
     def matches(self, view: bytes) -> Iterator[re.Match[bytes]]:

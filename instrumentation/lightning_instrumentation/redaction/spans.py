@@ -29,6 +29,7 @@ class Editor:
         self._capture_content = capture_content
 
     def edit(self, span: SpanRecord) -> None:
+        """Redact the span in place: attributes, events, and status message."""
         self._edit(span.attributes)
         if span.events:
             span.events = [replace(event, attributes=self._edited(event.attributes)) for event in span.events]

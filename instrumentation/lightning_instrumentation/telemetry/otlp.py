@@ -268,6 +268,7 @@ class RequestWriter:
         self._scope = _field(b"\x0a", _named(b"\x0a", scope) + _named(b"\x12", version))
 
     def request(self, span: SpanRecord) -> bytes:
+        """Return a serialized request with this one span."""
         parts = _span_parts(span)
         size = sum(map(len, parts))
         before = self._scope + b"\x12" + _varint(size)

@@ -54,6 +54,7 @@ class NumberText(str):
 
     @property
     def size(self) -> int:
+        """Return the number of numbers, without parsing them."""
         return self.count(",") + 1
 
 

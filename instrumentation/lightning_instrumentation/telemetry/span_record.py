@@ -50,6 +50,7 @@ class SpanRecord:
     never changes, and contains no content. ``attributes`` take precedence."""
 
     def get(self, key: str) -> Any:
+        """Return an attribute, the span's own before shared ones; None if there is none."""
         return next((known[key] for known in (self.attributes, *self.shared) if key in known), None)
 
     def set_attribute(self, key: str, value: Any) -> None:

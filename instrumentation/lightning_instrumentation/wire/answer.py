@@ -35,6 +35,7 @@ class ToolCall:
     arguments: str = ""
 
     def as_wire(self) -> dict[str, Any]:
+        """Return the call in the form of chat completions."""
         return {"id": self.id, "function": {"name": self.name, "arguments": self.arguments}}
 
 
@@ -52,12 +53,15 @@ class Choice:
     logprobs: Logprobs = field(default_factory=list)
 
     def add_token_ids(self, ids: TokenIds) -> None:
+        """Append sampled ids; a single piece of JSON text stays unparsed."""
         self.token_ids = _joined(self.token_ids, ids, unpack_token_ids)
 
     def add_logprobs(self, logprobs: Logprobs) -> None:
+        """Append logprobs in nats, likewise."""
         self.logprobs = _joined(self.logprobs, logprobs, unpack_logprobs)
 
     def as_message(self) -> dict[str, Any]:
+        """Return the choice as a message in the GenAI conventions' form."""
         return output_message(
             self.role,
             content="".join(self.content),
@@ -87,6 +91,7 @@ class Answer:
 
     @property
     def begun(self) -> bool:
+        """Whether anything of an answer has arrived."""
         return bool(self.choices) or self.response_id is not None or self.error is not None
 
     @property
@@ -95,6 +100,7 @@ class Answer:
         return bool(self.choices) and all(choice.finish_reason for choice in self.choices.values())
 
     def choice(self, index: int) -> Choice:
+        """Return a choice, new if the answer has not had it yet."""
         found = self.choices.get(index)
         if found is None:  # not ``setdefault``: every event of a stream would create one to throw away
             found = self.choices[index] = Choice()
@@ -109,6 +115,7 @@ class Answer:
             self.error = str(error.get("message", error) if isinstance(error, Mapping) else error)
 
     def attributes(self, *, capture_content: bool) -> dict[str, Any]:
+        """Return the answer as span attributes: ids, counts, tokens, and the texts if content is captured."""
         choices = sorted(self.choices.items())
         read: dict[str, Any] = {}
         if self.response_id is not None:

@@ -59,9 +59,11 @@ class Api:
         return {}
 
     def input_messages(self, body: Json) -> list[Any]:
+        """Return a request's messages in the GenAI conventions' form."""
         raise NotImplementedError
 
     def answer(self) -> Answer:
+        """Return a new, empty answer that reads this format."""
         raise NotImplementedError
 
     def hide(self, part: dict[str, Any], asked: Wanted) -> bool:

@@ -27,6 +27,7 @@ class NotCaptured(Api):
         self._what = what
 
     def fits(self, body: Json) -> bool:
+        """Count the call and report the first; always False, so that it is not recorded."""
         failures.note(
             f"not-captured:{self.name}",
             f"a call went through {self._what}, which is not captured: let the program call an API that is "

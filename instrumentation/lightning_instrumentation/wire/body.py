@@ -113,6 +113,7 @@ class Body:
         self._call.ended()
 
     def failed(self, error: BaseException) -> None:
+        """End the call with an error; a reader that was closed early has abandoned it instead."""
         if isinstance(error, GeneratorExit):
             self._call.abandon()
         else:

@@ -83,6 +83,7 @@ class ModelCall:
         self._end(None)
 
     def failed(self, error: BaseException) -> None:
+        """End the call with what was raised."""
         # A generator that is closed has not failed: its reader stopped early.
         self._end(None if isinstance(error, GeneratorExit) else error)
 

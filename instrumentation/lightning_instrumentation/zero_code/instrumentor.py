@@ -25,6 +25,7 @@ class LightningInstrumentor:
 
     @property
     def is_instrumented_by_opentelemetry(self) -> bool:
+        """Whether our hooks are installed."""
         return registry.is_active()
 
     def instrument(self, **options: Any) -> None:

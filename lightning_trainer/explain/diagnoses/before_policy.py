@@ -6,6 +6,7 @@ from lightning_trainer.types import Fidelity
 
 
 def diagnose(case: Case) -> Finding | None:
+    """Find attempts recorded with no policy configured, or before the policy was first started."""
     if case.no_policy:
         exact = sum(call.fidelity is Fidelity.EXACT for call in case.calls)
         return Finding(

@@ -6,6 +6,7 @@ from lightning_trainer.types import RolloutMode
 
 
 def diagnose(case: Case) -> Finding | None:
+    """Explain every mode other than training, each in its own words."""
     if case.attempt is None or case.attempt.mode is RolloutMode.TRAIN:
         return None
     if case.attempt.mode is RolloutMode.BASELINE:

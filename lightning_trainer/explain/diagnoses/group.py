@@ -18,6 +18,7 @@ _NAMES = {
 
 
 def diagnose(case: Case) -> Finding | None:
+    """Find an attempt whose group was refused, or whose group's rewards are all equal."""
     group = case.group
     reason = next((reason for reason in _NAMES if case.met(reason)), None)
     if group is None or reason is None or case.waits:

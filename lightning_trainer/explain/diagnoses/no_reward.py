@@ -8,6 +8,7 @@ from lightning_trainer.samples.transitions.reasons import Reason
 
 
 def diagnose(case: Case) -> Finding | None:
+    """Find calls dropped for want of a reward, and say why none of the stored evaluations supplied it."""
     calls = case.met(Reason.NO_REWARD)
     if not calls:
         return None

@@ -32,6 +32,7 @@ _DIAGNOSED = frozenset(
 
 
 def diagnose(case: Case) -> Finding | None:
+    """Report the most common ledger reason that no other diagnosis covers, with the ledger's own explanation."""
     call_outcomes = (case.call_outcomes[call.call_id] for call in case.own)
     met = Counter(
         call_outcome

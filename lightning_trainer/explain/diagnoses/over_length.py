@@ -6,6 +6,7 @@ from lightning_trainer.samples.transitions.reasons import Reason
 
 
 def diagnose(case: Case) -> Finding | None:
+    """Find calls whose sample exceeds ``max_sample_tokens``, and describe the longest."""
     calls = case.met(Reason.OVER_LENGTH)
     if not calls:
         return None

@@ -35,6 +35,7 @@ from lightning_trainer.explain.diagnoses.capture import (
 from lightning_trainer.explain.finding import Finding
 
 Diagnosis: TypeAlias = Callable[[Case], Finding | None]
+"""A pure function that looks for one cause: it returns a finding with what to do, or None if the cause is absent."""
 
 DIAGNOSES: tuple[Diagnosis, ...] = (
     deleted.diagnose,

@@ -6,6 +6,7 @@ from lightning_trainer.types import AttemptState
 
 
 def diagnose(case: Case) -> Finding | None:
+    """Find an attempt whose root span has not arrived, and say how long ago its newest span did."""
     if case.attempt is None or case.attempt.state is not AttemptState.RUNNING:
         return None
     newest_ns = max((span.end_ns for span in case.spans), default=case.attempt.started_ns)

@@ -5,6 +5,7 @@ from lightning_trainer.explain.finding import Finding, counted
 
 
 def diagnose(case: Case) -> Finding | None:
+    """Say what an ended attempt waits for: missing spans, its group, its baseline, or enough groups for a step."""
     policy, group = case.policy, case.group
     if case.from_files and case.lacking:
         return Finding(

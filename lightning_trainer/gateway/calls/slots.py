@@ -47,6 +47,7 @@ class Slot:
             self._also = release
 
     def release(self) -> None:
+        """Return the place, and call what ``also_release`` was given."""
         if not self._released:
             self._released = True
             self._slots.taken -= 1

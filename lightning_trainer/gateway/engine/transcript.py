@@ -71,6 +71,7 @@ class Transcript:
 
     @property
     def prompt_ids(self) -> list[int]:
+        """Return the prompt's ids; empty if they have not arrived."""
         return list(cast("list[int]", self.answer.prompt_ids) or ())
 
     def sampled(self) -> dict[int, tuple[list[int], list[float]]]:
@@ -83,6 +84,7 @@ class Transcript:
 
     @property
     def output_tokens(self) -> int:
+        """Return the number of sampled tokens of all choices together."""
         return sum(len(choice.token_ids) for choice in self.choices.values())
 
     @property

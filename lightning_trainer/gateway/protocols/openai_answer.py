@@ -1,7 +1,7 @@
 """Chat completions and completions: the engine's answer, without what the caller did not ask for.
 
-vLLM writes the fields of token ids and log-probabilities always and leaves them null unless asked for, so they become
-null again and stay absent where they were. In a stream it sends chunks with an empty delta only to carry ids or
+vLLM always writes the fields of token ids and log-probabilities, and leaves them null unless asked for, so they become
+null again, and stay absent where they were absent. In a stream it sends chunks with an empty delta only to carry ids or
 log-probabilities; those are left out. Usage is never asked for on the caller's behalf (the exact ids give the counts),
 so there is none to hide.
 """
@@ -68,7 +68,7 @@ def _hides_nothing(request: EngineRequest, served_name: str) -> bool:
 
 
 def _carries_only_tokens(chunk: dict[str, Any], request: EngineRequest) -> bool:
-    """Whether a chunk exists only because ids and log-probabilities were asked for; to be asked before `_restore`."""
+    """Whether a chunk exists only because ids and log-probabilities were asked for; call it before `_restore`."""
     if request.asked_token_ids or request.asked_logprobs:
         return False
     choices = chunk.get("choices")

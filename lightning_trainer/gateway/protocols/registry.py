@@ -19,9 +19,9 @@ Read = TypeVar("Read")
 
 
 class Answer(Protocol):
-    """How the engine's answer becomes the caller's: one object a call, whichever API the caller speaks.
+    """How the engine's answer becomes the caller's: one object per call, for whichever API the caller speaks.
 
-    It takes what the engine says and gives the bytes that go out. The transcript has each document before it does.
+    It turns what the engine sends into the bytes that go out. The transcript gets each document first.
     """
 
     def whole(self, raw: bytes, document: dict[str, Any]) -> bytes:
@@ -29,7 +29,7 @@ class Answer(Protocol):
         ...
 
     def chunk(self, event: bytes, chunk: dict[str, Any]) -> bytes:
-        """Return the events for one chunk of a stream, given as the engine sent it and parsed; none is b""."""
+        """Return the events for one chunk of a stream, given as the engine sent it and parsed; b"" for none."""
         ...
 
     def end(self, event: bytes) -> bytes:
@@ -37,7 +37,7 @@ class Answer(Protocol):
         ...
 
     def broken(self, refusal: RefusalError) -> bytes:
-        """Return the event that ends a stream which went wrong."""
+        """Return the event that ends a stream after a failure."""
         ...
 
 

@@ -30,6 +30,7 @@ _MAIN_REWARD = "primary"
 
 
 def recognizes(span: Span) -> bool:
+    """Look for ``gen_ai.request.type``, foreign token ids, and names of AgentOps or Agent Lightning."""
     return (
         _REQUEST in span.attributes
         or carries_foreign_tokens(span)
@@ -39,6 +40,7 @@ def recognizes(span: Span) -> bool:
 
 
 def model_call(span: Span) -> ModelCall | None:
+    """Read OpenLLMetry's response attributes, of spans that AgentOps may mark by ``gen_ai.request.type`` alone."""
     if not _is_call(span) or not openllmetry.is_answered(span):
         return None
     reasons = openllmetry.finish_reasons(span)
@@ -52,6 +54,7 @@ def model_call(span: Span) -> ModelCall | None:
 
 
 def failed(span: Span) -> bool:
+    """Whether a call of either marking ended in an error without a response."""
     return _is_call(span) and not openllmetry.is_answered(span) and span.status is SpanStatus.ERROR
 
 
@@ -60,6 +63,7 @@ def _is_call(span: Span) -> bool:
 
 
 def conversation(span: Span) -> Conversation:
+    """Read messages as OpenLLMetry's, and tools also from numbered ``gen_ai.request.functions``."""
     read = openllmetry.conversation(span)
     if read.tools:
         return read
@@ -71,6 +75,7 @@ def conversation(span: Span) -> Conversation:
 
 
 def naming(span: Span) -> Naming | None:
+    """Take ``agent.name``, or ``operation.name`` of a span whose kind is agent."""
     agent = text(span, "agent.name")
     if agent is None and span.attributes.get(_KIND) == "agent":
         agent = text(span, "operation.name")
@@ -78,6 +83,7 @@ def naming(span: Span) -> Naming | None:
 
 
 def tool(span: Span) -> str | None:
+    """Take ``operation.name`` of a span whose kind is tool."""
     return text(span, "operation.name") if span.attributes.get(_KIND) == "tool" else None
 
 

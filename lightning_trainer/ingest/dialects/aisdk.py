@@ -26,10 +26,12 @@ _NO_END = ("error", "unknown", "other")
 
 
 def recognizes(span: Span) -> bool:
+    """Look for ``ai.operationId``, which every span of the SDK has."""
     return _OPERATION in span.attributes
 
 
 def model_call(span: Span) -> ModelCall | None:
+    """Read a ``doGenerate`` or ``doStream`` span, never the ``ai.generateText`` or ``ai.streamText`` around it."""
     if not _is_call(span) or not _is_answered(span):
         return None
     reason = text(span, "ai.response.finishReason")
@@ -43,6 +45,7 @@ def model_call(span: Span) -> ModelCall | None:
 
 
 def usage(span: Span) -> Usage:
+    """Prefer the GenAI conventions' counts, then ``ai.usage.*`` by its names of version 5 and of version 4."""
     return Usage(
         model=text(span, "ai.response.model", "ai.model.id"),
         input_tokens=count(span, semconv.INPUT_TOKENS, "ai.usage.inputTokens", "ai.usage.promptTokens"),
@@ -63,6 +66,7 @@ def _is_answered(span: Span) -> bool:
 
 
 def conversation(span: Span) -> Conversation:
+    """Read the JSON of ``ai.prompt.messages`` and ``ai.prompt.tools``, and the answer from ``ai.response.*``."""
     return Conversation(
         input_messages=tuple(_message(item) for item in objects(json_of(span.attributes.get("ai.prompt.messages")))),
         output_messages=_answer(span),
@@ -116,12 +120,14 @@ def _tools(span: Span) -> Iterable[Mapping[str, Any]]:
 
 
 def naming(span: Span) -> Naming | None:
+    """Take ``ai.telemetry.functionId``."""
     # The name that users give a call; the framework has no agent names of its own.
     agent = text(span, "ai.telemetry.functionId")
     return None if agent is None else Naming(agent, NAME)
 
 
 def tool(span: Span) -> str | None:
+    """Take ``ai.toolCall.name`` of an ``ai.toolCall`` span."""
     return text(span, "ai.toolCall.name") if span.attributes.get(_OPERATION) == "ai.toolCall" else None
 
 

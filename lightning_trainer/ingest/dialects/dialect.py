@@ -1,4 +1,4 @@
-"""The common vocabulary of all dialects for a model call, whoever recorded it.
+"""The common vocabulary of all dialects for a model call, regardless of what recorded it.
 
 A :class:`ModelCall` is cheap to read and is read from every span. A :class:`Conversation` is the messages, which are
 costly to read (JSON inside attributes), and is requested only if the text matters. Messages are in the GenAI
@@ -47,8 +47,8 @@ class Conversation:
     """Definitions of the available tools, each with a ``name``."""
 
     def __post_init__(self) -> None:
-        """Enforce types whatever a foreign tracer wrote: a role is text, and parts are objects whose type and name are
-        text."""
+        """Enforce types, since a foreign tracer may write anything: a role is text, and parts are objects whose type
+        and name are text."""
         for field in ("input_messages", "output_messages"):
             messages = getattr(self, field)
             if not all(map(_is_message, messages)):
@@ -56,7 +56,7 @@ class Conversation:
 
     @property
     def tools_called(self) -> tuple[str, ...]:
-        """Names of the tools that the answer calls, in order."""
+        """Return the names of the tools that the answer calls, in order."""
         return tuple(
             part["name"]
             for message in self.output_messages
@@ -102,14 +102,16 @@ class Dialect:
 
     name: str
     recognizes: Callable[[Span], bool]
+    """Whether the span is written in this dialect; the registry asks in order, and the first to say yes reads it."""
     model_call: Callable[[Span], ModelCall | None]
     """None if the span is not a model call, or is one without an answer."""
     usage: Callable[[Span], Usage]
-    """The usage of a model call."""
+    """The model's name and token counts of a model call."""
     failed: Callable[[Span], bool]
     """Whether the span is a model call without any answer: nothing was sampled."""
     conversation: Callable[[Span], Conversation]
+    """The messages of a model call and the tools it was offered; empty where the content was not captured."""
     naming: Callable[[Span], Naming | None]
-    """The agent that the span itself names as active, for it and the spans below it."""
+    """The agent that the span itself names as active, for it and the spans below it; None if it names none."""
     tool: Callable[[Span], str | None]
-    """Name of the tool whose execution the span is."""
+    """Name of the tool whose execution the span is; None if it is not a tool's execution."""

@@ -40,6 +40,7 @@ def is_answered(span: Span) -> bool:
 
 
 def model_call(span: Span) -> ModelCall | None:
+    """Read ``gen_ai.response.*``; without finish reasons, count the choices that were requested, at most 128."""
     if not is_call(span) or not is_answered(span):
         return None
     reasons = texts(span, semconv.FINISH_REASONS)
@@ -64,6 +65,7 @@ def _asked_choices(span: Span) -> int:
 
 
 def usage(span: Span) -> Usage:
+    """Read ``gen_ai.response.model`` and ``gen_ai.usage.*``."""
     return Usage(
         model=text(span, semconv.RESPONSE_MODEL, semconv.REQUEST_MODEL),
         input_tokens=count(span, semconv.INPUT_TOKENS),
@@ -76,6 +78,7 @@ def failed(span: Span) -> bool:
 
 
 def conversation(span: Span) -> Conversation:
+    """Read the JSON of the message attributes, with the system instructions as the first message."""
     system = objects(json_of(span.attributes.get(_SYSTEM_INSTRUCTIONS)))
     head = ({"role": "system", "parts": list(system)},) if system else ()
     return Conversation(
@@ -89,11 +92,13 @@ def conversation(span: Span) -> Conversation:
 
 
 def naming(span: Span) -> Naming | None:
+    """Take ``gen_ai.agent.name``, with our client's account of its source if there is one."""
     agent = text(span, semconv.AGENT_NAME)
     return None if agent is None else Naming(agent, text(span, semconv.AGENT_SOURCE) or NAME)
 
 
 def tool(span: Span) -> str | None:
+    """Take ``gen_ai.tool.name`` of an ``execute_tool`` span."""
     return text(span, semconv.TOOL_NAME) if span.attributes.get(semconv.OPERATION) == semconv.EXECUTE_TOOL else None
 
 

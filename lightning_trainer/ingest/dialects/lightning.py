@@ -21,6 +21,7 @@ _NO_REASON = (None,)
 
 
 def recognizes(span: Span) -> bool:
+    """Look for one of our scopes, or for token ids: a fork or a proxy may add them to spans of another scope."""
     return span.scope.startswith(SCOPES) or carries_tokens(span)
 
 
@@ -36,6 +37,7 @@ def is_gateway(span: Span) -> bool:
 
 
 def model_call(span: Span) -> ModelCall | None:
+    """Read a gateway record as a call whatever it lacks, and any other span only with a sign of an answer."""
     # A gateway record is a call even if everything else is missing: it shows that the engine was called.
     by_gateway = span.scope == semconv.GATEWAY_SCOPE
     if not by_gateway and not genai.is_call(span):
@@ -48,10 +50,12 @@ def model_call(span: Span) -> ModelCall | None:
 
 
 def failed(span: Span) -> bool:
+    """As in the GenAI conventions, but token ids alone already show that a model answered."""
     return model_call(span) is None and genai.failed(span)
 
 
 def naming(span: Span) -> Naming | None:
+    """Take ``gen_ai.agent.name``; without a source, a gateway record repeats the name that its caller sent."""
     agent = text(span, semconv.AGENT_NAME)
     if agent is None:
         return None

@@ -29,10 +29,12 @@ _OUTPUT = "llm.output_messages"
 
 
 def recognizes(span: Span) -> bool:
+    """Look for ``openinference.span.kind``."""
     return KIND in span.attributes
 
 
 def model_call(span: Span) -> ModelCall | None:
+    """Read an ``LLM`` span, with id and finish reasons from the response's JSON in ``output.value``."""
     if span.attributes.get(KIND) != "LLM" or not _is_answered(span):
         return None
     response = _response(span)
@@ -47,6 +49,7 @@ def model_call(span: Span) -> ModelCall | None:
 
 
 def usage(span: Span) -> Usage:
+    """Read ``llm.*model_name`` and ``llm.token_count.*``."""
     return Usage(
         model=text(span, "llm.response.model_name", "llm.model_name", "llm.request.model_name"),
         input_tokens=count(span, "llm.token_count.prompt"),
@@ -106,6 +109,7 @@ def _complete(span: Span, response: Mapping[str, Any], reasons: tuple[str | None
 
 
 def conversation(span: Span) -> Conversation:
+    """Read numbered ``llm.input_messages``, ``llm.output_messages``, and ``llm.tools``."""
     return Conversation(
         input_messages=tuple(_message(item) for item in numbered(span, "llm.input_messages")),
         output_messages=tuple(_message(item) for item in numbered(span, _OUTPUT)),
@@ -144,6 +148,7 @@ def _part(part: Mapping[str, AttributeValue]) -> dict[str, Any]:
 
 
 def naming(span: Span) -> Naming | None:
+    """Take LangGraph's name in ``metadata``, then ``agent.name``, then the graph node of an ``AGENT`` span."""
     metadata = json_of(span.attributes.get("metadata"))
     agent = langgraph.agent_of(metadata) if isinstance(metadata, dict) else None
     agent = agent or text(span, "agent.name")
@@ -153,6 +158,7 @@ def naming(span: Span) -> Naming | None:
 
 
 def tool(span: Span) -> str | None:
+    """Take ``tool.name``, or else the span's name, of a ``TOOL`` span."""
     return (text(span, "tool.name") or span.name or None) if span.attributes.get(KIND) == "TOOL" else None
 
 

@@ -39,6 +39,7 @@ _COMPLETION = "gen_ai.completion"
 
 
 def recognizes(span: Span) -> bool:
+    """Look for its two exclusive scopes, and for attributes that only it writes."""
     attributes = span.attributes
     return (
         span.scope in _SCOPES
@@ -49,6 +50,7 @@ def recognizes(span: Span) -> bool:
 
 
 def model_call(span: Span) -> ModelCall | None:
+    """Read either generation's attributes: the GenAI conventions', or numbered ``gen_ai.completion``."""
     if not is_call(span) or not is_answered(span):
         return None
     reasons = finish_reasons(span)
@@ -62,6 +64,7 @@ def model_call(span: Span) -> ModelCall | None:
 
 
 def usage(span: Span) -> Usage:
+    """Read the GenAI conventions' counts, or those of before 0.50 (``prompt_tokens``, ``completion_tokens``)."""
     return Usage(
         model=text(span, semconv.RESPONSE_MODEL, semconv.REQUEST_MODEL),
         input_tokens=count(span, semconv.INPUT_TOKENS, "gen_ai.usage.prompt_tokens"),
@@ -74,14 +77,17 @@ def failed(span: Span) -> bool:
 
 
 def is_call(span: Span) -> bool:
+    """Whether the span is a model call by the GenAI conventions, or by ``llm.request.type``."""
     return genai.is_call(span) or span.attributes.get("llm.request.type") in ("chat", "completion")
 
 
 def is_answered(span: Span) -> bool:
+    """Whether the span shows an answer by the GenAI conventions, or has a first completion's role."""
     return genai.is_answered(span) or f"{_COMPLETION}.0.role" in span.attributes
 
 
 def finish_reasons(span: Span) -> tuple[str | None, ...]:
+    """Return one finish reason per choice, None where it is missing; empty if the span does not list its choices."""
     said = span.attributes.get(semconv.FINISH_REASONS)
     reasons = said if isinstance(said, tuple) else ()
     if not reasons:
@@ -94,6 +100,10 @@ def finish_reasons(span: Span) -> tuple[str | None, ...]:
 
 
 def is_complete(span: Span, reasons: tuple[str | None, ...]) -> bool | None:
+    """Whether the answer ended: None if the span does not say.
+
+    Choices that are listed without any finish reason or token count are of a stream that was given up.
+    """
     if span.status is SpanStatus.ERROR:
         return False
     if any(reasons) or count(span, semconv.OUTPUT_TOKENS, "gen_ai.usage.completion_tokens") is not None:
@@ -102,6 +112,7 @@ def is_complete(span: Span, reasons: tuple[str | None, ...]) -> bool | None:
 
 
 def conversation(span: Span) -> Conversation:
+    """Prefer the GenAI conventions' messages; older versions number ``gen_ai.prompt`` and ``gen_ai.completion``."""
     written = genai.conversation(span)
     return Conversation(
         input_messages=written.input_messages or tuple(_message(item) for item in numbered(span, _PROMPT)),
@@ -145,6 +156,7 @@ def _content_parts(content: AttributeValue | None) -> list[Any]:
 
 
 def naming(span: Span) -> Naming | None:
+    """Take LangGraph's name from the association properties, then ``gen_ai.agent.name``, then an agent's entity."""
     run = {name.removeprefix(_RUN): value for name, value in span.attributes.items() if name.startswith(_RUN)}
     agent = langgraph.agent_of(run) or text(span, semconv.AGENT_NAME)
     if agent is None and span.attributes.get(_KIND) == "agent":
@@ -153,6 +165,7 @@ def naming(span: Span) -> Naming | None:
 
 
 def tool(span: Span) -> str | None:
+    """As in the GenAI conventions, or take ``traceloop.entity.name`` of a span whose kind is tool."""
     return genai.tool(span) or (text(span, _ENTITY) if span.attributes.get(_KIND) == "tool" else None)
 
 

@@ -74,13 +74,21 @@ class LangfuseScore(BaseModel):
 class FeedbackStore(Protocol):
     """The queries that these routes make to the store."""
 
-    async def has_rollout(self, rollout_id: str) -> bool: ...
+    async def has_rollout(self, rollout_id: str) -> bool:
+        """Whether any span of the rollout has been stored."""
+        ...
 
-    async def has_response(self, response_id: str, *, attempt_id: str | None = None) -> bool: ...
+    async def has_response(self, response_id: str, *, attempt_id: str | None = None) -> bool:
+        """Whether any span of the response has been stored, in this attempt if one is named."""
+        ...
 
-    async def attempt(self, attempt_id: str) -> Attempt | None: ...
+    async def attempt(self, attempt_id: str) -> Attempt | None:
+        """Return the attempt; None if it is unknown."""
+        ...
 
-    async def scan(self, query: Callable[[Connection], Result]) -> Result: ...
+    async def scan(self, query: Callable[[Connection], Result]) -> Result:
+        """Run a query on a reader's connection, off the event loop, and return its result."""
+        ...
 
 
 def feedback_router(store: FeedbackStore, sink: SpanSink, config: FeedbackConfig) -> APIRouter:
@@ -200,7 +208,7 @@ async def _of_langfuse(store: FeedbackStore, body: LangfuseScore) -> tuple[Span,
 
 
 async def _known(store: FeedbackStore, subject: Subject) -> None:
-    """Return the known subject. Raises JsonBodyError: nothing that it names has been seen."""
+    """Check that everything the subject names has been seen. Raises JsonBodyError: something has not."""
     attempt_id, rollout_id, response_id, trace_id = (
         *(subject.attempt_id, subject.rollout_id, subject.response_id, subject.trace_id),
     )

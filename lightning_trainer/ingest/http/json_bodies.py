@@ -21,6 +21,7 @@ class JsonBodyError(Exception):
         self.status = status
 
     def response(self) -> JSONResponse:
+        """Return the refusal as an HTTP answer with the error's status."""
         return error_response(self.status, str(self))
 
 

@@ -45,11 +45,17 @@ class RewardBody(BaseModel):
 class KnownRollouts(Protocol):
     """The queries that these routes make to the store."""
 
-    async def has_rollout(self, rollout_id: str) -> bool: ...
+    async def has_rollout(self, rollout_id: str) -> bool:
+        """Whether any span of the rollout has been stored."""
+        ...
 
-    async def has_response(self, response_id: str, *, attempt_id: str | None = None) -> bool: ...
+    async def has_response(self, response_id: str, *, attempt_id: str | None = None) -> bool:
+        """Whether any span of the response has been stored, in this attempt if one is named."""
+        ...
 
-    async def attempts_of_response(self, response_id: str) -> list[str]: ...
+    async def attempts_of_response(self, response_id: str) -> list[str]:
+        """Return the ids of attempts that have a call with this response id."""
+        ...
 
     async def consumed(
         self,
@@ -57,9 +63,13 @@ class KnownRollouts(Protocol):
         attempt_ids: Collection[str] = (),
         rollout_ids: Collection[str] = (),
         response_ids: Collection[str] = (),
-    ) -> dict[str, int]: ...
+    ) -> dict[str, int]:
+        """Return the step that has taken each of the named attempts, by attempt id; untaken ones are absent."""
+        ...
 
-    async def attempt(self, attempt_id: str) -> Attempt | None: ...
+    async def attempt(self, attempt_id: str) -> Attempt | None:
+        """Return the attempt; None if it is unknown."""
+        ...
 
 
 def rewards_router(store: KnownRollouts, sink: SpanSink) -> APIRouter:

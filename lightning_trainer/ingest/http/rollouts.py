@@ -51,7 +51,9 @@ class EndBody(BaseModel):
 class KnownAttempts(Protocol):
     """The queries that this route makes to the store."""
 
-    async def attempt(self, attempt_id: str) -> Attempt | None: ...
+    async def attempt(self, attempt_id: str) -> Attempt | None:
+        """Return the attempt; None if it is unknown."""
+        ...
 
 
 def rollouts_router(store: KnownAttempts, sink: SpanSink) -> APIRouter:

@@ -34,6 +34,7 @@ class Budget:
 
     @property
     def money(self) -> float:
+        """Return what the tokens cost so far, in the currency of the configured prices."""
         return self._cost(self.input_tokens, self.output_tokens)
 
     def reserve(self, chars: int, answer_tokens: int) -> Usage:

@@ -29,6 +29,7 @@ class Request:
 
     @property
     def chars(self) -> int:
+        """Return the length of everything that is sent, schema included, in characters."""
         return len(self.system) + sum(len(text) for _, text in self.messages) + len(json.dumps(self.schema))
 
 
@@ -47,10 +48,15 @@ class Api(Protocol):
     """One wire format, with the features that an endpoint is known to lack."""
 
     path: str
+    """Appended to the endpoint's base URL."""
 
-    def headers(self, key: str | None) -> dict[str, str]: ...
+    def headers(self, key: str | None) -> dict[str, str]:
+        """Return the headers of a request: the key, if there is one, and what the format requires."""
+        ...
 
-    def body(self, model: str, request: Request) -> dict[str, Any]: ...
+    def body(self, model: str, request: Request) -> dict[str, Any]:
+        """Return a request's JSON body, without the features that were given up."""
+        ...
 
     def reply(self, document: Mapping[str, Any]) -> Reply:
         """Parse an answer. Raises KeyError, TypeError, IndexError, or ValueError: it is not in this format."""

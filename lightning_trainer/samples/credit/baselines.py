@@ -13,6 +13,8 @@ from lightning_trainer.types import Attempt, AttemptState, RolloutMode
 
 @dataclass(frozen=True, slots=True)
 class Baselines:
+    """The baseline rewards of some groups, and the baseline attempts that gave none."""
+
     of_groups: Mapping[str, float] = field(default_factory=dict)
     """By group id, in reward units: the mean where a group has several."""
     unscored: frozenset[str] = frozenset()

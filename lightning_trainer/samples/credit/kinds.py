@@ -1,8 +1,8 @@
-"""Which kinds of reward there are: of single calls, of one agent, of the whole attempt.
+"""The kinds of reward: for single calls, for one agent, and for the whole attempt.
 
-A kind that nobody was given is not part of the task and counts nothing. One that someone was given is expected of
-all who are compared with them: where it is missing, so is every credit that it would enter (promise 6). Of a call that
-cannot be trained (``Transition.gap``) nothing is expected, and what it was given counts.
+A kind that nothing was given is not part of the task and counts as 0. A kind that anything was given is expected of
+all that are compared with it: where it is missing, so is every credit that depends on it (promise 6). Nothing is
+expected of a call that cannot be trained (``Transition.gap``), but a reward that it was given counts.
 """
 
 import math
@@ -34,13 +34,14 @@ _reward = attrgetter("reward")
 
 @dataclass(frozen=True, slots=True)
 class Kinds:
-    """Of one agent in the attempts of one group."""
+    """The kinds of reward that one agent has in the attempts of one group."""
 
     steps: bool
+    """For single calls."""
     own: bool
-    """Of the agent in the attempt."""
+    """For the agent in the attempt."""
     outcome: bool
-    """Of the attempt."""
+    """For the attempt."""
 
     @property
     def end(self) -> bool:
@@ -49,6 +50,7 @@ class Kinds:
 
     @property
     def any(self) -> bool:
+        """Whether there is a reward of any kind."""
         return self.steps or self.end
 
 
@@ -78,7 +80,7 @@ def own_of(trajectory: Trajectory, kinds: Kinds) -> float | None:
 
 
 def end_of(trajectory: Trajectory, kinds: Kinds, team_weight: float = 1.0) -> float | None:
-    """Return what is met once, at the end: the agent's own reward and, weighted, the attempt's."""
+    """Return the reward at the end of a trajectory: the agent's own, plus the attempt's times ``team_weight``."""
     if team_weight == 0.0:
         return own_of(trajectory, kinds)
     return plus(own_of(trajectory, kinds), times(outcome_of(trajectory, kinds), team_weight))
@@ -101,6 +103,7 @@ def plus(a: float | None, b: float | None) -> float | None:
 
 
 def times(value: float | None, factor: float) -> float | None:
+    """Multiply; a missing value stays missing."""
     return None if value is None else value * factor
 
 

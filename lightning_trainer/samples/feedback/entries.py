@@ -1,7 +1,7 @@
 """One piece of feedback, as it is kept in spans: an evaluation (``gen_ai.evaluation.result``) that names its source.
 
-Whatever brings it, the client's ``lt.feedback``, ``POST /lightning/feedback``, another tracer's OTLP or
-Langfuse's score API, it is such a span, so it is durable, idempotent and backed up as all spans are.
+Whether it comes from the client's ``lt.feedback``, ``POST /lightning/feedback``, another tracer's OTLP, or Langfuse's
+score API, it becomes such a span, so it is as durable, idempotent, and backed up as every span.
 """
 
 import hashlib
@@ -17,15 +17,15 @@ from lightning_instrumentation import semconv
 from lightning_trainer.types import AttributeValue, Span, SpanEvent
 
 SCOPE = "lightning.feedback"
-"""Of spans that the daemon makes itself: of feedback that came by HTTP, and of rewards made of it."""
+"""Scope of the spans that the daemon itself makes: of feedback that came by HTTP, and of rewards made from feedback."""
 LONGEST_TEXT = 65_536
-"""Characters of an edited answer or a comment."""
+"""Limit in characters on an edited answer or a comment."""
 LONGEST_NAME = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What feedback is about, as its source named it; one of the ids at least."""
+    """What feedback is about, as its source named it; at least one of the ids."""
 
     rollout_id: str | None = None
     attempt_id: str | None = None
@@ -34,10 +34,11 @@ class Subject:
 
     @property
     def named(self) -> bool:
+        """Whether at least one id is given."""
         return any((self.rollout_id, self.attempt_id, self.response_id, self.trace_id))
 
     def attributes(self) -> dict[str, AttributeValue]:
-        """Return how a span says it."""
+        """Return the ids as a span's attributes."""
         named = {
             semconv.ROLLOUT_ID: self.rollout_id,
             semconv.ATTEMPT_ID: self.attempt_id,
@@ -60,7 +61,7 @@ class Entry:
     name: str
     subject: Subject
     value: float | None
-    """From 0 to 1; None: an edit or a comment alone, or ``taken_back``."""
+    """From 0 to 1; None for an edit or a comment alone, and if ``taken_back``."""
     taken_back: bool
     correction: str | None
     comment: str | None
@@ -72,12 +73,12 @@ class Entry:
 
 
 def is_feedback(attributes: Mapping[str, AttributeValue]) -> bool:
-    """Whether an evaluation with these attributes is feedback, and so no reward by itself."""
+    """Whether an evaluation with these attributes is feedback, and so not a reward by itself."""
     return semconv.FEEDBACK_SOURCE in attributes
 
 
 def entries_of(span: Span) -> list[Entry]:
-    """Return the feedback of a span; what cannot be read as feedback is left out, since it may come from anybody."""
+    """Return a span's feedback, at most one entry; what cannot be read is left out, since anyone may have sent it."""
     found = []
     for event in span.events:
         if event.name != semconv.EVALUATION_EVENT:
@@ -116,7 +117,7 @@ def _subject(span: Span, told: Mapping[str, AttributeValue]) -> Subject:
         for key in (semconv.ROLLOUT_ID, semconv.ATTEMPT_ID, semconv.RESPONSE_ID, semconv.FEEDBACK_TRACE)
     )
     if not any((rollout_id, attempt_id, response_id, trace_id)) and span.parent_span_id is not None:
-        trace_id = span.trace_id  # an evaluation inside of what it is about
+        trace_id = span.trace_id  # an evaluation inside what it is about
     return Subject(rollout_id, attempt_id, response_id, trace_id)
 
 
@@ -169,7 +170,7 @@ def feedback_span(
 
 
 def digest(parts: Iterable[object]) -> bytes:
-    """Return 24 bytes that follow from the parts: a span's two ids."""
+    """Return 24 bytes that depend only on the parts: a span's two ids."""
     return hashlib.blake2b(json.dumps(list(parts)).encode(), digest_size=24).digest()
 
 

@@ -1,6 +1,6 @@
-"""All feedback that is kept, looked at together: what counts, what waits, what is left out, and the rewards it makes.
+"""All stored feedback, reviewed together: what counts, what waits, what is left out, and the rewards it makes.
 
-A pure function of what is kept and of the time, so that the daemon, the command and a test say the same.
+A pure function of what is stored and of the time, so that the daemon, the command, and a test agree.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from lightning_trainer.samples.feedback.standing import Opinion, Standing, stand
 
 _HOUR_NS = 3600 * 10**9
 MOST_SOURCES = 500
-"""In one report: those that weigh least first, since they are what it is read for."""
+"""Limit on the sources in one report; those that weigh least come first, since they are what it is read for."""
 
 
 class State(StrEnum):
@@ -24,9 +24,9 @@ class State(StrEnum):
     COUNTED = "counted"
     QUARANTINED = "quarantined"
     CAPPED = "capped"
-    """Its source, or all together, had said too much in that hour."""
+    """Its source, or all sources together, had exceeded the hour's limit."""
     UNMATCHED = "unmatched"
-    """What it is about has not been seen."""
+    """Its subject has not been seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +39,14 @@ class Kept:
     kind: str
     name: str
     attempt_id: str | None
-    """None where what it is about has not been seen."""
+    """None if its subject has not been seen."""
     response_id: str | None
     value: float | None
     taken_back: bool
     edited: bool
     given_ns: int
     received_ns: int
-    """By our clock."""
+    """By the daemon's clock."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -59,20 +59,21 @@ class Outcome:
 
     attempt_id: str
     response_id: str | None
-    """None: of the attempt."""
+    """None: the reward is the attempt's."""
     name: str
     value: float | None
-    """None: what there is does not weigh enough."""
+    """None: the sources together do not weigh enough."""
     sources: tuple[tuple[str, float, float], ...]
     """Source, what it says, its weight."""
 
     @property
     def target(self) -> str:
+        """Return the key of what was scored; equal for the same attempt or call under the same name."""
         return target_of(self.attempt_id, self.response_id, self.name)
 
     @property
     def why(self) -> str:
-        """One sentence that names nobody: it stays when a source is forgotten."""
+        """Return one sentence that names no source, because it stays when a source is forgotten."""
         voices = f"{len(self.sources)} source{'s' * (len(self.sources) != 1)}"
         said = ", ".join(f"{value:.2g} (weight {weight:.2f})" for _, value, weight in self.sources[:8])
         return f"{voices}: {said}{' ...' * (len(self.sources) > 8)}"
@@ -80,7 +81,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """Everything about the feedback that is kept."""
+    """The state of all stored feedback, and the rewards made from it."""
 
     states: Mapping[tuple[str, str], State]
     """By the key of its span."""
@@ -88,21 +89,21 @@ class Review:
     """By source."""
     outcomes: tuple[Outcome, ...]
     next_release_ns: int | None
-    """When the next one leaves quarantine; None: none is in it."""
+    """When the next one leaves quarantine; None if none is in it."""
     by_source: Mapping[str, Counter[State]] = field(default_factory=dict)
 
 
 def target_of(attempt_id: str, response_id: str | None, name: str) -> str:
-    """Return a text that is equal for what is about the same."""
+    """Return a key that is equal for the same attempt or call under the same name."""
     return "\n".join((attempt_id, response_id or "", name))
 
 
 def review(kept: Sequence[Kept], verified: Mapping[str, float], config: FeedbackConfig, now_ns: int) -> Review:
-    """Look at all of it.
+    """Review all feedback.
 
     Args:
         kept: in any order.
-        verified: rewards that are right, by attempt id.
+        verified: rewards that are known to be right, by attempt id.
     """
     trusted = {one for one in {k.source for k in kept} if config.trusted and matches(one, config.trusted)}
     states = dict(_states(kept, config, trusted, now_ns))
@@ -151,7 +152,7 @@ def _outcome(about: Kept, voices: Sequence[tuple[str, float, float]], config: Fe
 def _states(
     kept: Iterable[Kept], config: FeedbackConfig, trusted: set[str], now_ns: int
 ) -> Iterable[tuple[tuple[str, str], State]]:
-    """Decide in the order in which it came: what came before a cap was reached stays counted."""
+    """Yield each one's state in order of arrival: what came before a cap was reached stays counted."""
     quarantine_ns = int(config.quarantine * 1e9)
     of_source: Counter[tuple[str, int]] = Counter()
     of_all: Counter[int] = Counter()

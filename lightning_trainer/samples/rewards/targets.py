@@ -8,6 +8,8 @@ from lightning_trainer.types import Attempt, Call, Evaluation
 
 
 class Scope(StrEnum):
+    """The kind of thing that an evaluation scores."""
+
     CALL = "call"
     AGENT = "agent"
     """One agent in one attempt: its trajectory."""
@@ -20,11 +22,13 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Target:
+    """What one evaluation scores."""
+
     scope: Scope
     name: str
-    """Id of the call or of the attempt; of the span, where it is ambiguous; what calls share."""
+    """The id of the call or attempt; the span's id if ambiguous; the id that several calls share."""
     agent: str | None = None
-    """Only of the scope ``AGENT``."""
+    """Set only for the scope ``AGENT``."""
 
     def __str__(self) -> str:
         return (
@@ -42,7 +46,7 @@ class Targets:
         self._call_ids: dict[str, str] = {call.call_id: call.call_id for call in calls}
         self._attempt_of = {call.call_id: call.attempt_id for call in calls}
         self._span_of = {call.call_id: (call.trace_id, call.span_id) for call in calls}
-        # Span ids are unique in a trace only; an evaluation that names no trace means any.
+        # Span ids are unique only within a trace; an evaluation that names no trace means any.
         self._by_span: dict[tuple[str | None, str], set[str]] = {}
         self._by_response: dict[str, set[str]] = {}
         below: dict[tuple[str | None, str], set[str]] = {}
@@ -64,7 +68,7 @@ class Targets:
             self._latest[attempt.rollout_id] = attempt.attempt_id
 
     def find(self, evaluation: Evaluation) -> Target | None:
-        """Return the target, or None for something that is not here."""
+        """Return the target; None if it is not among these calls and attempts."""
         span_id, response_id = evaluation.span_id, evaluation.response_id
         if span_id is not None:
             if span_id in self._call_ids:
@@ -88,7 +92,7 @@ class Targets:
     def _attempt(self, evaluation: Evaluation) -> str | None:
         if evaluation.attempt_id is not None:
             attempt = self._attempts.get(evaluation.attempt_id)
-            # Attempts of two rollouts can have one id, where their callers number them: only one of them is known.
+            # Attempts of two rollouts can have the same id if their callers number them; only one of them is known.
             if attempt is None or evaluation.rollout_id not in (None, attempt.rollout_id):
                 return None
             return evaluation.attempt_id

@@ -1,12 +1,11 @@
 """Several named rewards to one: the weighted sum, and what becomes of it when a part is missing.
 
-Formula: ``sum over the names n of weight_n * value_n``, apart for calls, for agents and for attempts.
+Formula: ``sum over the names n of weight_n * value_n``, separately for calls, agents, and attempts.
 
-A part that is missing is never zero. A name is expected wherever others that it is compared with were given it: of all
+A missing part is never zero. If anything was given a name, the name is expected of all that it is compared with: of all
 attempts of a group, of all attempts' agents of one name, of all calls of one agent in a group. Where an expected part
-is missing, the sum is missing. A name that nobody in a group was given, of anything, leaves every sum of the group
-without that part: the whole group is left out, with a sentence. So is a group where nobody has all parts. Who means
-zero says zero.
+is missing, the sum is missing. If nothing in a group was given a name, no sum in the group is complete, and the whole
+group is left out, with a sentence; so is a group in which nothing has all parts. To mean zero, give zero.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,15 +15,17 @@ from lightning_trainer.samples.rewards.targets import Scope, Target
 from lightning_trainer.types import Attempt, Call, RolloutMode
 
 _Peers = tuple[str | None, Scope, str | None]
-"""(group id, scope, agent): what is given to one of them is expected of all."""
+"""(group id, scope, agent): a name given to one of them is expected of all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sums:
+    """The weighted sums, and why some are missing."""
+
     values: Mapping[Target, float]
     """Complete sums only."""
     incomplete: Mapping[str, str]
-    """By group id, with the reason: nothing in it has a complete sum."""
+    """The groups in which nothing has a complete sum: the reason, by group id."""
     problems: tuple[str, ...]
 
 
@@ -73,7 +74,7 @@ def _peers(target: Target, call_of: Mapping[str, Call], attempts: Mapping[str, A
         call = call_of[target.name]
         agent, attempt_id = call.agent, call.attempt_id or ""
     attempt = attempts.get(attempt_id)
-    # These are compared with nothing, so what they were given is expected of nobody else.
+    # These are compared with nothing, so what they were given is not expected of others.
     alone = (RolloutMode.EVALUATE, RolloutMode.RETRIED, RolloutMode.SHADOW, RolloutMode.DROPPED)
     compared = attempt is not None and attempt.mode not in alone
     return (attempt.group_id if attempt is not None and compared else None, target.scope, agent)

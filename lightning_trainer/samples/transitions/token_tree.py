@@ -1,13 +1,14 @@
-"""The token tree of some calls: which one's exact tokens each of them extends.
+"""The token tree of some calls: which other call's exact tokens each of them extends.
 
 A call's path is its prompt and its response. A call extends the one with the longest path that its prompt starts with,
 token for token; a prompt that continues nothing in full (re-rendered history, a retry, a new conversation) extends
-nothing. Images and the like are placeholders among the tokens, equal whatever they show: a prompt with others in them
-extends nothing either.
+nothing. Images and other media are placeholders among the tokens, equal whatever they show, so a prompt with different
+media extends nothing either.
 
-Prompts and paths are sorted as byte strings, where everything that starts with a string follows it in one run. A stack
-holds those that the present one starts with: each is pushed and popped once. Sorting apart, time is linear in the
-tokens. What begins differently is sorted apart: of many conversations, the paths of one at a time take memory.
+Prompts and paths are sorted as byte strings, so that everything that starts with a string follows it directly. A stack
+holds the paths that the current string starts with; each is pushed and popped once. Apart from sorting, time is linear
+in the tokens. Prompts that begin differently are sorted separately, so that the paths of only one conversation at a
+time take memory.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
@@ -19,11 +20,11 @@ from lightning_trainer.token_ids import Ids, packed
 from lightning_trainer.types import Media
 
 _BEGINNING = 32
-"""Bytes; as many tokens as tell conversations apart, where a template does not begin them alike."""
+"""In bytes: enough tokens to tell conversations apart, unless a template begins them alike."""
 
 
 class Tokens(Protocol):
-    """What is looked at of a call or a transition."""
+    """The parts of a call or transition that decide what it extends."""
 
     @property
     def prompt_ids(self) -> Ids: ...
@@ -45,14 +46,14 @@ class _Path:
 
 
 def token_parents(calls: Sequence[Tokens], owners: Sequence[Hashable] | None = None) -> tuple[int | None, ...]:
-    """Return for each call the place of the one that it extends.
+    """Return for each call the index of the one that it extends; None if it extends none.
 
-    Of several with the very same path, which cannot be told apart, the first is taken, one of the same owner before
-    others.
+    Of several calls with the same path, which cannot be told apart, the first is taken, or the first of the same owner
+    if there is one.
 
     Args:
         calls: calls or transitions, of any number of agents and attempts.
-        owners: of each call.
+        owners: the owner of each call, such as its agent and attempt.
     """
     prompts = [packed(call.prompt_ids) for call in calls]
     parents: list[int | None] = [None] * len(calls)
@@ -60,7 +61,7 @@ def token_parents(calls: Sequence[Tokens], owners: Sequence[Hashable] | None = N
         strings = [(prompts[place] + packed(calls[place].response_ids), place, True) for place in places]
         strings += [(prompts[place], place, False) for place in places]
         above: list[_Path] = []
-        # Paths come first: sorting keeps the order of what is equal, and a prompt may extend the very same path.
+        # Paths come first: sorting is stable, and a prompt may extend a path that is equal to it.
         for string, place, is_path in sorted(strings, key=itemgetter(0)):
             while above and not string.startswith(above[-1].string):
                 above.pop()
@@ -78,7 +79,7 @@ def token_parents(calls: Sequence[Tokens], owners: Sequence[Hashable] | None = N
 
 
 def _by_beginning(prompts: Sequence[bytes]) -> Iterable[list[int]]:
-    """Return the places of the prompts that begin alike; none lies apart from one that it starts with."""
+    """Return the indexes of prompts that begin alike; a prompt and all that it starts with are in one list."""
     common = min(_BEGINNING, min(map(len, prompts), default=0))
     places: dict[bytes, list[int]] = {}
     for place, prompt in enumerate(prompts):

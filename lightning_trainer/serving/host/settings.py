@@ -1,4 +1,4 @@
-"""What the parent tells the host, as one line of JSON on its standard input: the token is in no process list."""
+"""The host's settings, passed as one line of JSON on standard input, so that no process list shows the token."""
 
 import json
 from dataclasses import dataclass, fields
@@ -18,29 +18,30 @@ class HostSettings:
     model: str
     """Folder with config, weights and tokenizer: version 0 of every policy."""
     policies: tuple[str, ...]
-    """The names that requests give as their model; more than one only where adapters are served."""
+    """The model names in requests; more than one only if adapters are served."""
     token: str
     """Every request needs ``Authorization: Bearer <token>``; it is never empty."""
     weights_directory: str
-    """Publications are read from here and nowhere else."""
+    """The only folder from which publications are read."""
     scratch: str
-    """Folder of this process, removed by the parent."""
+    """This process's own folder; the parent removes it."""
     engine: "EngineConfig"
-    """``[engine]`` as the daemon read it; here its values alone, under the same names."""
+    """``[engine]`` as the daemon read it; in the host a plain namespace with the same names and values."""
     threads: int | None = None
-    """OpenMP threads of the worker; all cores that the process may use when None. CPU only."""
+    """OpenMP threads of the worker, on the CPU only; None: all cores that the process may use."""
     gpu_memory_utilization: float | None = None
-    """Share of the GPUs' memory; None: vLLM's own."""
+    """Share of each GPU's memory; None: vLLM's default."""
     sleeps: bool = False
-    """Whether its GPU memory can be given away for a while."""
+    """Whether it can release its GPU memory for a while."""
     drain_timeout_s: float | None = None
-    """How long a publication of all weights waits for running requests before it aborts them; None: to their end."""
+    """How long a publication of all weights waits for running requests before it aborts them; None: until they end."""
     host: str = "127.0.0.1"
     """The address that it listens on."""
     lora_rank: int | None = None
-    """The largest rank of the adapters that are published; None: publications hold all weights."""
+    """The largest rank of the published adapters; None: publications contain all weights."""
 
     def to_line(self) -> str:
+        """Return the settings as one line of JSON, newline included."""
         own = {field.name: getattr(self, field.name) for field in fields(self)}
         return json.dumps({**own, "engine": self.engine.model_dump(mode="json")}) + "\n"
 
@@ -49,7 +50,7 @@ class HostSettings:
         """Read what ``to_line`` wrote.
 
         Raises:
-            EngineError: it is not that.
+            EngineError: the line is something else, or has no token.
         """
         try:
             document = json.loads(line)

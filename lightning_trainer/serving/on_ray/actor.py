@@ -83,6 +83,7 @@ class EngineActor:
         threading.Thread(target=self._loop.run_forever, name="engine", daemon=True).start()
 
     def describe(self) -> Place:
+        """Describe the node that Ray placed the actor on."""
         return this_place()
 
     def settle(self, version_bytes: int) -> None:
@@ -105,6 +106,7 @@ class EngineActor:
         return getattr(NodeFolder(self._weights.folder), method)(*arguments)
 
     def weight_path(self, name: str) -> str:
+        """Return the path that a file of weights has on this node."""
         assert self._weights is not None
         return str(self._weights.folder / name)
 

@@ -44,7 +44,9 @@ class Session(Protocol):
         """Join the cluster. Raises TrainingError: that is not possible."""
         ...
 
-    def stop(self) -> None: ...
+    def stop(self) -> None:
+        """Leave the cluster, once every user of the session has stopped."""
+        ...
 
 
 @dataclass(slots=True)

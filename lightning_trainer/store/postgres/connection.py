@@ -47,7 +47,7 @@ class PostgresConnection:
         return self._raw is not None and not self._raw.closed and self._raw.info.transaction_status not in idle
 
     def execute(self, sql: str, parameters: Any = (), /) -> Any:
-        """Run a statement; ``dialect.py`` defines what it may contain."""
+        """Run a statement; ``translation.py`` defines what it may contain."""
         match sql:
             case "BEGIN" | "BEGIN IMMEDIATE":
                 return self._begin(immediate=sql != "BEGIN")

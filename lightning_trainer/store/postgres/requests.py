@@ -36,6 +36,7 @@ class Answer:
 
     @property
     def error(self) -> LightningError | None:
+        """Return the error that the asking daemon should raise; None if the request was carried out."""
         if self.said is None:
             return None
         return RollbackError(self.said) if self.refused else LightningError(self.said)

@@ -115,6 +115,7 @@ class PostgresSize:
         self._densest = float("inf")
 
     def measure(self, connection: Connection) -> StoreSize:
+        """Return the sizes in bytes; between two measurements only the part in use is estimated anew."""
         held = connection.execute("SELECT value FROM totals WHERE name = 'spans'").fetchone()
         spans = held[0] if held else 0
         began = time.monotonic()

@@ -53,6 +53,7 @@ class TrainerActor:
         return os.getpid()
 
     def describe(self) -> Node:
+        """Describe the node and the process that the actor runs in."""
         return this_node(os.getpid())
 
     def settle(self) -> None:

@@ -1,11 +1,11 @@
 """Attention from every node of a token trie to itself and its ancestors, in blocks of queries.
 
-A block attends to the keys that any of its queries may see: the path to its first node, and the block itself. What all
-of its queries see needs no mask; the rest has one, and the two results are merged. Neither an N x N mask nor its
-probabilities exist: PyTorch's kernel computes a block's probabilities again in the backward pass (FlashAttention: Dao
+A block attends to the keys that any of its queries may see: the path to its first node, and the block itself. Keys that
+all of its queries see need no mask; the others have one, and the two results are merged. Neither an N x N mask nor its
+probabilities ever exist: PyTorch's kernel recomputes a block's probabilities in the backward pass (FlashAttention: Dao
 et al., 2022, section 3.1). That is for the CPU; on a GPU the same pattern goes to flex attention (``flex``).
 
-Registered with transformers under ``ATTENTION``; the pattern of a micro-batch travels to it through the model's keyword
+It is registered with transformers under ``ATTENTION``; a micro-batch's pattern reaches it through the model's keyword
 arguments. Products are in the inputs' precision or autocast's, everything else in float32.
 
 Legend: ``N`` nodes, ``H`` query heads, ``G`` key heads, ``D`` head size; of a block: ``Q`` queries, ``K``
@@ -28,25 +28,25 @@ ATTENTION = "lightning_tree"
 """Name in transformers' registry of attention functions."""
 
 _QUERIES = 256
-"""Rows a block: fewer are many small products, more see keys that are masked."""
+"""Rows per block: with fewer there are many small products, with more there are many masked keys."""
 
 _FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-"""PyTorch's kernels below ``scaled_dot_product_attention``, which keeps to itself what parts are merged by."""
+"""PyTorch's kernels below ``scaled_dot_product_attention``, which hides the normalizers that merging needs."""
 
 
 class Runs(NamedTuple):
-    """Keys that lie one after the other, run after run."""
+    """Keys in runs of consecutive nodes."""
 
     slices: tuple[slice, ...]
 
     def rows(self, tensor_GND: torch.Tensor) -> torch.Tensor:
-        """Return them, ``[1, G, K, D]``; of a single run without a copy."""
+        """Return the keys' rows, ``[1, G, K, D]``; a single run is not copied."""
         runs = [tensor_GND[:, run] for run in self.slices]
         return (runs[0] if len(runs) == 1 else torch.cat(runs, 1))[None]
 
     def add(self, tensor_GND: torch.Tensor, rows_GKD: torch.Tensor) -> None:
-        """Add to what ``rows`` takes from there."""
+        """Add values to the rows that ``rows`` returns."""
         done = 0
         for run in self.slices:
             length = run.stop - run.start
@@ -55,28 +55,28 @@ class Runs(NamedTuple):
 
 
 class Nodes(NamedTuple):
-    """Keys by number, ascending."""
+    """Keys by node number, ascending."""
 
     index_K: torch.Tensor
 
     def rows(self, tensor_GND: torch.Tensor) -> torch.Tensor:
-        """Return them, ``[1, G, K, D]``."""
+        """Return the keys' rows, ``[1, G, K, D]``."""
         return tensor_GND.index_select(1, self.index_K)[None]
 
     def add(self, tensor_GND: torch.Tensor, rows_GKD: torch.Tensor) -> None:
-        """Add to what ``rows`` takes from there."""
+        """Add values to the rows that ``rows`` returns."""
         tensor_GND.index_add_(1, self.index_K, rows_GKD.to(tensor_GND.dtype))
 
 
 class QueryBlock(NamedTuple):
-    """Its keys are those that every query sees, and the others."""
+    """A run of queries, with the keys that all of them see and those that only some see."""
 
     start: int
     stop: int
     runs: tuple[slice, ...]
-    """Consecutive nodes that all queries of the block descend from."""
+    """Runs of nodes that all queries of the block descend from."""
     others_P: torch.Tensor
-    """Nodes that some query sees and another does not, ascending."""
+    """Nodes that some queries see and others do not, ascending."""
     bias_QP: torch.Tensor
     """0 where the query sees such a key, minus infinity elsewhere."""
 
@@ -95,7 +95,7 @@ class QueryBlock(NamedTuple):
 
 
 class TreePattern:
-    """Who sees whom in one micro-batch; an opaque value to everything between the engine and the attention.
+    """Which node sees which in one micro-batch; opaque to everything between the engine and the attention.
 
     Its size is linear in the nodes: a node is among the ``others`` of the blocks that it and its last descendant are
     in, and every other block has it in a run.
@@ -105,11 +105,12 @@ class TreePattern:
         """``end_N``: one past the last node of each node's subtree (see ``trie``)."""
         self.end_N = end_N
         self.layers_seen = 0
-        """How often a layer asked: the engine checks that every layer did."""
+        """Number of layers that used the pattern; the engine checks that every layer did."""
         self._queries = queries
 
     @cached_property
     def blocks(self) -> list[QueryBlock]:
+        """Return the blocks of queries in order of nodes, for the CPU."""
         end, count = self.end_N.cpu().numpy(), len(self.end_N)
         path = np.empty(0, np.int64)  # of the block's first query, ascending
         found = []
@@ -128,12 +129,12 @@ class TreePattern:
 
     @cached_property
     def flex_mask(self) -> BlockMask:
-        """The same for flex attention."""
+        """Return the same pattern for flex attention."""
         return block_mask(self.end_N)
 
 
 def _runs(nodes: npt.NDArray[np.int64]) -> tuple[slice, ...]:
-    """Ascending numbers as slices of consecutive ones."""
+    """Return ascending numbers as slices of consecutive ones."""
     if not len(nodes):
         return ()
     parts = np.split(nodes, np.flatnonzero(np.diff(nodes) != 1) + 1)
@@ -198,7 +199,7 @@ class _BlockwiseAttention(torch.autograd.Function):
 
 
 def _merged(*parts: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention over all keys from attention over each part of them: outputs weighted by their share of the sum.
+    """Merge attention over parts of the keys into attention over all: outputs weighted by their share of the sum.
 
     Source: Flash-Decoding (Dao et al., 2023), the reduction over splits.
     """
@@ -214,7 +215,7 @@ def _rows(tensor_HND: torch.Tensor, block: QueryBlock) -> torch.Tensor:
 
 
 def _by_group(tensor_HQD: torch.Tensor, key_GND: torch.Tensor) -> torch.Tensor:
-    """The heads that share a key head as further rows: ``[G, (H / G) * Q, D]``."""
+    """Return the heads that share a key head as further rows: ``[G, (H / G) * Q, D]``."""
     return tensor_HQD.reshape(len(key_GND), -1, tensor_HQD.shape[-1])
 
 
@@ -233,7 +234,7 @@ def tree_attention(
 
     Args:
         query: ``[1, H, N, D]``; key and value ``[1, G, N, D]``.
-        tree_pattern: of the micro-batch.
+        tree_pattern: the micro-batch's.
 
     Returns:
         ``[1, N, H, D]``.
@@ -255,5 +256,5 @@ def tree_attention(
 
 
 def register() -> None:
-    """Make the attention known to transformers; again is the same as once."""
+    """Register the attention with transformers; idempotent."""
     ALL_ATTENTION_FUNCTIONS.register(ATTENTION, tree_attention)

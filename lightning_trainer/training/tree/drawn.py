@@ -2,11 +2,11 @@
 
     log q(t) = y_t - log(sum of exp(y_s) over s in S),   y = z / T,   z = shaping(l)
 
-A row's scores are ``y`` with minus infinity outside of its support ``S``: their log-softmax is ``log q``, and the
-gradient for the logits is that for the scores, 0 outside of ``S``, times ``dy/dl = slope / T``. The slope is 1 but at
+A row's scores are ``y``, with minus infinity outside its support ``S``. Their log-softmax is ``log q``, and the
+gradient for the logits is that for the scores, 0 outside ``S``, times ``dy/dl = slope / T``. The slope is 1 except at
 the tokens of the repetition penalty, which multiplies; biases and the other penalties are constants.
 
-Rows are worked on in blocks, in float32, so that there is never a second matrix of all of them.
+Rows are processed in blocks, in float32, so that there is never a second matrix of all of them.
 
 Legend: ``R`` rows, ``V`` vocabulary, ``B`` rows of a block.
 """
@@ -21,24 +21,24 @@ import torch
 from lightning_trainer.sampling import ALL_BUT, BITS, ONLY, Shaping
 
 _ROWS = 64
-"""Rows a block: scores, what is outside and a gradient are three matrices of a block."""
+"""Rows per block; a block takes three matrices: scores, what is outside, and a gradient."""
 
 Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draw:
-    """What is particular about one row."""
+    """What one row was sampled from, if not the plain softmax of its logits."""
 
     shaping: Shaping | None
     pattern: bytes | None
     """What was left of the vocabulary (``sampling.Support``); None: all of it."""
     vocabulary: int
-    """Entries that the pattern is of; what lies beyond them was not to be had."""
+    """Number of entries that the pattern covers; any beyond them could not be sampled."""
     before: Ints
-    """The tokens in front of the one that was sampled, from the beginning of the prompt on."""
+    """The tokens before the sampled one, from the beginning of the prompt."""
     prompt: int
-    """So many of them are the prompt."""
+    """How many of them are the prompt."""
 
     def outside(self, width: int) -> npt.NDArray[np.bool_]:
         """Return which of ``width`` entries could not be sampled."""
@@ -70,7 +70,7 @@ class _Slope:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """A block's scores, and the way back from them to the logits."""
+    """A block's scores, and what it takes to turn their gradient into the logits'."""
 
     start: int
     values_BV: torch.Tensor
@@ -78,7 +78,7 @@ class Scores:
     slopes: list[_Slope]
 
     def to_logits(self, gradient_BV: torch.Tensor) -> torch.Tensor:
-        """Turn a gradient for the scores, in place, into one for the logits."""
+        """Turn the scores' gradient into the logits', in place, and return it."""
         gradient_BV /= self.temperature_B1
         for slope in self.slopes:
             gradient_BV[slope.row, slope.tokens] *= slope.factor
@@ -91,9 +91,10 @@ class DrawnRows:
 
     temperature_R: torch.Tensor
     draws: Mapping[int, Draw] = field(default_factory=dict)
-    """By row; one without is sampled from all of the vocabulary at its temperature."""
+    """By row; a row without one was sampled from the whole vocabulary at its temperature."""
 
     def blocks(self) -> list[slice]:
+        """Return the slices of rows that are worked on at a time, in order."""
         rows = len(self.temperature_R)
         return [slice(start, min(start + _ROWS, rows)) for start in range(0, rows, _ROWS)]
 

@@ -1,7 +1,7 @@
 """Log-probabilities of (row, token) pairs of a matrix of logits, without a second matrix in the forward pass.
 
-A node of the tree that several samples continue differently is one row with several targets. What a row was sampled
-from is the softmax of its logits, or, where ``DrawnRows`` say so, what sampling parameters made of them.
+A node of the tree that several samples continue differently is one row with several targets. A row was sampled from the
+softmax of its logits or, if ``DrawnRows`` says so, from what sampling parameters made of them.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ import torch
 from lightning_trainer.training.tree.drawn import DrawnRows
 
 _ROWS = 256
-"""Rows that are worked on in float32 at a time."""
+"""Rows that are processed in float32 at a time."""
 
 
 class PairLogProbs(torch.autograd.Function):
@@ -42,7 +42,7 @@ class PairLogProbs(torch.autograd.Function):
 
 
 class DrawnLogProbs(torch.autograd.Function):
-    """``log q`` of the pairs, in float32, nats: as ``PairLogProbs``, of rows that were sampled from something else."""
+    """``log q`` of the pairs, in float32, nats: ``PairLogProbs`` for rows that were sampled from something else."""
 
     @staticmethod
     def forward(
@@ -107,7 +107,7 @@ def drawn_sum_pi_squared(logits_RV: torch.Tensor, drawn: DrawnRows) -> torch.Ten
 
 
 def _expected(probabilities: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """``q * values`` with 0 where ``q`` is 0, whatever the value."""
+    """Return ``q * values``, with 0 wherever ``q`` is 0, even if the value is infinite."""
     return torch.where(probabilities > 0, probabilities * values, 0.0)
 
 

@@ -1,4 +1,4 @@
-"""One model in verl's TrainingWorker: built, run forward, saved. The policy, its reference and the critic are each one.
+"""One model in verl's TrainingWorker: built, run forward, saved. Policy, reference, and critic are one each.
 
 Only the worker is used, never verl's trainers, which own rollout servers of their own.
 """
@@ -42,22 +42,22 @@ from lightning_trainer.types import Sample
 _log = logging.getLogger(__name__)
 
 _UNREADABLE = (RuntimeError, OSError, KeyError, ValueError, EOFError, UnpicklingError, AttributeError, TypeError)
-"""What torch raises for files that are damaged (cut off, empty, something else) or of another model."""
+"""What torch raises for files that are damaged (cut short, empty, of another kind) or of another model."""
 _FLAGS = {"entropy": "calculate_entropy", "sum_pi_squared": "calculate_sum_pi_squared"}
-"""What verl's engines compute only when told to, and how they are told."""
+"""What verl's engines compute only on request, with the flag that requests it."""
 
 
 class ModelHost:
     """A model that can be run; not thread-safe."""
 
     replays_experts = False
-    """Whether it takes the experts that were recorded: the model that sampled, where its routers can be told."""
+    """Whether it takes the recorded experts: only the model that sampled does, and only if its routers can be told."""
 
     def __init__(self, settings: TrainerSettings, model: "TrainingWorkerConfig | ModelHost") -> None:
         """Load the model.
 
         Args:
-            model: what to load, or a host that has loaded it and that this one shares it with.
+            model: what to load, or a host that has already loaded it and shares it.
 
         Raises:
             TrainingError: it cannot be used.
@@ -65,7 +65,7 @@ class ModelHost:
         self.budget = settings.max_tokens_per_micro_batch
         self._scheduled_steps = settings.total_steps if settings.schedule != "constant" else None
         self._loss: Any = None
-        """verl's loss function; None where nothing is trained."""
+        """verl's loss function; None if the model is not trained."""
         if isinstance(model, ModelHost):
             self._name, self.sharded, self.tree = model._name, model.sharded, model.tree
             self.worker, self.engine, self.images = model.worker, model.engine, model.images
@@ -78,10 +78,10 @@ class ModelHost:
         disable_progress_bar()
         process_group.join_alone()
         self.sharded = settings.strategy == "fsdp2"
-        """Whether it is one module of transformers, divided by FSDP2; another strategy's is verl's affair alone."""
+        """Whether it is a module of transformers, sharded by FSDP2; with other strategies only verl knows its form."""
         require_strategy(settings.strategy, config.model_type, settings.device)
         self.images = image_inputs(Path(config.model_config.path), settings)
-        """What its images are made ready by; None: it sees none."""
+        """Prepares its images; None if it reads none."""
         self.tree = settings.attention != "stock" and self.sharded
         """Whether what samples share is computed once."""
         try:
@@ -104,10 +104,10 @@ class ModelHost:
             self.worker = TrainingWorker(config)
             self.worker.reset()
         self.engine: Any = self.worker.engine
-        """verl's, for those who must look inside."""
+        """verl's engine, for code that must look inside."""
         if isinstance(self.engine, TreeEngine) != self.tree:
             raise TrainingError(f"verl chose {type(self.engine).__name__} where tree = {self.tree}")
-        if self.tree:  # that every layer attends along the tree is seen when it runs
+        if self.tree:  # only a run shows whether every layer attends along the tree
             self.infer(scoring_tensors([[0, 0]]), 2, "values" if config.model_type == "value_model" else "log_probs")
 
     @property
@@ -115,7 +115,7 @@ class ModelHost:
         return self.engine.module
 
     def _schedule_goes_on(self) -> bool:
-        """verl's cosine would climb again after its last step."""
+        """Whether the learning rate's schedule still advances: verl's cosine would rise again after its last step."""
         if not self.sharded:
             return True
         return self._scheduled_steps is None or self.engine.lr_scheduler.last_epoch < self._scheduled_steps
@@ -129,10 +129,10 @@ class ModelHost:
             names: verl's: ``log_probs`` of the tokens (nats), ``entropy`` and ``sum_pi_squared`` of the distributions
                 that they were drawn from, ``values`` before them.
             adapter: whether a LoRA adapter takes part; without it the model is what the run started from.
-            replay: whether recorded experts are taken, where they can be: they are those of the model that sampled.
+            replay: whether recorded experts, which are those of the model that sampled, are taken if possible.
 
         Returns:
-            By name and sample id, one value a token.
+            By name and sample id, one value per token.
         """
         replays = self.replays_experts and adapter and replay
         tensors = training_tensors(samples, {}, experts=replays, images=self.images)
@@ -152,7 +152,7 @@ class ModelHost:
     def infer(
         self, tensors: TensorDict, longest: int, *names: str, adapter: bool = True
     ) -> dict[str, list[list[float]]]:
-        """Slot ``t`` of a row is of token ``t + 1``."""
+        """Run the model and return by name a row per sequence; slot ``t`` of a row is of token ``t + 1``."""
         tu.assign_non_tensor(tensors, compute_loss=False, max_token_len_per_gpu=max(self.budget, longest))
         tu.assign_non_tensor(tensors, **{_FLAGS[name]: True for name in names if name in _FLAGS})
         share = Share(tensors, tree=self.tree)
@@ -166,8 +166,8 @@ class ModelHost:
 
         Args:
             tensors: the whole group's mini-batch; each process trains its share.
-            lengths: of its sequences, tokens.
-            last: of the step's updates: the learning rate's schedule counts steps, as verl's does.
+            lengths: tokens of each of its sequences.
+            last: whether it is the step's last update; the learning rate's schedule counts steps, as verl's does.
         """
         tu.assign_non_tensor(
             tensors,
@@ -180,7 +180,7 @@ class ModelHost:
         return Update(flat_metrics(tu.get(output, "metrics"), self._name), computed)
 
     def forget_gathered_weights(self) -> None:
-        """A forward pass without a backward pass leaves FSDP's gathered copies: later changes would not be seen."""
+        """Drop FSDP's gathered copies, which a forward pass alone leaves: they would hide later changes."""
         for module in self.module.modules() if self.sharded else ():
             if isinstance(module, FSDPModule):
                 module.reshard()
@@ -189,14 +189,14 @@ class ModelHost:
         """Write weights, optimiser, schedule, random state, and the configuration and tokenizer for transformers.
 
         Raises:
-            TrainingError: the disk refused.
+            TrainingError: the disk could not be written.
         """
         try:
             self.worker.save_checkpoint(str(folder), global_step=step)  # returns when all processes have written
-        except (RuntimeError, OSError) as error:  # torch's writer has the former for a full disk
+        except (RuntimeError, OSError) as error:  # torch's writer raises the former on a full disk
             raise TrainingError(f"cannot write the checkpoint {folder}: {error}") from error
         for made in (folder, folder / "huggingface"):
-            # verl leaves the lock under which it made a folder; this is its name for it.
+            # verl leaves behind the lock under which it made a folder; this is how it names it.
             lock = Path(tempfile.gettempdir(), f"ckpt_{hash(str(made)) & 0xFFFFFFFF:08x}.lock")
             lock.unlink(missing_ok=True)
 
@@ -219,7 +219,7 @@ class ModelHost:
 
 
 def _seed(seed: int) -> None:
-    """What a model draws at random while it is built depends on the seed alone, not on what was built before it."""
+    """Seed all generators, so that what a model draws while it is built depends only on the seed."""
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
@@ -227,11 +227,11 @@ def _seed(seed: int) -> None:
 
 @contextlib.contextmanager
 def _environment_of_rank() -> Iterator[None]:
-    """What verl's worker reads while it is built, taken back after: no child process must take it for its own."""
+    """Set what verl's worker reads while it is built, and restore it after: no child process must inherit it."""
     before = dict(os.environ)
     rank, processes = torch.distributed.get_rank(), torch.distributed.get_world_size()
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(processes), LOCAL_RANK="0")
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")  # of no use: the group is there already
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")  # unused: the group already exists
     try:
         yield
     finally:

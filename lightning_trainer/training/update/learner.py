@@ -1,10 +1,10 @@
-"""One step of learning: what must be measured first, advantages, correction, and the updates of critic and policy.
+"""One step of learning: measurements, advantages, correction, and the updates of critic and policy.
 
-Everything that is measured is measured once, on the whole batch and before any weight moves: log-probabilities of the
-policy and of its reference, the critic's values, and what follows from them. Then the critic and after it the policy
-take ``ppo_epochs`` times ``mini_batches`` optimiser steps (Schulman et al., PPO, arXiv 1707.06347, algorithm 1), each a
-mean over its mini-batch. A model that the algorithm does not need is not loaded, and a pass that it does not need is
-not run.
+Everything is measured once, on the whole batch and before any weight changes: log-probabilities of the policy and of
+its reference, the critic's values, and what follows from them. Then first the critic and after it the policy take
+``ppo_epochs`` times ``mini_batches`` optimiser steps (Schulman et al., PPO, arXiv 1707.06347, algorithm 1), each a mean
+over its mini-batch. A model that the algorithm does not need is not loaded, and a pass that it does not need is not
+run.
 """
 
 import random
@@ -39,25 +39,27 @@ _CRITIC = "critic"
 
 @dataclass(frozen=True, slots=True)
 class Learned:
+    """The result of one step of learning."""
+
     metrics: dict[str, float]
     advantages: dict[str, tuple[float, ...]]
     tokens_trained: int
     tokens_computed: int
-    """By the policy's updates."""
+    """Positions that went through the model in the policy's updates."""
     tokens_sequential: int
-    """What they would compute if samples shared nothing."""
+    """What that would be if samples shared nothing."""
     prepare_s: float
-    """What came before the updates."""
+    """Seconds before the updates: measurements, advantages, and correction."""
 
 
 class Learner:
-    """The policy and, where the algorithm needs them, its frozen reference and its critic."""
+    """The policy and, if the algorithm needs them, its frozen reference and its critic."""
 
     def __init__(self, settings: TrainerSettings, base: UpdateWorker | None = None) -> None:
         """Load the models.
 
         Args:
-            base: whose model the policy's adapter is on, where it is loaded already.
+            base: a worker that has already loaded the model that the policy's adapter belongs to.
 
         Raises:
             TrainingError: a model or the settings cannot be trained with.
@@ -77,7 +79,7 @@ class Learner:
         """Take one step over a batch.
 
         Args:
-            media: what the samples refer to, by address.
+            media: the contents that the samples refer to, by address (``Media.uri``).
 
         Raises:
             TrainingError: the batch cannot give advantages, or a token is not one that could have been sampled.
@@ -117,7 +119,7 @@ class Learner:
         )
 
     def save(self, folder: Path, step: int) -> None:
-        """Write what a step changes."""
+        """Write everything that a step changes."""
         self.policy.save(folder, step)
         if self.reference is not None:
             self.reference.save(folder, step)
@@ -142,8 +144,8 @@ class Learner:
         self.policy.load(folder)  # last: the random state is the policy's
 
     def _begin(self, step: int) -> None:
-        """Go over to the stage that the step belongs to, in whichever stage the last one was."""
-        # What a loss draws at random depends on the step alone: not on what else this process has drawn.
+        """Switch to the stage that the step belongs to, whatever the stage of the last step."""
+        # What a loss draws at random depends only on the step, not on what else this process has drawn.
         torch.manual_seed(random.Random(f"{self._run.seed} {step}").getrandbits(63))
         settings = self._run.at_step(step)
         if settings != self._settings:
@@ -156,7 +158,7 @@ class Learner:
         measured: dict[str, TokenValues] = {}
         squares = ["sum_pi_squared"] if estimators.needs_distribution(self._settings.advantage) else []
         if squares or self._algorithm.recomputes_old_logprobs or self._algorithm.objective == "dpo":
-            # By mini-batches: in bfloat16 a product's rounding depends on what else is in it, and a tight clip sees it.
+            # By mini-batch: in bfloat16 a product's rounding depends on its batch, and a tight clip sees it.
             passed = _joined([self.policy.measure(part, "log_probs", *squares) for part in parts])
             measured.update(passed, old_log_probs=passed["log_probs"])
         if self.reference is not None and self._algorithm.needs_reference:
@@ -189,7 +191,7 @@ class Learner:
         return estimate(samples, settings.advantage, self._algorithm, measured=measured, penalties=penalties)
 
     def _named_loss(self, metrics: Mapping[str, float], updated: Mapping[str, float]) -> dict[str, float]:
-        """What was minimised, by its own name; the value of DPO's stand-in, whose gradient alone counts, is not it."""
+        """Return what was minimised by its own name; of DPO's surrogate only the gradient counts, not the value."""
         if self._algorithm.objective == "sft" and "actor/pg_loss" in updated:
             return {"sft/loss": updated["actor/pg_loss"]}
         if self._algorithm.objective == "dpo":
@@ -197,7 +199,7 @@ class Learner:
         return {}
 
     def _updates(self, parts: Sequence[Sequence[Sample]], step: int) -> list[tuple[Sequence[Sample], bool]]:
-        """The mini-batch of each update, and whether it is the last."""
+        """Return the mini-batch of each update, and whether it is the last."""
         order = mini_batches.visits(len(parts), self._algorithm.ppo_epochs, seed=self._run.seed, step=step)
         return [(parts[index], number == len(order)) for number, index in enumerate(order, start=1)]
 
@@ -241,7 +243,7 @@ class Learner:
 
 
 def _joined(passes: Sequence[Mapping[str, Mapping[str, list[float]]]]) -> dict[str, TokenValues]:
-    """By name, the values of all samples of several passes."""
+    """Return the values of all samples of several passes, by name."""
     return {name: {sample_id: row for one in passes for sample_id, row in one[name].items()} for name in passes[0]}
 
 

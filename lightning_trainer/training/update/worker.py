@@ -1,7 +1,6 @@
-"""The policy: one model, its optimiser and the policy loss.
+"""The policy: one model, its optimiser, and the policy loss.
 
-A call of ``train`` is one optimiser step over the mini-batch it is given, in as many micro-batches as the budget asks
-for.
+A call of ``train`` is one optimiser step over a mini-batch, in as many micro-batches as the budget requires.
 """
 
 import logging
@@ -34,7 +33,7 @@ class UpdateWorker(ModelHost):
         """Load the model.
 
         Args:
-            base: with a model that other policies compute with as well (``shared_base``); nothing is loaded.
+            base: a worker whose loaded model other policies use too (``shared_base``); nothing is loaded then.
 
         Raises:
             TrainingError: the model or the settings cannot be trained with.
@@ -52,13 +51,13 @@ class UpdateWorker(ModelHost):
         self.begin(settings)
 
     def exported(self, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-        """Return all weights as the model folder names them, rounded once to ``dtype``, in the machine's memory.
+        """Return all weights by the model folder's names, rounded once to ``dtype``, in the machine's memory.
 
-        Every process of the group must ask.
+        Every process of the group must call this.
         """
         if self.sharded:
             return as_in_checkpoints(self.module, exported_tensors(self.module, dtype))
-        named, _ = self.engine.get_per_tensor_param()  # verl's own way, whatever the strategy divides them by
+        named, _ = self.engine.get_per_tensor_param()  # verl's own way, however the strategy divides them
         return {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in named}
 
     def _can_replay(self) -> bool:
@@ -81,13 +80,13 @@ class UpdateWorker(ModelHost):
     def begin(self, settings: TrainerSettings) -> None:
         """Train by these settings from now on: loss, entropy bonus, learning rate."""
         loss = TokenWeighted(partial(ppo_loss, config=loss_config(settings)))
-        # What is shown was not sampled by the engine, or not to be compared with it.
+        # Demonstrations and preferences were not sampled by the engine, or are not to be compared with it.
         self._loss = MeasuresMismatch(loss) if settings.algorithm.objective == "rl" else loss
         self._with_entropy = settings.algorithm.entropy_coeff > 0
         self._lr = settings.lr
 
     def _set_learning_rate(self) -> None:
-        """Before every step: a checkpoint brings the rate of the stage that it was written in."""
+        """Set it before every step, because a checkpoint brings the rate of the stage in which it was written."""
         if not self.sharded:
             return  # one stage, one rate (``strategies``)
         schedule = self.engine.lr_scheduler
@@ -101,6 +100,7 @@ class UpdateWorker(ModelHost):
 
     @property
     def vocabulary_size(self) -> int:
+        """Return the size of the vocabulary according to the model's configuration."""
         return self.worker.model_config.hf_config.get_text_config().vocab_size
 
     def train(
@@ -116,11 +116,11 @@ class UpdateWorker(ModelHost):
 
         Args:
             samples: a mini-batch, over which the loss is a mean; each with at least one trained token.
-            advantages: by sample id, one value a token.
-            values: what else the loss reads, by verl's names: ``ref_log_prob``, ``rollout_is_weights``,
+            advantages: by sample id, one value per token.
+            values: the loss's other inputs, by verl's names: ``ref_log_prob``, ``rollout_is_weights``,
                 ``old_log_probs`` instead of the behaviour logprobs.
-            masks: by sample id, which of the trained tokens count; at least one a sample.
-            last: of the step's updates.
+            masks: by sample id, which of the trained tokens count; at least one per sample.
+            last: whether it is the last of the step's updates.
         """
         tensors = training_tensors(
             samples,
@@ -137,11 +137,11 @@ class UpdateWorker(ModelHost):
         return Update({**update.metrics, **lr}, update.tokens_computed)
 
     def logprobs(self, samples: Sequence[Sample]) -> list[list[float]]:
-        """Return what ``train`` would compute: per sample one value a token, nats, 0.0 where the loss mask is 0."""
+        """Return what ``train`` would compute: per sample one value per token, nats, 0.0 where the loss mask is 0."""
         found = self.measure(samples, "log_probs")["log_probs"]
         return [found[sample.sample_id] for sample in samples]
 
     def score(self, sequences: Sequence[Sequence[int]]) -> tuple[tuple[float, ...], ...]:
-        """Return ``log p(token | before it)``, nats, for every token of each sequence (2 or more) but its first."""
+        """Return ``log p(token | before it)``, nats, for every token of each sequence (2 or more) except its first."""
         found = self.infer(scoring_tensors(sequences), max(map(len, sequences)), "log_probs")
         return tuple(tuple(row[:-1]) for row in found["log_probs"])

@@ -9,6 +9,7 @@ from lightning_trainer.samples.transitions.reasons import Reason
 
 
 def diagnose(case: Case) -> Finding | None:
+    """Compare the agents' names on the calls with the policy's patterns, allowing for a misspelling."""
     if not case.calls:
         return None
     others = sorted(

@@ -13,6 +13,7 @@ _TOLERANCE_NS = 10_000_000
 
 
 def diagnose(case: Case) -> Finding | None:
+    """Find spans that start before their parents or end before they start, and name the worst."""
     skews: list[tuple[int, str]] = []
     for (trace_id, _), span in case.by_key.items():
         if span.end_ns < span.start_ns:

@@ -7,6 +7,7 @@ from lightning_trainer.explain.finding import Finding
 
 
 def diagnose(case: Case) -> Finding | None:
+    """Say when retention deleted the spans, and whether a step had already taken the attempt."""
     if case.expired_ns is None:
         return None
     at = f"{datetime.fromtimestamp(case.expired_ns / 1e9, UTC):%Y-%m-%d %H:%M} UTC"

@@ -8,6 +8,7 @@ from lightning_trainer.types import Outcome
 
 
 def diagnose(case: Case) -> Finding | None:
+    """Find calls with several client records, and calls that the ledger marks as deduplicated."""
     joined = [call for call in case.joined.values() if _recorded_twice(call)]
     repeats = [call for call in case.own if case.call_outcomes[call.call_id].outcome is Outcome.DEDUPLICATED]
     if not joined and not repeats:

@@ -9,6 +9,7 @@ from lightning_trainer.types import Call
 
 
 def diagnose(case: Case) -> Finding | None:
+    """Find calls marked ``incomplete_stream``, telling those with some answer from those cancelled before any."""
     calls = case.met(Reason.INCOMPLETE_STREAM)
     if not calls:
         return None

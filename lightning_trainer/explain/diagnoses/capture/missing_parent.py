@@ -13,6 +13,7 @@ from lightning_trainer.types import Call, Span
 
 
 def diagnose(case: Case) -> Finding | None:
+    """Find calls whose topmost known span has an absent parent; it blocks only if no call is of the policy's agents."""
     lost = {key_of(span): span for span in case.lost}
     orphans = {
         call.call_id: top

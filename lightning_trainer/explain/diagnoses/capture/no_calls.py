@@ -6,6 +6,7 @@ from lightning_trainer.ingest.dialects.registry import dialect_of
 
 
 def diagnose(case: Case) -> Finding | None:
+    """Find attempts without calls, and count the requests that a model never answered."""
     if case.calls:
         return None
     failed = sum(dialect_of(span).failed(span) for span in case.spans)

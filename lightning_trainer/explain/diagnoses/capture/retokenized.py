@@ -21,6 +21,7 @@ _NOTHING = Conversation()
 
 
 def diagnose(case: Case) -> Finding | None:
+    """Find a call that repeats an earlier answer in other tokens, and name the first token that differs."""
     roots = {node.call.call_id for node in call_tree(case.own) if node.parent is None}
     parted = [(call, before) for call, before in _repeats(case) if call.call_id in roots and _has_ids(call, before)]
     if not parted:

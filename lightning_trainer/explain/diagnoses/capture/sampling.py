@@ -8,6 +8,7 @@ from lightning_trainer.samples.transitions.reasons import Reason
 
 
 def diagnose(case: Case) -> Finding | None:
+    """Find calls whose sampling distribution is unknown, and give the most common cause."""
     calls = case.met(Reason.SAMPLING_UNKNOWN)
     if not calls:
         return None

@@ -11,6 +11,7 @@ from lightning_trainer.types import Call
 
 
 def diagnose(case: Case) -> Finding | None:
+    """Find calls recorded without token ids, and advise by where the client sent them."""
     calls = case.met(Reason.FIDELITY_TOO_LOW)
     if not calls:
         return None

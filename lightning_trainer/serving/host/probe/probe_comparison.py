@@ -19,7 +19,7 @@ class ProbeAgreement:
     mean_abs: float
 
     def refusal(self, tolerance: Tolerance) -> str | None:
-        """Return why they do not agree, or None when they do. NaN agrees with nothing."""
+        """Return why they do not agree, or None if they do. NaN agrees with nothing."""
         if not self.max_abs <= tolerance.max_abs or not self.mean_abs <= tolerance.mean_abs:
             return (
                 f"trainer and engine differ on the probe by {self.max_abs:.3g} nats at most and {self.mean_abs:.3g} on "
@@ -68,13 +68,14 @@ class ProbeMovement:
     """How far the engine followed the trainer between two versions."""
 
     slope: float
-    """1: all the way; 0: not at all."""
+    """1: it followed all the way; 0: not at all."""
     standard_error: float
     decisive: bool
-    """The trainer moved far enough for the slope to mean something."""
+    """Whether the trainer moved far enough for the slope to mean something."""
 
     @property
     def stale(self) -> bool:
+        """Whether the engine certainly did not follow the trainer."""
         return self.decisive and self.slope + _STANDARD_ERRORS * self.standard_error < _STALE_BELOW
 
 
@@ -87,7 +88,7 @@ class Scored:
 
 
 def measure_movement(before: Scored, after: Scored) -> ProbeMovement | None:
-    """Measure it, or return None when the trainer's scores are the same."""
+    """Measure how far the engine followed; None if the trainer's scores are the same."""
     trainer = [b - a for a, b in zip(_flat(before.trainer), _flat(after.trainer), strict=True)]
     engine = [b - a for a, b in zip(_flat(before.engine), _flat(after.engine), strict=True)]
     noise = [e - t for e, t in zip(_flat(before.engine), _flat(before.trainer), strict=True)]

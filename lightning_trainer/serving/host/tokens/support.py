@@ -1,12 +1,12 @@
-"""In the engine's process: what each token was drawn from, written down next to the sampler.
+"""In the engine's process: what each token was drawn from, recorded next to the sampler.
 
-vLLM has a road for it (``ModelRunnerOutput.sampling_masks`` to ``CompletionOutput.sampling_mask``), which is used here
-from end to end. Only its entrance is ours: vLLM's own, ``--return-sampling-mask``, needs model runner V2, which is not
-there on CPUs, refuses every request without a top_k, and spells out each set as a list of ids, which for the free text
-inside of a JSON string is the whole vocabulary at each token. Here the sets take the forms of
-``lightning_trainer.sampling``, and one that a response has had before is named by its number.
+vLLM has a path for it (``ModelRunnerOutput.sampling_masks`` to ``CompletionOutput.sampling_mask``), which is used here
+from end to end. Only its entrance is ours: vLLM's own, ``--return-sampling-mask``, needs model runner V2, which does
+not exist on CPUs; it refuses every request without a top_k, and spells out each set as a list of ids, which for free
+text inside a JSON string is the whole vocabulary at each token. Here the sets take the forms of
+``lightning_trainer.sampling``, and one that the response has had before is named by its number.
 
-On the road are lists of integers, one a token:
+The path carries lists of integers, one per token:
 
     []                      any token of the vocabulary
     [-1, n]                 the n-th set that this response had
@@ -14,9 +14,9 @@ On the road are lists of integers, one a token:
     [-3]                    left out: the sets of the response take more than LIMIT_BYTES
     [id, id ...]            these entries, as vLLM itself writes it
 
-What is finite after everything else was done to the logits is what was left: a grammar, allowed and bad words,
-min_tokens, min-p, top-k and top-p put minus infinity on what they take away. Requests that ask for none of them are not
-looked at.
+The entries that are still finite after all other processing of the logits are what was left: a grammar, allowed and bad
+words, min_tokens, min-p, top-k, and top-p set what they take away to minus infinity. Requests that use none of these
+are not examined.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ import numpy as np
 from lightning_trainer.sampling import ALL_BUT, BITS, ONLY
 
 LIMIT_BYTES = 1 << 24
-"""Of the distinct sets of one response; 2,700 tokens that each leave half of SmolLM2's vocabulary."""
+"""Limit on the distinct sets of one response: 2,700 tokens that each leave half of SmolLM2's vocabulary."""
 SEEN, NEW, LEFT_OUT = -1, -2, -3
 _NOTED = "_lightning_support"
 
@@ -48,7 +48,7 @@ def restricts(parameters: Any) -> bool:
 
 
 def packed_pattern(bits: np.ndarray, count: int, vocabulary: int) -> bytes:
-    """Return ``sampling.pattern_of`` of a set that is given as one bit an entry, little-endian."""
+    """Return ``sampling.pattern_of`` of a set that is given as one bit per entry, little-endian."""
     inside, outside = 4 * count, 4 * (vocabulary - count)
     if inside <= min(outside, len(bits)):
         return bytes([ONLY]) + _set(bits, vocabulary).tobytes()
@@ -63,13 +63,18 @@ def _set(bits: np.ndarray, vocabulary: int) -> np.ndarray:
 
 @dataclass(slots=True)
 class Noted:
-    """The sets that one response has had so far; by hash, since they are kept where they go."""
+    """The sets that one response has had so far; only their hashes, since the sets themselves are passed on."""
 
     numbers: dict[bytes, int] = field(default_factory=dict)
     size: int = 0
 
     def note(self, bits: np.ndarray, count: int, vocabulary: int) -> np.ndarray:
-        """Return what stands for the set of the next token."""
+        """Return the words that stand for the next token's set.
+
+        Args:
+            bits: the set, one bit per entry of the vocabulary, little-endian.
+            count: number of entries in it.
+        """
         if count == vocabulary:
             return _words()
         digest = hashlib.blake2b(bits.tobytes(), digest_size=16).digest()
@@ -84,6 +89,7 @@ class Noted:
 
 
 def new_set(pattern: bytes) -> np.ndarray:
+    """Return the words of a new set: ``NEW``, its length in bytes, and its pattern, padded to whole words."""
     words = np.frombuffer(pattern + bytes(-len(pattern) % 4), dtype="<i4")
     return np.concatenate((_words(NEW, len(pattern)), words))
 
@@ -94,11 +100,13 @@ def _words(*values: int) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class NotedRows:
-    """In the place of vLLM's ``SamplingMaskLists`` of a batch: rows that restrict nothing have no entry."""
+    """Replaces vLLM's ``SamplingMaskLists`` of a batch; rows that nothing restricts have no entry."""
 
     by_row: Mapping[int, np.ndarray]
 
     def slice_request(self, row: int, tokens: int) -> Any:
+        """Return what a row was drawn from, in vLLM's form; None if nothing restricts the row, or not one token was
+        sampled."""
         from vllm.v1.outputs import SamplingMaskLists
 
         noted = self.by_row.get(row)
@@ -109,8 +117,8 @@ def note_rows(logits: Any, noted_by_row: Mapping[int, Noted]) -> NotedRows:
     """Note the rows of a batch.
 
     Args:
-        logits: torch's, ``[B, V]``, or log-probabilities: minus infinity on what was taken away.
-        noted_by_row: of the rows that are sampled and restricted.
+        logits: torch's, ``[B, V]``, or log-probabilities; minus infinity marks what was taken away.
+        noted_by_row: the rows that are sampled and restricted, with their responses' earlier sets.
     """
     rows, vocabulary = list(noted_by_row), logits.shape[-1]
     left_RV = (logits[rows] > float("-inf")).cpu().numpy()
@@ -125,7 +133,7 @@ def note_rows(logits: Any, noted_by_row: Mapping[int, Noted]) -> NotedRows:
 
 
 def use_for_vllm() -> None:
-    """Fill vLLM's road with what the sampler leaves, for whichever of its model runners is used."""
+    """Feed vLLM's path with what the sampler leaves, for either of its model runners."""
     from vllm.platforms import current_platform
     from vllm.v1.core.sched.scheduler import Scheduler
 
@@ -136,7 +144,7 @@ def use_for_vllm() -> None:
 
     def deliver(self, *args, **kwargs) -> None:
         initialize(self, *args, **kwargs)
-        # Not by vLLM's own switch, which would refuse greedy requests and those without a top_k.
+        # Not with vLLM's own switch, which would refuse greedy requests and those without a top_k.
         self.return_sampling_mask = True
 
     Scheduler.__init__ = deliver
@@ -153,7 +161,7 @@ def _use_for_runner_v1() -> None:
 
     def keep_logits(self, logits, *args, **kwargs):
         sampled, processed = sample_logits(self, logits, *args, **kwargs)
-        # A greedy batch that nobody wants log-probabilities of has none, and its logits are as they were.
+        # A greedy batch whose log-probabilities nobody asked for has none, and its logits are unchanged.
         self.left = logits if processed is None else processed
         return sampled, processed
 
@@ -178,7 +186,7 @@ def _use_for_runner_v1() -> None:
 
 
 def _restricted_rows(runner: Any) -> dict[int, Noted]:
-    """By row, without the ones in the middle of their prompt: what is sampled there is thrown away."""
+    """Return the restricted rows, except those still in their prompt, where what is sampled is thrown away."""
     batch = runner.input_batch
     unfinished = runner.discard_request_mask.np
     rows: dict[int, Noted] = {}
@@ -193,7 +201,7 @@ def _restricted_rows(runner: Any) -> dict[int, Noted]:
 
 
 def _use_for_runner_v2() -> None:
-    """It writes the sets down itself once it is told to; only their form is changed, to a bit an entry at most."""
+    """Have this runner record the sets itself; only their form is changed, to at most one bit per entry."""
     from vllm.v1.outputs import SamplingMaskLists
     from vllm.v1.worker.gpu.sample.output import SamplingMaskTensors
     from vllm.v1.worker.gpu.sample.sampler import Sampler
@@ -213,7 +221,7 @@ def _use_for_runner_v2() -> None:
 
 
 def packed_rows(bits_RB: np.ndarray, counts: list[int], vocabulary: int) -> list[np.ndarray]:
-    """Return what stands for each row's set; a row without a sampled token, whose count is 0, is never asked for."""
+    """Return the words that stand for each row's set; a row that sampled nothing has count 0 and is never asked for."""
     return [
         _words() if count in (0, vocabulary) else new_set(packed_pattern(bits, count, vocabulary))
         for bits, count in zip(bits_RB, counts, strict=True)

@@ -23,28 +23,30 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class LoadedAdapter:
+    """An adapter that the engine has loaded, and the number of requests that run on it."""
+
     publication: Publication
     folder: Path
     request: Any
     """vLLM's ``LoRARequest``."""
     running: int = 0
     retired: bool = False
-    """No new request comes to it."""
+    """It takes no new requests."""
 
     @property
     def name(self) -> str:
-        """What vLLM knows it by: ``POLICY@vN``, and a number behind it where that name was used before."""
+        """Return its name in vLLM: ``POLICY@vN``, with a number appended if that name was used before."""
         return self.request.lora_name
 
 
 class Adapters:
-    """Loads, counts and unloads."""
+    """Loads adapters, counts the requests on each, and unloads those that are retired and idle."""
 
     def __init__(self, engine: Any, models: Any, scratch: Path) -> None:
         """
         Args:
-            models: vLLM's ``OpenAIServingModels``: by which names requests find adapters.
-            scratch: where the copies go.
+            models: vLLM's ``OpenAIServingModels``, through which requests find adapters by name.
+            scratch: the folder for the copies.
         """
         self._engine = engine
         self._models = models
@@ -113,7 +115,7 @@ class Adapters:
             await self._models.unload_lora_adapter(UnloadLoRAAdapterRequest(lora_name=adapter.name))
             await self._engine.remove_lora(adapter.request.lora_int_id)
         except Exception:
-            # It costs memory and nothing else: no request finds it any longer.
+            # It only costs memory: no request finds it any longer.
             logger.exception("unloading %s failed", adapter.name)
         await asyncio.to_thread(shutil.rmtree, adapter.folder, ignore_errors=True)
         logger.info("unloaded %s", adapter.name)

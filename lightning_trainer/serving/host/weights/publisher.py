@@ -1,7 +1,7 @@
-"""The way of all weights into the engine: check, hold, load, prove, and go back if it cannot be proven.
+"""How weights get into the engine: check, hold requests, load, prove, and go back if they cannot be proven.
 
 Invariant: when ``publish`` returns, the engine serves a version whose probe agreed: the new one, or the one before. If
-not even that one can be restored, ``EngineUnproven`` leaves and the process must end.
+not even that one can be restored, ``EngineUnproven`` is raised and the process must end.
 """
 
 import asyncio
@@ -30,12 +30,12 @@ _RESTORED = Tolerance(max_abs=1e-6, mean_abs=1e-6)
 
 
 class EngineUnproven(EngineError):
-    """The engine holds weights that nobody vouches for."""
+    """The engine holds weights that were not proven."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Served:
-    """The version being served: where its weights lie, and how to know them again."""
+    """The version being served: where its weights are, and how to recognize them."""
 
     version: int
     files: tuple[Path, ...]
@@ -61,11 +61,12 @@ class Publisher:
 
     @property
     def version(self) -> int:
+        """Return the version that is served; 0 is the model folder itself."""
         return self._served.version
 
     @property
     def versions(self) -> Mapping[str, int]:
-        """What is served, by policy."""
+        """Return the version that each policy serves."""
         return {self.model.policies[0]: self.version}
 
     @asynccontextmanager
@@ -76,12 +77,12 @@ class Publisher:
             yield PinnedRequest(receive, Sampler(self.model.policies[0], self.version))
 
     async def score(self, policy: str, token_ids: Sequence[Sequence[int]]) -> tuple[Sampler, Rows]:
-        """Return the log-probabilities under the version that is served, and which one that is."""
+        """Return which version is served, and its log-probabilities of the sequences, in nats."""
         async with self._rw_lock.reading():
             return Sampler(policy, self.version), await score(self._engine, token_ids)
 
     async def publish(self, publication: Publication) -> PublicationReport:
-        """Serve the publication, or say why not and go on with the version before it.
+        """Serve the publication, or report why not and go on with the previous version.
 
         Raises:
             EngineUnproven: the weights could not be loaded, and neither could the previous ones.
@@ -104,7 +105,7 @@ class Publisher:
             return report
 
     def _refusal(self, publication: Publication) -> str | None:
-        """Everything that can be found out without touching the engine."""
+        """Return why it cannot be served, as far as that shows without touching the engine."""
         if publication.version == self.version and self._served.publication is not None:
             return f"version {publication.version} is being served with other values; a version never changes"
         path = Path(publication.path)
@@ -158,10 +159,10 @@ class Publisher:
         return _Tried(verdict.reason, verdict, update_s)
 
     async def sleep(self, level: int) -> None:
-        """Give the GPU memory away until ``wake``; requests that come meanwhile wait, running ones are drained first.
+        """Release the GPU memory until ``wake``: running requests are drained first, and new ones wait.
 
         Raises:
-            DrainTimeout: some would not end.
+            DrainTimeout: running requests did not end.
         """
         async with self._one_at_a_time:
             await self._sleep.begin(level, self._drain_timeout_s, self._abort_running)
@@ -186,8 +187,8 @@ class Publisher:
     async def _load(self, files: Sequence[Path], version: int) -> None:
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
-        # Nothing runs here. The pause is for its clearing of the prefix cache, whose keys know nothing of versions; the
-        # experts that are kept with it are cleared in the second mode alone (vLLM 0.31).
+        # Nothing runs here. The pause is for its clearing of the prefix cache, whose keys do not include versions; the
+        # experts that are kept with it are cleared only in the second mode (vLLM 0.31).
         await self._engine.pause_generation(mode="abort", clear_cache=False)
         await self._engine.pause_generation(mode="keep", clear_cache=True)
         await self._engine.start_weight_update()
@@ -218,9 +219,9 @@ class Publisher:
 
 @dataclass(frozen=True, slots=True)
 class _Tried:
-    """What came of loading and scoring."""
+    """The result of loading and scoring."""
 
     reason: str | None
     verdict: Verdict | None
-    """None where it did not come to scoring."""
+    """None if it was not scored."""
     update_s: float

@@ -1,4 +1,4 @@
-"""What the engine was started with, and everything that can be found out about a publication without touching it."""
+"""What the engine was started with, and the checks of a publication that do not touch it."""
 
 import logging
 import time
@@ -23,7 +23,7 @@ from lightning_trainer.serving.shared_memory import file_checksum
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """The model folder of the start: version 0 of every policy that is served from it."""
+    """The model folder that the engine was started with: version 0 of every policy that it serves."""
 
     policies: tuple[str, ...]
     files: tuple[Path, ...]
@@ -33,7 +33,7 @@ class ServedModel:
     vocabulary: int
     max_model_len: int
     lora_rank: int | None
-    """The largest adapter; None: publications hold all weights."""
+    """The largest rank of an adapter; None: publications contain all weights."""
 
     def scoring_refusal(self, token_ids: Any) -> str | None:
         """Return why these cannot be scored, or None."""
@@ -98,13 +98,13 @@ def served_model(settings: HostSettings, engine: Any) -> ServedModel:
     )
 
 
-# What both kinds of publishers say about a publication, in the same words.
+# What both kinds of publishers say about a publication.
 
 logger = logging.getLogger(__name__)
 
 
 def outside(path: Path, weights_directory: Path) -> str | None:
-    """Return why a file is not read, or None."""
+    """Return why a file may not be read, or None if it is below the folder."""
     if weights_directory not in path.resolve().parents:
         return f"{path} is outside of {weights_directory}, where this engine reads weights"
     return None
@@ -116,6 +116,7 @@ def refused(version: int, reason: str | None, started: float) -> PublicationRepo
 
 
 def log_outcome(publication: Publication, report: PublicationReport) -> None:
+    """Log that a publication is served, or why it is not."""
     if report.accepted:
         logger.info("serving %s, max |difference| %.3g nats", publication.name, report.max_abs_diff)
     else:

@@ -31,11 +31,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class FileTransferInit(WeightTransferInitInfo):
-    """Nothing to agree on beforehand."""
+    """Empty: there is nothing to agree on beforehand."""
 
 
 @dataclass
 class FileTransferUpdate(WeightTransferUpdateInfo):
+    """The safetensors files of one version, by path."""
+
     paths: list[str] = field(default_factory=list)
 
 
@@ -46,6 +48,7 @@ class FileTransfer(WeightTransferEngine[FileTransferInit, FileTransferUpdate]):
     update_info_cls = FileTransferUpdate
 
     def init_transfer_engine(self, init_info: FileTransferInit) -> None:
+        """Log the worker's device, and on the CPU have vLLM pack experts after each load."""
         logger.info("the worker computes on %s with %d threads", self.device, torch.get_num_threads())
         if self.device.type == "cpu":
             _pack_experts_again()
@@ -55,17 +58,23 @@ class FileTransfer(WeightTransferEngine[FileTransferInit, FileTransferUpdate]):
 
     def update_weights(self, update_info: dict) -> None:
         self.receive_weights(self.parse_update_info(update_info))
-        # The base class synchronises the accelerator always, which raises where there is none.
+        # The base class always synchronises the accelerator, which raises if there is none.
         if self.device.type != "cpu":
             torch.accelerator.synchronize()
 
     def receive_weights(self, update_info: FileTransferUpdate) -> None:
+        """Load the files into the model's layers.
+
+        Raises:
+            RuntimeError: a layer got no weights, and would keep its old ones.
+        """
         with torch.inference_mode():
             self.model.load_weights(_tensors(update_info.paths))  # pyright: ignore[reportCallIssue]
         if untouched := _untouched(self.model):
             raise RuntimeError(f"{len(untouched)} layers got no weights: {', '.join(untouched[:3])}")
 
     def finish_weight_update(self) -> None:
+        """Process the loaded layers as after a start, and the tied output layer with them."""
         finalize_layerwise_reload(self.model, self.model_config)
         _repack_output_layer(self.model)
 
@@ -74,9 +83,9 @@ class FileTransfer(WeightTransferEngine[FileTransferInit, FileTransferUpdate]):
 
 
 def _untouched(model: torch.nn.Module) -> list[str]:
-    """Return the layers that would go on with the weights before, which vLLM only warns of.
+    """Return the layers that would keep their previous weights, which vLLM only warns about.
 
-    Attention layers have nothing but scales, which few models carry; a tied output layer is repacked below.
+    Attention layers have only scales, which few models carry; a tied output layer is repacked below.
     """
     return [
         name
@@ -92,8 +101,8 @@ def _untouched(model: torch.nn.Module) -> list[str]:
 def _pack_experts_again() -> None:
     """Have a reload pack a layer's experts as the first load did.
 
-    On the CPU vLLM multiplies with packed experts, and leaves the packing out where a layer is loaded again (0.31.0):
-    what was loaded would be read in the wrong order.
+    On the CPU vLLM multiplies with packed experts, but skips the packing when a layer is loaded again (0.31.0): the
+    loaded weights would be read in the wrong order.
     """
     setup = UnquantizedFusedMoEMethod._setup_kernel
     if setup.__name__ == "setup_and_pack":
@@ -109,10 +118,10 @@ def _pack_experts_again() -> None:
 
 
 def _repack_output_layer(model: torch.nn.Module) -> None:
-    """Have an output layer that is tied to the embedding follow it.
+    """Update an output layer that is tied to the embedding.
 
-    On the CPU vLLM multiplies with a packed copy of the weights. The reload packs a layer again when the file names it,
-    and a tied output layer is never named: without this it would go on with the weights of the start (0.31.0).
+    On the CPU vLLM multiplies with a packed copy of the weights. The reload packs a layer again if the file names it,
+    but a tied output layer is never named: without this it would keep the weights of the start (0.31.0).
     """
     for layer in model.modules():
         if isinstance(layer, ParallelLMHead):

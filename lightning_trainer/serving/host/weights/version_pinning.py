@@ -1,4 +1,4 @@
-"""Version pinning: a request that may generate gets one version of one policy for the whole of its response."""
+"""Version pinning: a request that may generate gets one version of one policy for its whole response."""
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import AbstractAsyncContextManager
@@ -13,7 +13,7 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 async def read_body(receive: Receive) -> bytes | None:
-    """Return the whole body, or None when the caller hung up before its end."""
+    """Return the whole body, or None if the caller hung up before its end."""
     parts = []
     while True:
         message = await receive()
@@ -25,7 +25,11 @@ async def read_body(receive: Receive) -> bytes | None:
 
 
 def replaying(body: bytes | None, receive: Receive) -> Receive:
-    """Give the app a body that was read already (None: that the caller hung up), and what comes after it."""
+    """Return a ``receive`` that gives the app a body that was already read, then whatever comes after it.
+
+    Args:
+        body: None if the caller hung up, which the app is then told.
+    """
     waiting: list[Message] = [
         {"type": "http.disconnect"} if body is None else {"type": "http.request", "body": body, "more_body": False}
     ]
@@ -38,22 +42,28 @@ def replaying(body: bytes | None, receive: Receive) -> Receive:
 
 POLICY_HEADER = "x-lightning-policy"
 VERSION_HEADER = "x-lightning-policy-version"
-"""On an answer: what sampled it. On a request to an engine of adapters: the version that is asked for."""
+"""On an answer, what sampled it; on a request to an engine that serves adapters, the version that it asks for."""
 
 
 class Sampler(NamedTuple):
+    """The policy and version that answer a request."""
+
     policy: str
     version: int
 
 
 class PinnedRequest(NamedTuple):
+    """A request that is bound to one version."""
+
     receive: Receive
-    """What the app reads, which may differ from what was sent."""
+    """Where the app reads the request, which may differ from what was sent."""
     sampler: Sampler | None
-    """None where the request names no policy; vLLM says what is wrong with it."""
+    """None if the request names no policy; vLLM then says what is wrong with it."""
 
 
 class VersionPinning(Protocol):
+    """Binds each request to one version; every kind of publisher does so in its own way."""
+
     def pin(self, scope: Message, receive: Receive) -> AbstractAsyncContextManager[PinnedRequest]:
         """Hold the version while the block runs."""
         ...

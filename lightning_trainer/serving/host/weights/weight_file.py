@@ -1,4 +1,4 @@
-"""What a weight file holds, from its header alone, and whether that is the model's.
+"""What a weight file contains, from its header alone, and whether it fits the model.
 
 A wrong name or shape that reaches the engine kills it half-updated, so both are checked before it is touched.
 Source: the safetensors format (8 bytes little-endian header length, then JSON).
@@ -16,6 +16,8 @@ _DTYPE_NAMES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 @dataclass(frozen=True, slots=True)
 class TensorHeader:
+    """A tensor's data type, by torch's name, and its shape."""
+
     dtype: str
     shape: tuple[int, ...]
 
@@ -74,9 +76,9 @@ def model_headers(folder: Path) -> dict[str, TensorHeader]:
 
 
 def linear_layers(folder: Path) -> list[str]:
-    """Return the last names of a model's matrices but embeddings and output layer, which have a row a token.
+    """Return the last names of a model's matrices, without embeddings and output layer, which have a row per token.
 
-    Nor are experts among them: transformers keeps them in one tensor a layer, which an adapter does not change.
+    Experts are left out too: transformers keeps them in one tensor per layer, which an adapter does not change.
     """
     configuration = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     vocabulary = configuration.get("text_config", configuration)["vocab_size"]
@@ -92,14 +94,14 @@ def linear_layers(folder: Path) -> list[str]:
 
 
 def ties_embeddings(folder: Path) -> bool:
-    """Whether the output layer is the embedding; then a file may carry ``lm_head.weight`` or leave it out."""
+    """Whether the output layer is the embedding; a file may then contain ``lm_head.weight`` or leave it out."""
     return bool(json.loads((folder / "config.json").read_text(encoding="utf-8")).get("tie_word_embeddings", False))
 
 
 def disagreement(
     found: Mapping[str, TensorHeader], expected: Mapping[str, TensorHeader], dtype: str, *, tied: bool
 ) -> str | None:
-    """Return why the tensors found cannot replace the model's, or None when they can."""
+    """Return why the tensors found cannot replace the model's, or None if they can."""
     optional = {"lm_head.weight"} if tied else set()
     if missing := sorted(set(expected) - set(found) - optional):
         return f"{len(missing)} tensors are missing: {_some(missing)}"

@@ -1,8 +1,8 @@
 """verl's own FSDP engine, with the log-probabilities of what each token was sampled from.
 
-verl divides the logits by the temperature and knows of nothing else. Where a batch says that tokens were sampled from
-something else (``sampled_from``), their values are worked out from the same logits by the tree engine's functions and
-put in the place of verl's.
+verl divides the logits by the temperature and supports nothing else. If a batch says that tokens were sampled from
+something else (``sampled_from``), their values are computed from the same logits by the tree engine's functions and
+replace verl's.
 """
 
 from typing import Any
@@ -25,11 +25,12 @@ _VerlEngine: Any = transformer_impl.FSDPEngineWithLMHead  # its decorators hide 
 
 @EngineRegistry.register(model_type="language_model", backend="fsdp2", device=DEVICES, vendor=STOCK)
 class StockEngine(_VerlEngine):
-    """For causal language models of any kind."""
+    """verl's engine for causal language models of any kind."""
 
     experts: ExpertReplay | None = None
 
     def prepare_model_inputs(self, micro_batch: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """As verl's; if the batch has recorded experts, the model's routers take them."""
         inputs, output_args = super().prepare_model_inputs(micro_batch)
         table: Any = tu.get_non_tensor_data(micro_batch, EXPERTS, None)
         if table is not None:
@@ -48,6 +49,7 @@ class StockEngine(_VerlEngine):
     def prepare_model_outputs(
         self, output: Any, output_args: Any, micro_batch: Any, logits_processor_func: Any
     ) -> dict[str, torch.Tensor]:
+        """As verl's, with other values for tokens that were not drawn from the plain softmax."""
         outputs = super().prepare_model_outputs(output, output_args, micro_batch, logits_processor_func)
         if tu.get_non_tensor_data(micro_batch, SEGMENTS, None) is None:
             return outputs
@@ -85,5 +87,5 @@ class StockEngine(_VerlEngine):
 
 
 def _is_packed(micro_batch: Any) -> bool:
-    """Whether verl puts its samples into one row, as flash attention takes them; it asks the same."""
+    """Whether verl packs the samples into one row, as flash attention takes them; verl makes the same test."""
     return bool(tu.get_non_tensor_data(micro_batch, "use_remove_padding", True))

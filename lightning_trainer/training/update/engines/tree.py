@@ -1,11 +1,11 @@
 """verl's FSDP engine over token trees: what samples share is computed once, forward and backward.
 
-Invariant: log-probabilities, loss and gradients are those of the stock engine up to rounding, for any samples. A
-micro-batch becomes the trie of its token sequences, packed into one row; the model runs once over the unique tokens
-with attention along the tree, and lm_head only where a next token is asked for; the results go back into the stock
-engine's layout, so that verl's losses, metrics and worker stay as they are.
+Invariant: log-probabilities, loss, and gradients are those of the stock engine up to rounding, for any samples. A
+micro-batch becomes the trie of its token sequences, packed into one row. The model runs once over the unique tokens,
+with attention along the tree, and lm_head only where a next token is asked for. The results are put back into the stock
+engine's layout, so that verl's losses, metrics, and worker stay as they are.
 
-Registered under a vendor of its own, for the CPU and for GPUs (``registration``). It refuses what it cannot do.
+It is registered under its own vendor, for the CPU and for GPUs (``registration``), and refuses what it cannot do.
 """
 
 from contextlib import nullcontext
@@ -55,17 +55,17 @@ class Wanted:
     temperature_R: torch.Tensor
     pattern: TreePattern
     drawn: DrawnRows | None = None
-    """What the rows were sampled from; None where it is the softmax of their logits at their temperature."""
+    """What the rows were sampled from; None if it is the softmax of their logits at their temperature."""
 
     def in_samples(self, values_S: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-        """Put one value an asked slot where it belongs in the packed samples, 0 elsewhere."""
+        """Put one value per asked slot where it belongs in the packed samples, and 0 elsewhere."""
         packed = values_S.new_zeros(int(offsets[-1])).index_put((self.slots_S,), values_S)
         return torch.nested.nested_tensor_from_jagged(packed, offsets)
 
 
 @EngineRegistry.register(model_type="language_model", backend="fsdp2", device=DEVICES, vendor=TREE)
 class TreeEngine(_StockEngine):
-    """For causal language models with full attention."""
+    """The engine for causal language models with full attention."""
 
     tokens_computed: int = 0
     """Nodes that went through the model in the last batch."""
@@ -95,7 +95,7 @@ class TreeEngine(_StockEngine):
         keep_outputs = tu.get_non_tensor_data(data, "return_model_output", False)
         indices = plan_micro_batches(PackedSamples(data).computed(), data["max_token_len_per_gpu"])
         passes = torch.tensor(len(indices), device=tokens.device)
-        dist.all_reduce(passes, op=dist.ReduceOp.MAX, group=group)  # all take part in each
+        dist.all_reduce(passes, op=dist.ReduceOp.MAX, group=group)  # all processes take part in each pass
         self.tokens_computed = 0
         outputs = []
         for number in range(int(passes)):
@@ -112,6 +112,11 @@ class TreeEngine(_StockEngine):
         return postprocess_batch_func(output_lst=outputs, indices=indices, data=data)
 
     def prepare_model_inputs(self, micro_batch: Any) -> tuple[dict[str, Any], Wanted]:
+        """Build the micro-batch's trie, and return the model's inputs and what is wanted of its outputs.
+
+        Raises:
+            TreeRefusedError: the batch asks for something that the tree engine cannot compute.
+        """
         for key in ("use_fused_kernels", "distillation_use_topk"):
             if tu.get_non_tensor_data(micro_batch, key, False):
                 refuse(key)
@@ -166,9 +171,9 @@ class TreeEngine(_StockEngine):
         return inputs, wanted
 
     def _replay_experts(self, micro_batch: Any, samples: PackedSamples, trie: TokenTrie, device: torch.device) -> None:
-        """Have each node take the experts that were recorded of it.
+        """Have each node take the experts that were recorded for it.
 
-        Where samples that share a node differ, one that samples a token there comes before those that pass through it.
+        If samples that share a node differ, one that sampled a token there takes precedence over the others.
         """
         table: Any = tu.get_non_tensor_data(micro_batch, EXPERTS, None)
         if table is None:
@@ -189,7 +194,7 @@ class TreeEngine(_StockEngine):
         self.experts.use(*table.of(row_N, device))
 
     def refuse_unless_seen(self, pattern: TreePattern) -> None:
-        """Refuse a model with layers that attended in some other way."""
+        """Refuse a model with layers that did not attend along the tree."""
         layers = self.module.config.num_hidden_layers
         if pattern.layers_seen != layers:
             refuse(f"a model of which {pattern.layers_seen} of {layers} layers attend along the tree")
@@ -197,6 +202,7 @@ class TreeEngine(_StockEngine):
     def prepare_model_outputs(
         self, output: Any, output_args: Wanted, micro_batch: Any, logits_processor_func: Any
     ) -> dict[str, torch.Tensor]:
+        """Return log-probabilities, and entropies and sums of squares if asked for, in the samples' layout."""
         wanted = output_args
         self.refuse_unless_seen(wanted.pattern)
         logits_RV, drawn = output.logits[0], wanted.drawn

@@ -1,4 +1,4 @@
-"""What the tree engine cannot compute: each of it is refused by name, and nothing is computed wrongly instead."""
+"""What the tree engine cannot compute: it refuses each such thing by name instead of computing it wrongly."""
 
 from inspect import signature
 from typing import Any, NoReturn
@@ -12,7 +12,7 @@ class TreeRefusedError(TrainingError):
     """A model or a setting that cannot be computed along a tree."""
 
     def __init__(self, what: str) -> None:
-        super().__init__(what)  # alone: it is made from its arguments again where it arrives from another process
+        super().__init__(what)  # only this: an exception from another process is rebuilt from its arguments
         self.what = what
 
     def __str__(self) -> str:
@@ -20,17 +20,18 @@ class TreeRefusedError(TrainingError):
 
 
 def refuse(what: str) -> NoReturn:
+    """Raise TreeRefusedError; ``what`` completes "the tree engine does not support"."""
     raise TreeRefusedError(what)
 
 
 def refuse_config(model_config: Any) -> None:
-    """Refuse what the configuration of a model tells already.
+    """Refuse a model whose configuration already shows that the tree engine cannot compute it.
 
     Args:
         model_config: verl's.
 
     Raises:
-        TreeRefusedError: it asks for something that a tree cannot give.
+        TreeRefusedError: it cannot; the message names the reason.
     """
     config = model_config.hf_config
     for name in vars(config):
@@ -48,7 +49,10 @@ def refuse_config(model_config: Any) -> None:
 
 
 def refuse_module(module: torch.nn.Module, *arguments: str) -> None:
-    """Refuse a model whose forward does not take what the engine gives it.
+    """Refuse a model whose forward does not accept what the engine passes.
+
+    Args:
+        arguments: the names that the forward must have.
 
     Raises:
         TreeRefusedError: it does not.

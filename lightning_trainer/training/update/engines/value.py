@@ -1,7 +1,7 @@
-"""verl's FSDP engines with a head of one value a token instead of logits: stock, and along the token tree.
+"""verl's FSDP engines with a head of one value per token instead of logits: stock, and along the token tree.
 
 verl's own loader asks for flash attention, which not every machine has; this one loads the same class of transformers.
-The head is new where the model folder has none: it starts from the trainer's seed.
+If the model folder has no such head, a new one is drawn from the trainer's seed.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ _TreeEngine: Any = tree_engine.TreeEngine
 
 @EngineRegistry.register(model_type="value_model", backend="fsdp2", device=DEVICES, vendor=STOCK)
 class ValueEngine(_StockValueEngine):
-    """verl's, but for how the model is loaded."""
+    """verl's value engine, except for how the model is loaded."""
 
     def _build_module(self) -> torch.nn.Module:
         return _load(self.model_config)
@@ -31,7 +31,7 @@ class ValueEngine(_StockValueEngine):
 
 @EngineRegistry.register(model_type="value_model", backend="fsdp2", device=DEVICES, vendor=TREE)
 class TreeValueEngine(_TreeEngine):
-    """The values of what samples share are computed once, forward and backward."""
+    """The value engine that computes what samples share only once, forward and backward."""
 
     def _build_module(self) -> torch.nn.Module:
         refuse_config(self.model_config)
@@ -42,12 +42,14 @@ class TreeValueEngine(_TreeEngine):
         return module
 
     def prepare_model_inputs(self, micro_batch: Any) -> tuple[dict[str, Any], tuple[Wanted, torch.Tensor]]:
+        """As the tree engine's, without ``logits_to_keep``, which models with a value head do not take."""
         inputs, wanted = super().prepare_model_inputs(micro_batch)
         return inputs, (wanted, inputs.pop("logits_to_keep"))
 
     def prepare_model_outputs(
         self, output: Any, output_args: tuple[Wanted, torch.Tensor], micro_batch: Any, logits_processor_func: Any
     ) -> dict[str, torch.Tensor]:
+        """Return the values at the asked positions, in the samples' layout."""
         wanted, node_of_row = output_args
         self.refuse_unless_seen(wanted.pattern)
         values_S = output.logits[0, :, 0].float()[node_of_row[wanted.row_of_S]]

@@ -1,8 +1,8 @@
 """Off-policy correction before a step: importance weights and rejections between the engine and the trainer.
 
-The engine samples in its own precision and, when rollouts go on during training, from older weights. verl's rollout
-correction compares its logprobs with the trainer's own before the step: ``w = p_trainer / p_engine`` truncated, of
-tokens or of sequences, and tokens or sequences out of bounds left out. Sources: truncated importance sampling, Yao et
+The engine samples in its own precision and, if rollouts go on during training, from older weights. verl's rollout
+correction compares its logprobs with the trainer's own before the step: ``w = p_trainer / p_engine``, truncated, per
+token or per sequence; tokens or sequences out of bounds are left out. Sources: truncated importance sampling, Yao et
 al., Your Efficient RL Framework Secretly Brings You Off-Policy RL Training (2025); verl, ``rollout_corr_helper``.
 """
 
@@ -18,10 +18,12 @@ from lightning_trainer.types import Sample
 
 
 class Correction(NamedTuple):
+    """Importance weights, and which trained tokens were not rejected."""
+
     weights: TokenValues | None
-    """By sample id, one a token; None where no importance sampling is asked for."""
+    """By sample id, one per token; None if there is no importance sampling."""
     masks: Mapping[str, Sequence[int]]
-    """By sample id, the trained tokens that were not rejected."""
+    """By sample id, 1 for each trained token that was not rejected, else 0."""
     metrics: dict[str, float]
     """``rollout_corr/...``, by verl's names."""
 

@@ -1,8 +1,8 @@
-"""What each transition earned and nothing else: the rewards from which a critic's schemes work out advantages later.
+"""Each transition's own reward: the input from which the schemes with a critic compute advantages later.
 
-A transition gets ``r_t``, and the last one of every branch the agent's and the attempt's own reward as well. Where a
-reward is missing, so is that of everything before it in the branch: an advantage counts all rewards that follow. One
-row a transition. The schemes that need values (``gae_turns``, ``gae_tokens``, ``gae_bilevel``) are this until the
+A transition gets ``r_t``; the last one of every branch also gets the agent's and the attempt's reward. Where a reward
+is missing, so is that of everything before it in the branch, because an advantage counts all rewards that follow. One
+row per transition. The schemes that need values (``gae_turns``, ``gae_tokens``, ``gae_bilevel``) do only this here; the
 trainer, which has the critic, runs their formulas.
 """
 
@@ -16,6 +16,8 @@ from lightning_trainer.types import Credit, Trajectory
 
 @dataclass(frozen=True, slots=True)
 class TurnRewards:
+    """Credits each transition with its own reward, and the last of each branch with the rewards at the end too."""
+
     def __call__(self, trajectories_G: Sequence[Trajectory]) -> list[list[Credit]]:
         """See ``CreditScheme``."""
         kinds = kinds_by_agent(trajectories_G)
