@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from agent import solve
 from tasks import Task, heldout_tasks, score, train_tasks
 
-from lightning_trainer.environments.sandbox import Sandbox
+from lightning_trainer.environments.sandbox import Sandbox, SandboxLimits
 from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts import AttemptEnded, Event, Runner
 
@@ -23,6 +23,8 @@ TASKS_PER_STEP = 8
 """The policy's groups_per_step."""
 SANDBOXES = 2
 """More than there are cores would only wait for each other."""
+LIMITS = SandboxLimits(seconds=1.0)
+"""A function of one line takes milliseconds; what takes longer hangs, and every rollout of the group waits for it."""
 _free: SimpleQueue[Sandbox] = SimpleQueue()
 
 
@@ -72,7 +74,7 @@ def main() -> None:
 
     try:
         for _ in range(SANDBOXES):
-            _free.put(Sandbox())
+            _free.put(Sandbox(LIMITS))
         evaluate("before")
         runner = Runner(options.policy, sample, concurrency=options.concurrency, timeout_s=300, on_event=show)
         # A seed and a step name the tasks, so an interrupted run goes on with the same ones.
