@@ -1,5 +1,6 @@
 """An explanation of a rollout, for a terminal and a page: the cause first, then the evidence."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -228,7 +229,8 @@ def _problems(case: Case) -> tuple[str, ...]:
         return tuple(dict.fromkeys(case.reading.problems))
     attempt_id, group = case.attempt_id, case.group
     names = {case.rollout_id, attempt_id, None if group is None else group.group_id} - {None}
-    about = [text for text in case.judged.build.problems if any(f" {name}" in text for name in names)]
+    wanted = [re.compile(rf"(?<!\S){re.escape(name)}(?!\w)") for name in names if name]  # r1, and not r10
+    about = [text for text in case.judged.build.problems if any(one.search(text) for one in wanted)]
     return tuple(dict.fromkeys((*case.reading.problems, *about)))
 
 

@@ -89,7 +89,7 @@ def surprise_css(logprob: float | None) -> str:
     """Return the class of a sampled token by how unlikely it was: the darkest at four nats (1 in 55) and beyond."""
     if logprob is None:
         return "u"
-    return f"s{min(_STRENGTHS, 1 + int(-logprob * _STRENGTHS / _SURPRISING))}" if logprob < -1e-4 else "z"
+    return f"s{min(_STRENGTHS, 1 + int(-logprob * (_STRENGTHS - 1) / _SURPRISING))}" if logprob < -1e-4 else "z"
 
 
 def surprise_legend_html() -> str:

@@ -347,6 +347,6 @@ class EngineSupervisor:
 async def _takes(engine: Engine, publication: Publication) -> bool:
     try:
         return (await engine.publish(publication)).accepted
-    except EngineError as error:
-        logger.warning("the engine ended while it went back to %s: %s", publication.name, error)
+    except (EngineError, PublicationError) as error:
+        logger.warning("the engine did not go back to %s and is restarted: %s", publication.name, error)
         return False

@@ -77,9 +77,13 @@ class LineSplitter(EventSplitter):
         self.data_of = bytes.strip
 
     def feed(self, data: bytes) -> list[bytes]:
-        self._held += data
-        *lines, _ = bytes(self._held).split(b"\n")
-        del self._held[: sum(map(len, lines)) + len(lines)]
+        first, *rest = data.split(b"\n")  # no byte that waits is searched again
+        self._held += first
+        if not rest:
+            return []
+        *whole, last = rest
+        lines = [bytes(self._held), *whole]
+        self._held[:] = last
         return [line + b"\n" for line in lines]
 
 

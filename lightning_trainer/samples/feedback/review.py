@@ -160,8 +160,10 @@ def _states(
         hour = one.received_ns // _HOUR_NS
         if one.source not in trusted:
             of_source[one.source, hour] += 1
-            of_all[hour] += 1
-            if of_source[one.source, hour] > config.source_per_hour or of_all[hour] > config.all_per_hour:
+            # What is over its source's own cap leaves the room for others as it is.
+            within = of_source[one.source, hour] <= config.source_per_hour
+            of_all[hour] += within
+            if not within or of_all[hour] > config.all_per_hour:
                 yield one.key, State.CAPPED
                 continue
         if one.attempt_id is None:

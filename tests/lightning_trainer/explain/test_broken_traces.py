@@ -263,6 +263,25 @@ async def test_missing_parent_that_alone_says_whose_calls_they_are(recorded, exp
     assert "which never arrived, and nothing else says their agent's name" in first
 
 
+async def test_missing_parent_names_what_its_own_calls_lack(recorded, explain, attempt, ask, finish):
+    nameless = replace(finish, agent=None)
+    a1 = attempt("a1", turns=(ask, nameless), agent_attribute=False)
+    lost = a1.span_id("agent-0")
+    kept = [span for span in a1.spans if span.span_id != lost]
+    named = {semconv.AGENT_NAME: "solver"}
+    below = {a1.span_id("client-0"), a1.span_id("gateway-0")}
+    ids = (semconv.ROLLOUT_ID, semconv.ATTEMPT_ID)
+    without = [
+        replace(span, attributes={name: value for name, value in (span.attributes | named).items() if name not in ids})
+        if span.span_id in below
+        else span
+        for span in kept
+    ]
+    await recorded(*without)
+    told = "\n".join(explain("r-a1"))
+    assert "nothing else says their agent's name" not in told
+
+
 async def test_missing_root(recorded, explain, attempt):
     a1 = attempt("a1")
     await recorded(*(span for span in a1.spans if span.span_id != a1.span_id("root")), step=False)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lightning_trainer.config import EngineConfig
-from lightning_trainer.errors import EngineError
+from lightning_trainer.errors import EngineError, PublicationError
 from lightning_trainer.serving.publication import Probe, Publication, PublicationReport, Tolerance
 from lightning_trainer.serving.settings import EngineSettings
 from lightning_trainer.serving.supervisor import Backoff, EngineSupervisor, Heartbeat
@@ -53,6 +53,9 @@ class FakeEngine:
             self.plan.deadly_once.discard(publication.version)
             self.die("a segmentation fault")
             raise EngineError("the engine did not answer")
+        if publication.version in self.plan.unreadable_once:
+            self.plan.unreadable_once.discard(publication.version)
+            raise PublicationError("the engine refused POST /lightning/weights: no such file")
         if publication.version in self.plan.refused:
             return PublicationReport(False, self.published[-1] if self.published else 0, "it differs")
         self.published.append(publication.version)
@@ -93,6 +96,7 @@ class Plan:
         self.killed_starts = 0
         self.deadly: set[int] = set()
         self.deadly_once: set[int] = set()
+        self.unreadable_once: set[int] = set()
         self.refused: set[int] = set()
         self.sleepless = False
         """It fails when it is to fall asleep or to wake."""

@@ -161,6 +161,11 @@ async def test_it_goes_back_to_version_0_and_to_what_the_engine_does_not_take_by
     await supervisor.restore("math", publication(1))
     assert [engine.published for engine in plan.engines] == [[1], [2], [1]]
     assert supervisor.status.versions == {"math": 1}
+    await supervisor.publish(publication(3))
+    plan.unreadable_once = {1}
+    await supervisor.restore("math", publication(1))
+    assert [engine.published for engine in plan.engines] == [[1], [2], [1, 3], [1]]
+    assert supervisor.status.versions == {"math": 1}
 
 
 async def test_an_engine_that_keeps_dying_is_given_up_with_its_reason(supervisor, plan, backoff):

@@ -15,14 +15,14 @@ from lightning_trainer.types import Call, Span
 def diagnose(case: Case) -> Finding | None:
     """Find calls whose topmost known span has an absent parent; it blocks only if no call is of the policy's agents."""
     lost = {key_of(span): span for span in case.lost}
-    orphans = {
-        call.call_id: top
+    orphans = [
+        (call, top)
         for call in case.calls
         if (call.agent is None or call.attempt_id is None) and (top := _top(call, case)) in lost
-    }
+    ]
     if orphans:
-        tops = [lost[key] for key in sorted(set(orphans.values()))]
-        lacks = "agent's name" if any(call.agent is None for call in case.calls) else "attempt"
+        tops = [lost[key] for key in sorted({top for _, top in orphans})]
+        lacks = "agent's name" if any(call.agent is None for call, _ in orphans) else "attempt"
         return Finding(
             "missing parent",
             f"{counted(len(orphans), 'call')} lie below {_parents(tops)}, which never arrived, and nothing else says "

@@ -58,6 +58,8 @@ def test_what_a_source_says_beyond_its_cap_does_not_count_and_what_came_before_d
     assert [found.states[one.key] for one in kept] == [State.COUNTED] * 3 + [State.CAPPED] * 2
     of_all = review([*kept, said(9, "late", 1.0)], {}, FeedbackConfig(all_per_hour=5), NOW)
     assert of_all.states[said(9, "late", 1.0).key] is State.CAPPED
+    others = review([*kept, said(9, "late", 1.0)], {}, FeedbackConfig(source_per_hour=3, all_per_hour=4), NOW)
+    assert others.states[said(9, "late", 1.0).key] is State.COUNTED, "what is over its own cap takes no room of others"
     later = [*kept, said(9, "busy", 1.0, at=92 * HOUR)]
     assert review(later, {}, FeedbackConfig(source_per_hour=5), NOW).states[later[-1].key] is State.COUNTED
 
