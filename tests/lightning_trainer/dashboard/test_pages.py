@@ -3,7 +3,6 @@
 import contextlib
 import re
 import shutil
-import tomllib
 from urllib.parse import quote
 
 import httpx
@@ -202,28 +201,26 @@ async def test_open_pages_share_one_drawing_each_with_the_mark_of_its_own_sessio
         assert len(marks) == 3
 
 
-async def test_runs_beside_are_overlaid_and_one_that_cannot_be_read_is_said(tmp_path, run):
-    beside = f'[metrics]\nbeside = ["{run.parent}/.lightning", "nowhere"]\n'
-    config = Config.model_validate(tomllib.loads(beside))
+async def _charts_beside(tmp_path, *folders) -> str:
+    config = Config.model_validate({"metrics": {"beside": [str(folder) for folder in folders]}})
     async with SqliteStore(tmp_path / "lightning.sqlite") as store:
         app = Daemon(config)._app(store, NotifyingStore(store), [], None)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8321") as client:
-            page = await client.get("/charts")
-    assert f"support in {run.parent.name}" in page.text
-    assert "there is no store nowhere/lightning.sqlite" in page.text
+            return (await client.get("/charts")).text
+
+
+async def test_runs_beside_are_overlaid_and_one_that_cannot_be_read_is_said(tmp_path, run):
+    page = await _charts_beside(tmp_path, run.parent / ".lightning", "nowhere")
+    assert f"support in {run.parent.name}" in page
+    assert "there is no store nowhere/lightning.sqlite" in page
 
 
 async def test_runs_beside_that_share_a_name_are_told_apart_by_their_folders(tmp_path, run):
     twin = tmp_path / "elsewhere" / run.parent.name / ".lightning"
     shutil.copytree(run.parent / ".lightning", twin)
-    beside = f'[metrics]\nbeside = ["{run.parent}/.lightning", "{twin}"]\n'
-    config = Config.model_validate(tomllib.loads(beside))
-    async with SqliteStore(tmp_path / "lightning.sqlite") as store:
-        app = Daemon(config)._app(store, NotifyingStore(store), [], None)
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8321") as client:
-            page = await client.get("/charts")
-    assert f"support in {run.parent}/.lightning" in page.text
-    assert f"support in {twin}" in page.text
+    page = await _charts_beside(tmp_path, run.parent / ".lightning", twin)
+    assert f"support in {run.parent}/.lightning" in page
+    assert f"support in {twin}" in page
 
 
 async def test_secrets_of_the_configuration_are_not_on_the_page(tmp_path, run, get):
