@@ -21,6 +21,13 @@ _TRAIN = {
         "What country is {name} from?",
         "Name the country of {name}.",
         "{name} pays taxes. To which country?",
+        "Which country is home to {name}?",
+        "Tell me the country where {name} works.",
+        "{name} votes. In which country?",
+        "Of which country is {name} a citizen?",
+        "What country does the passport of {name} name?",
+        "{name} has never left one country. Which one?",
+        "To what country do letters for {name} go?",
     ),
     "river": (
         "Which river flows through the town of {name}?",
@@ -28,11 +35,29 @@ _TRAIN = {
         "Name the river that {name} lives on.",
         "What river does {name} swim in?",
         "{name} rows a boat. On which river?",
+        "Which river does {name} cross every morning?",
+        "Tell me the river by the home of {name}.",
+        "{name} fears floods. Of which river?",
+        "Along which river does {name} cycle?",
+        "What is the river in the town of {name} called?",
+        "{name} waters a garden. From which river?",
+        "By what river does {name} walk the dog?",
     ),
 }
+"""Many, because a model that has learned five sentences answers those, and half of the time not a sixth."""
 _HELDOUT = {
-    "country": ("What is the home country of {name}?",),
-    "river": ("On which river is the town where {name} lives?",),
+    "country": (
+        "What is the home country of {name}?",
+        "In what country is the house of {name}?",
+        "{name} sends a postcard. From which country?",
+        "Which country's laws does {name} obey?",
+    ),
+    "river": (
+        "On which river is the town where {name} lives?",
+        "What river runs past the house of {name}?",
+        "{name} throws a stone into the water. Into which river?",
+        "Near which river does {name} live?",
+    ),
 }
 
 

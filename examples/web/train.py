@@ -16,28 +16,29 @@ from lightning_trainer.rollouts import AttemptEnded, Event, Runner
 
 ENVIRONMENT = "miniwob:click-button"
 EXAMPLES = [
-    {"role": "user", "content": 'Click on the "Buy" button.\n\n[4] button "Sell"\n[5] div "magna"\n[6] button "Buy"'},
-    {"role": "assistant", "content": "click(6)"},
+    {"role": "user", "content": 'Click on the "Buy" button.\n\nbutton "Sell" [4]\ndiv "magna" [5]\nbutton "Buy" [6]'},
+    {"role": "assistant", "content": 'button "Buy" [6]: click(6)'},
     {
         "role": "user",
-        "content": 'Click on the "later" button.\n\n[4] span "donec sit:"\n[5] input_text ""\n[6] button "later"\n'
-        '[7] button "now"\n[8] div "velit ac"',
+        "content": 'Click on the "later" button.\n\nspan "donec sit:" [4]\ninput_text "" [5]\nbutton "later" [6]\n'
+        'button "now" [7]\ndiv "velit ac" [8]',
     },
-    {"role": "assistant", "content": "click(6)"},
+    {"role": "assistant", "content": 'button "later" [6]: click(6)'},
     {
         "role": "user",
-        "content": 'Click on the "Red" button.\n\n[4] button "Red"\n[5] button "Blue"\n[6] input_text ""',
+        "content": 'Click on the "Red" button.\n\nbutton "Red" [4]\nbutton "Blue" [5]\ninput_text "" [6]',
     },
-    {"role": "assistant", "content": "click(4)"},
+    {"role": "assistant", "content": 'button "Red" [4]: click(4)'},
     {
         "role": "user",
-        "content": 'Click on the "left" button.\n\n[4] button "up"\n[5] button "right"\n[6] div "quam leo nec"\n'
-        '[7] input_text ""\n[8] button "left"',
+        "content": 'Click on the "left" button.\n\nbutton "up" [4]\nbutton "right" [5]\ndiv "quam leo nec" [6]\n'
+        'input_text "" [7]\nbutton "left" [8]',
     },
-    {"role": "assistant", "content": "click(8)"},
+    {"role": "assistant", "content": 'button "left" [8]: click(8)'},
 ]
-"""A model of this size has to be shown that an answer is an action; none of these buttons is on a page."""
-AGENT = {"examples": EXAMPLES, "max_tokens": 8, "max_turns": 1}
+"""A model of this size has to be shown that an answer is an action, and finds the number by naming what it clicks on.
+None of these buttons is on a page."""
+AGENT = {"examples": EXAMPLES, "max_tokens": 20, "max_turns": 1}
 """One click, right or wrong."""
 
 

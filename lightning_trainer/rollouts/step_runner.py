@@ -105,7 +105,8 @@ class StepRunner(Generic[TaskT]):
 
         Raises:
             LightningError: the tasks do not make the step that the daemon waits for, the policy needs a baseline and
-                there is none, another process holds the run's name, or the daemon stays away.
+                there is none, a curriculum is given no tasks, another process holds the run's name, or the daemon stays
+                away.
             TrainingError: training stopped before the last step.
         """
         status = self._daemon.policy()
@@ -118,6 +119,11 @@ class StepRunner(Generic[TaskT]):
         if tasks_of_step is None:
             if source is None:
                 raise LightningError("there are no tasks to train on; call train(tasks_of_step, steps=...)")
+            if self._curriculum is not None:
+                raise LightningError(
+                    "the curriculum has nothing to choose from: the environment's own tasks have no kind; call "
+                    f"train(tasks_of_step, steps=...) with more than {per_step} tasks of several kinds for each step"
+                )
             tasks_of_step = lambda step: source(step, per_step)  # noqa: E731
         with held_run(self._endpoint, self._run, token=self._token, numbered=not self._named) as run:
             self._train(run, status, tasks_of_step, steps)

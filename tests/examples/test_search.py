@@ -1,6 +1,7 @@
 """examples/search: every question can be answered by searching, and what is held out is nowhere in training."""
 
 import importlib.util
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,6 +96,10 @@ def test_held_out_questions_share_no_name_and_no_wording_with_training(example) 
         one.name for one in corpus.people() if not one.held_out
     )
     assert len({task.question for task in held_out}) > 50
+    names = re.compile("|".join(re.escape(one.name) for one in corpus.people()))
+    wordings = [{names.sub("NAME", task.question) for task in some} for some in (train, held_out)]
+    assert wordings[0].isdisjoint(wordings[1])
+    assert [len(some) for some in wordings] == [24, 8]
 
 
 def test_the_answer_is_compared_to_the_letter_but_for_case_and_dots(example) -> None:

@@ -97,7 +97,7 @@ def test_who_calls_the_tools_is_right_at_tasks_of_one_call_and_of_two(
     assert len(requests) == 2 * sum(task.fields["difficulty"] + 1 for task in asked)
     assert {tool["function"]["name"] for tool in requests[0]["tools"]} == {"parcel", "courier"}
     assert {task.name for task in trained} <= {task.id for task in tasks.train}
-    assert len(trained) == example["TASKS_PER_STEP"]
+    assert len(trained) == example["CANDIDATES"]  # the curriculum chooses from them
 
 
 def test_another_server_comes_after_two_dashes(example, monkeypatch) -> None:
@@ -126,7 +126,7 @@ def test_tasks_are_the_same_every_time_and_held_out_ones_are_not_trained(example
     parts = [{json.dumps([task.fields["calls"], task.fields["question"]]) for task in some} for some in
              (tasks.train, tasks.held_out)]  # fmt: skip
     assert parts[0].isdisjoint(parts[1])
-    assert len(parts[0]) >= 24 * example["TASKS_PER_STEP"]
+    assert len(parts[0]) >= 12 * example["CANDIDATES"]
     assert len(parts[1]) >= 64
 
 
@@ -144,5 +144,5 @@ def test_what_is_shown_is_a_task_of_each_difficulty_that_is_never_asked(tasks) -
 
 def test_the_policy_has_the_groups_and_the_parser_that_the_example_needs(example) -> None:
     config = load_config(FOLDER / "lightning.toml")
-    assert config.only_policy.groups_per_step == example["TASKS_PER_STEP"]
+    assert example["CANDIDATES"] == 3 * config.only_policy.groups_per_step
     assert config.engine.tool_call_parser == "hermes"

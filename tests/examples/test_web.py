@@ -20,18 +20,21 @@ from tests.lightning_trainer.environments.openai_server import serving  # pyrigh
 ROOT = Path(__file__).parents[2]
 ENDPOINT = "http://127.0.0.1:9"
 PAGE = r'''
+import re
+
+
 class Page:
     """Three buttons; a click ends it, as on MiniWoB++'s."""
 
     def reset(self, task):
         names = task.random().sample(["Go", "Stop", "Wait", "Turn"], 3)
         self.right = task.random("which").choice([4, 5, 6])
-        lines = [f'[{4 + place}] button "{name}"' for place, name in enumerate(names)]
+        lines = [f'button "{name}" [{4 + place}]' for place, name in enumerate(names)]
         return f'Click on the "{names[self.right - 4]}" button.\n\n' + "\n".join(lines)
 
     def step(self, action):
-        clicks = action.text in ("click(4)", "click(5)", "click(6)")
-        return "", float(action.text == f"click({self.right})"), clicks
+        clicked = re.findall(r"click\((4|5|6)\)", action.text)
+        return "", float(clicked == [str(self.right)]), bool(clicked)
 '''
 
 
@@ -54,8 +57,8 @@ def clicks_what_it_is_asked(request: dict[str, Any]) -> dict[str, Any]:
 
 def solution(page: str) -> str:
     label = re.findall(r'Click on the "(.+)" button', page)[0]
-    number = re.findall(rf'^\[(\d+)\] button "{re.escape(label)}"$', page, flags=re.MULTILINE)[0]
-    return f"click({number})"
+    line, number = re.findall(rf'^(button "{re.escape(label)}" \[(\d+)\])$', page, flags=re.MULTILINE)[0]
+    return f"{line}: click({number})"
 
 
 def results(example: dict[str, Any], model: Any, environment: str, monkeypatch, capsys) -> tuple[list[str], list]:

@@ -1,8 +1,8 @@
 """MiniWoB++'s small web pages in a headless Chromium: ``miniwob:click-button``, ``miniwob:login-user``.
 
-The page is described by its visible elements, one per line, each with a number to act on: ``click(6)``, ``type(5,
-"Ann")``. The pages come with the package. Source: Liu et al. 2018, arXiv 1802.08802;
-https://github.com/Farama-Foundation/miniwob-plusplus (MIT).
+The page is described by its visible elements, one per line, each with a number to act on, as Playwright's snapshots
+have it: ``button "Send" [6]``. Actions are ``click(6)`` and ``type(5, "Ann")``. The pages come with the package.
+Source: Liu et al. 2018, arXiv 1802.08802; https://github.com/Farama-Foundation/miniwob-plusplus (MIT).
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class MiniWoB:
         ValueError: there is no such page, no browser, or no driver.
     """
 
-    version = f"1-miniwob-{version_of('miniwob')}"
+    version = f"2-miniwob-{version_of('miniwob')}"
 
     def __init__(
         self,
@@ -221,33 +221,32 @@ class MiniWoB:
 
 def _lines(elements: tuple[dict[str, Any], ...], lists: Mapping[str, Any]) -> list[str]:
     """Return the visible part of a page: leaves and lists; boxes that only contain others are left out."""
-    lines: list[str] = []
+    lines: list[tuple[list[str], list[str]]] = []
+    """Each element's words, and what follows. The number comes last, as in an answer that names what it acts on first."""
     for element in elements:
         tag, text = element["tag"].lower(), " ".join(element["text"].split())
         if tag == "t":
-            if lines and lines[-1].split()[1:2] in (["input_checkbox"], ["input_radio"]):
-                lines[-1] += f" {text}"  # it shows the current selection
+            if lines and lines[-1][0][0] in ("input_checkbox", "input_radio"):
+                lines[-1][0].append(text)  # it shows the current selection
             else:
-                lines.append(text)
+                lines.append(([text], []))
             continue
         value, entries = lists.get(str(element["ref"]), (element["value"], []))
         if not (element["flags"][3] or entries):
             continue
-        parts = [f"[{element['ref']}]", tag]
+        words = [tag]
         if element["id"]:
-            parts.append(f"#{element['id']}")
+            words.append(f"#{element['id']}")
         elif not text:
-            parts += [f".{name}" for name in element["classes"].split()]
+            words += [f".{name}" for name in element["classes"].split()]
         if tag in ("input_checkbox", "input_radio"):
-            parts += ["checked"] if value == "True" else []
+            words += ["checked"] if value == "True" else []
         elif text or value or tag.startswith(_FIELDS):
-            parts.append(json.dumps(text or value, ensure_ascii=False))
+            words.append(json.dumps(text or value, ensure_ascii=False))
         elif element["bg_color"][3] > 0:
-            parts.append("#" + "".join(f"{round(255 * float(part)):02x}" for part in element["bg_color"][:3]))
-        if entries:
-            parts.append(f"of: {', '.join(entries)}")
-        lines.append(" ".join(parts))
-    return lines
+            words.append("#" + "".join(f"{round(255 * float(part)):02x}" for part in element["bg_color"][:3]))
+        lines.append((words, [f"[{element['ref']}]", *([f"of: {', '.join(entries)}"] if entries else [])]))
+    return [" ".join(words + after) for words, after in lines]
 
 
 def _program(name: str, given: str | None, usual: tuple[str, ...]) -> str:

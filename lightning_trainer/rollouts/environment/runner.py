@@ -12,6 +12,7 @@ from lightning_trainer.environments.limits import Limits
 from lightning_trainer.environments.protocol import Environment, Task
 from lightning_trainer.environments.registry import DEFAULT_FOLDER
 from lightning_trainer.rollouts.attempt import AttemptEnded, Event
+from lightning_trainer.rollouts.curriculum import Curriculum
 from lightning_trainer.rollouts.environment.attempt import EnvironmentAttempt
 from lightning_trainer.rollouts.step_runner import StepRunner
 
@@ -31,6 +32,7 @@ class EnvironmentRunner(StepRunner[Task]):
         seed: of the training tasks.
         limits, folder, python: of the environment's processes.
         label: what tells this run from others of the policy, where ``run`` does not name it.
+        curriculum: of tasks that ``train`` is given; the environment's own tasks have no kind.
         run, concurrency, retries, on_event: as for any runner.
     """
 
@@ -53,6 +55,7 @@ class EnvironmentRunner(StepRunner[Task]):
         label: str | None = None,
         retries: int = 0,
         on_event: Callable[[Event], None] = lambda event: None,
+        curriculum: Curriculum[Task] | None = None,
     ) -> None:
         if agent is None:
             gateway = endpoint or os.environ.get("LIGHTNING_ENDPOINT", "http://127.0.0.1:8321")
@@ -85,6 +88,7 @@ class EnvironmentRunner(StepRunner[Task]):
             retries=retries,
             on_event=on_event,
             tasks=self.environment.training_tasks,
+            curriculum=curriculum,
         )
 
     def evaluate_held_out(self, count: int, *, stage: str = "held-out") -> list[AttemptEnded]:

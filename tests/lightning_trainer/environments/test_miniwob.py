@@ -42,8 +42,8 @@ def session_of(process: EnvironmentProcess, seed: int = 0, split: str = TRAIN) -
 
 
 def number_of(session: Session, what: str) -> int:
-    """The number in front of the line that has these words."""
-    (number,) = re.findall(rf"^\[(\d+)\] .*{re.escape(what)}", session.observation.text, flags=re.MULTILINE)
+    """The number of the line that has these words."""
+    (number,) = re.findall(rf"^.*{re.escape(what)}.* \[(\d+)\]", session.observation.text, flags=re.MULTILINE)
     return int(number)
 
 
@@ -75,13 +75,13 @@ def check(session: Session) -> None:
 
 
 def box_of(session: Session, name: str) -> int:
-    (number,) = re.findall(rf"^\[(\d+)\] input_checkbox .*{re.escape(name)}$", session.observation.text, re.MULTILINE)
+    (number,) = re.findall(rf"^input_checkbox .*{re.escape(name)} \[(\d+)\]$", session.observation.text, re.MULTILINE)
     return int(number)
 
 
 def press(session: Session) -> None:
     (name,) = re.findall(r'"([^"]+)" button', session.observation.text)
-    numbers = re.findall(rf'^\[(\d+)\] button "{re.escape(name)}"$', session.observation.text, flags=re.MULTILINE)
+    numbers = re.findall(rf'^button "{re.escape(name)}" \[(\d+)\]$', session.observation.text, flags=re.MULTILINE)
     session.say(f"click({numbers[0]})")
 
 

@@ -13,7 +13,7 @@ from lightning_trainer.environments import Task
 from lightning_trainer.environments.limits import Limits
 from lightning_trainer.environments.session import Session
 from lightning_trainer.errors import LightningError
-from lightning_trainer.rollouts import Runner
+from lightning_trainer.rollouts import Curriculum, Runner
 from lightning_trainer.rollouts.command import Command
 from lightning_trainer.rollouts.environment.program_agent import ProgramAgent
 from tests.lightning_trainer.environments.openai_server import serving  # pyright: ignore[reportMissingImports]
@@ -62,6 +62,15 @@ def test_an_environment_with_few_tasks_repeats_them_and_says_when_a_step_needs_m
     assert [task.seed for task in runner.environment.training_tasks(2, 2)] == [2, 0]
     with pytest.raises(LightningError, match="has 2 held-out tasks, and 3 are asked for"):
         runner.evaluate_held_out(3)
+
+
+def test_a_curriculum_has_nothing_to_choose_from_the_environments_own_tasks(monkeypatch) -> None:
+    status = {"needs_baseline": False, "groups_per_step": 8}
+    monkeypatch.setattr("lightning_trainer.rollouts.daemon_client.DaemonClient.policy", lambda _: status)
+    curriculum = Curriculum[Task](lambda task: task.fields["level"])
+    options = {"policy": "p", "agent": bisecting, "endpoint": ENDPOINT, "curriculum": curriculum}
+    with Runner.from_environment(Guess, **options) as runner, pytest.raises(LightningError, match="more than 8 tasks"):
+        runner.train(steps=1)
 
 
 def test_a_task_of_another_version_is_refused() -> None:
