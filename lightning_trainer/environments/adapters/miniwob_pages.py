@@ -222,7 +222,7 @@ class MiniWoB:
 def _lines(elements: tuple[dict[str, Any], ...], lists: Mapping[str, Any]) -> list[str]:
     """Return the visible part of a page: leaves and lists; boxes that only contain others are left out."""
     lines: list[tuple[list[str], list[str]]] = []
-    """Each element's words, and what follows. The number comes last, as in an answer that names what it acts on first."""
+    """Each element's words, and what follows: the number comes last, as in an answer that says first what it clicks."""
     for element in elements:
         tag, text = element["tag"].lower(), " ".join(element["text"].split())
         if tag == "t":
