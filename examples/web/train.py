@@ -8,11 +8,7 @@ Chromium and its driver have to be on the PATH. Every training step has pages th
 is among them.
 """
 
-import argparse
-import sys
-
-from lightning_trainer.errors import LightningError
-from lightning_trainer.rollouts import AttemptEnded, Event, Runner
+from web_training import main
 
 ENVIRONMENT = "miniwob:click-button"
 EXAMPLES = [
@@ -41,46 +37,5 @@ None of these buttons is on a page."""
 AGENT = {"examples": EXAMPLES, "max_tokens": 20, "max_turns": 1}
 """One click, right or wrong."""
 
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--policy", default="web")
-    parser.add_argument("--environment", default=ENVIRONMENT)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--heldout", type=int, default=64)
-    parser.add_argument("--concurrency", type=int, default=64)
-    options = parser.parse_args()
-
-    def show(event: Event) -> None:
-        if not isinstance(event, AttemptEnded):
-            print(f"step {event.step}: reward {event.reward_mean}, {event.rollout_s + event.wait_s:.0f} s", flush=True)
-        elif event.error is not None:
-            print(f"task {event.task_id}: {event.error}", flush=True)
-
-    try:
-        with Runner.from_environment(
-            options.environment,
-            policy=options.policy,
-            agent_options=AGENT,
-            seed=options.seed,
-            concurrency=options.concurrency,
-            processes=4,  # each has a browser
-            timeout_s=300,
-            on_event=show,
-        ) as runner:
-
-            def evaluate(stage: str) -> None:
-                ended = runner.evaluate_held_out(options.heldout, stage=stage)
-                successes = sum(attempt.reward == 1.0 for attempt in ended)
-                print(f"{stage}: {successes} of {len(ended)} held-out pages solved", flush=True)
-
-            evaluate("before")
-            runner.train(steps=options.steps)
-            evaluate("after")
-    except LightningError as error:
-        sys.exit(f"error: {error}")
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, "web", ENVIRONMENT, AGENT)

@@ -60,6 +60,9 @@ def rollouts(
     history: Annotated[
         int | None, typer.Option(help="Earlier turns shown to our agent's model; default: all.", min=0)
     ] = None,
+    images: Annotated[
+        bool, typer.Option("--images", help="Send the environment's pictures to our agent's model, which has to see.")
+    ] = False,
     policy: Annotated[
         str | None,
         typer.Option(
@@ -113,7 +116,7 @@ def rollouts(
         else:
             from lightning_trainer.cli.environments.rollouts import Play, play
 
-            play(options, Play(environment, count, max_turns, max_tokens, temperature, instructions, history))
+            play(options, Play(environment, count, max_turns, max_tokens, temperature, instructions, history, images))
 
 
 @app.command()

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import lightning_instrumentation as lt
 from lightning_instrumentation.scope import current
+from lightning_instrumentation.tool import ToolCall as ToolSpan
 
 from lightning_trainer.environments.protocol import Action, Observation, ToolCall, tools_for_openai
 from lightning_trainer.environments.session import Session
@@ -41,6 +42,8 @@ class ChatAgent:
             conversation of its own, which is enough where it tells everything. Turns with tools are always all shown.
         instructions: the system message, in the place of the environment's own.
         examples: messages between the system message and the task, for a model that has to be shown.
+        images: the model is sent the observations' pictures. A policy that reads only text is not; what it did not see
+            is recorded with the attempt, as the result of a tool, for the person who looks at it.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class ChatAgent:
         history: int | None = None,
         instructions: str | None = None,
         examples: Sequence[dict[str, Any]] = (),
+        images: bool = False,
     ) -> None:
         try:
             import openai
@@ -76,10 +80,11 @@ class ChatAgent:
         self._history = history
         self._instructions = instructions
         self._examples = list(examples)
+        self._images = images
 
     def __call__(self, session: Session) -> None:
         with lt.agent(self._name):
-            opening, told = self._opening(session.observation), [{"role": "user", "content": session.observation.text}]
+            opening, told = self._opening(session.observation), self._told({}, session.observation)
             turns: list[list[dict[str, Any]]] = []
             while not session.done and session.turns < self._max_turns:
                 state = session.observation.state
@@ -87,7 +92,7 @@ class ChatAgent:
                     messages = [*opening, *chain.from_iterable(self._shown(turns, session)), *told]
                     reply, response_id = self._reply(messages, session)
                 turns.append([*told, reply])
-                told = _told(reply, session.step(_action(reply)))
+                told = self._told(reply, session.step(_action(reply)))
                 if (reward := session.rewards[-1]) is not None:
                     lt.reward(reward, TURN_REWARD, response_id=response_id)
 
@@ -95,6 +100,26 @@ class ChatAgent:
         instructions = self._instructions if self._instructions is not None else observation.instructions
         system = [{"role": "system", "content": instructions}] if instructions else []
         return [*system, *self._examples]
+
+    def _told(self, reply: dict[str, Any], observation: Observation) -> list[dict[str, Any]]:
+        """Return the next messages: a result for every call, as the API requires; the rest as a user message."""
+        results = {result.id: result.text for result in observation.tool_results}
+        calls = reply.get("tool_calls", ())
+        messages: list[dict[str, Any]] = [
+            {"role": "tool", "tool_call_id": call["id"], "content": results.get(call["id"], observation.text)}
+            for call in calls
+        ]
+        text = observation.text if not calls or results else ""
+        pictures = [{"type": "image_url", "image_url": {"url": image}} for image in observation.images]
+        if pictures and not self._images:
+            _record(observation.images)
+            pictures = []
+        if pictures:
+            words = [{"type": "text", "text": text}] if text else []
+            messages.append({"role": "user", "content": [*words, *pictures]})
+        elif text or not reply:
+            messages.append({"role": "user", "content": text})
+        return messages
 
     def _shown(self, turns: list[list[dict[str, Any]]], session: Session) -> list[list[dict[str, Any]]]:
         if self._history is None or session.tools:  # a call and its result must stay together
@@ -136,13 +161,12 @@ def _arguments(text: str) -> dict[str, Any]:
     return arguments if isinstance(arguments, dict) else {"_unreadable": text}
 
 
-def _told(reply: dict[str, Any], observation: Observation) -> list[dict[str, Any]]:
-    """Return the next messages: a result for every call, as the API requires; the rest as a user message."""
-    results = {result.id: result.text for result in observation.tool_results}
-    messages: list[dict[str, Any]] = [
-        {"role": "tool", "tool_call_id": call["id"], "content": results.get(call["id"], observation.text)}
-        for call in reply.get("tool_calls", ())
-    ]
-    if observation.text and not (messages and not results):
-        messages.append({"role": "user", "content": observation.text})
-    return messages
+def _record(images: Sequence[str]) -> None:
+    """Record pictures as what a tool returned, in MCP's form; the store keeps them apart from the span."""
+    with ToolSpan("screenshot", None, dict) as call:
+        call.returned(lambda: [_as_content(image) for image in images])
+
+
+def _as_content(image: str) -> dict[str, str]:
+    kind, _, data = image.removeprefix("data:").partition(";base64,")
+    return {"type": "image", "mimeType": kind, "data": data}

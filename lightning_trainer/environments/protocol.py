@@ -76,6 +76,8 @@ class Observation:
     """The system message; only the first observation's counts."""
     state: str | None = None
     """Equal for equal states of the world: credit schemes may compare calls by it (docs/credit.md)."""
+    images: tuple[str, ...] = ()
+    """Pictures as ``data:`` URLs (``data:image/png;base64,...``), such as a screenshot."""
 
 
 @dataclass(frozen=True)
@@ -224,6 +226,7 @@ def observation_from_json(value: object) -> Observation:
             tools=None if tools is None else tuple(_tool(tool) for tool in tools),
             instructions=_optional_text(value.get("instructions")),
             state=_optional_text(value.get("state")),
+            images=tuple(_picture(image) for image in value.get("images") or ()),
         )
     except (AssertionError, KeyError, TypeError) as error:
         raise EnvironmentNonsenseError(
@@ -249,6 +252,12 @@ def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{_shown(value)} is not text")
     return value
+
+
+def _picture(value: object) -> str:
+    text = _text(value)
+    assert text.startswith("data:image/"), f"the picture {_shown(text[:40])} is not a data: URL of an image"
+    return text
 
 
 def _optional_text(value: object) -> str | None:

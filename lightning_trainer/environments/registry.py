@@ -80,6 +80,12 @@ KNOWN: Mapping[str, Known] = {
         "verifiers",
         ("verifiers>=0.2,<0.3",),
     ),
+    "web": Known(
+        "web_pages:WebPages",
+        "web pages of your own in a headless Chromium: web:/path/to/file.py",
+        "web",
+        ("selenium>=4.30,<5",),
+    ),
 }
 
 
@@ -119,11 +125,16 @@ def launch_of(spec: EnvironmentSpec, folder: Path = DEFAULT_FOLDER, python: str 
         module=f"lightning_trainer.environments.adapters.{module}",
         attribute=attribute,
         isolated=known.interpreter is not None,
-        variant=spec.variant,
+        variant=_absolute(spec.variant),
         options=spec.options,
         reset_timeout_s=known.reset_timeout_s,
         digest=digest_of(Path(__file__).with_name("adapters") / f"{module}.py"),
     )
+
+
+def _absolute(variant: str | None) -> str | None:
+    """Make the path of a file absolute: the process starts in a folder of its own."""
+    return variant if variant is None or not Path(variant).is_file() else str(Path(variant).absolute())
 
 
 def interpreter_of(name: str, folder: Path) -> Path:

@@ -39,13 +39,14 @@ class Page:
 
 
 @pytest.fixture
-def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+def example(bare_names, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """What train.py has; what it records waits on disk."""
     monkeypatch.setattr("lightning_trainer.rollouts.daemon_client.DaemonClient.wait_until_there", lambda _: None)
     monkeypatch.setattr(StepRunner, "train", lambda self, *, steps: None)
     monkeypatch.setenv("LIGHTNING_ENDPOINT", ENDPOINT)
     lt.shutdown(0)
     lt.init(ENDPOINT, spool_dir=tmp_path)
+    sys.path.insert(0, str(ROOT / "examples" / "web"))
     yield runpy.run_path(str(ROOT / "examples" / "web" / "train.py"))
     lt.shutdown(0)
 
@@ -67,7 +68,7 @@ def results(example: dict[str, Any], model: Any, environment: str, monkeypatch, 
     monkeypatch.setattr(sys, "argv", words)
     with serving(model) as (url, requests):
         monkeypatch.setitem(example["AGENT"], "base_url", url)
-        example["main"]()
+        example["main"]("A test.", "web", example["ENVIRONMENT"], example["AGENT"])
     return re.findall(r"^(?:before|after): .*", capsys.readouterr().out, re.MULTILINE), requests
 
 

@@ -32,6 +32,7 @@ class Play:
     temperature: float
     instructions: str | None
     history: int | None
+    images: bool
 
 
 def play(options: Options, play: Play) -> None:
@@ -127,6 +128,7 @@ def _runner(options: Options, play: Play, endpoint: str, program: ProgramAgent |
             "temperature": play.temperature,
             "instructions": play.instructions,
             "history": play.history,
+            "images": play.images,
         },
         label=label or f"{play.environment}:{source}:{options.seed}",
         endpoint=endpoint,

@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 from lightning_instrumentation import semconv
 
 from lightning_trainer.dashboard.reading.message_images import DRAWN, image_of, is_embedded, name_of, stored_name
+from lightning_trainer.store.media.exchange import SCHEME
 from lightning_trainer.types import Span
 
 _MOST_ENTRIES = 400
@@ -117,16 +118,29 @@ def _tool(span: Span, agent: str | None, called: Set[str]) -> Entry:
     name = _text(span, semconv.TOOL_NAME) or span.name
     # The model's message above already shows the arguments.
     said_above = _text(span, semconv.TOOL_CALL_ID) in called
-    parts = tuple(
-        Part(kind, value, name, raw=raw_query(span, attribute))
-        for kind, attribute in (
-            ("tool_call", semconv.TOOL_CALL_ARGUMENTS),
-            ("tool_call_response", semconv.TOOL_CALL_RESULT),
-        )
-        if (value := _text(span, attribute)) is not None and not (said_above and kind == "tool_call")
-    )
+    parts: list[Part] = []
+    if not said_above and (arguments := _text(span, semconv.TOOL_CALL_ARGUMENTS)) is not None:
+        parts.append(Part("tool_call", arguments, name, raw=raw_query(span, semconv.TOOL_CALL_ARGUMENTS)))
+    if (result := _text(span, semconv.TOOL_CALL_RESULT)) is not None:
+        parts += _with_pictures(result, span) or [
+            Part("tool_call_response", result, name, raw=raw_query(span, semconv.TOOL_CALL_RESULT))
+        ]
     seconds = (span.end_ns - span.start_ns) / 1e9
-    return Entry("tool", parts, agent, span.span_id, span.start_ns, seconds, span.status_message or None)
+    return Entry("tool", tuple(parts), agent, span.span_id, span.start_ns, seconds, span.status_message or None)
+
+
+def _with_pictures(result: str, span: Span) -> list[Part]:
+    """Return the parts of a tool's result in MCP's form; none where it has no picture that the store keeps."""
+    if f'"{SCHEME}' not in result:
+        return []
+    try:
+        found = json.loads(result)
+    except (ValueError, RecursionError):
+        return []
+    content = found.get("content") if isinstance(found, dict) else found
+    if not isinstance(content, list) or not any(isinstance(part, dict) and stored_name(part) for part in content):
+        return []
+    return list(_parts({"parts": content}, span, semconv.TOOL_CALL_RESULT))
 
 
 def raw_query(span: Span, attribute: str) -> str:

@@ -2,12 +2,18 @@
 
 import base64
 import hashlib
+import json
 import re
 import struct
+from dataclasses import replace
 
 import pytest
+from lightning_instrumentation import semconv
 
+from lightning_trainer.dashboard.reading.conversation import conversation
 from lightning_trainer.dashboard.reading.message_images import find_image, image_of, is_embedded
+from lightning_trainer.store.media.exchange import exchange
+from lightning_trainer.types import Span
 
 _PNG_HEAD = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + b"IHDR"
 
@@ -89,3 +95,24 @@ async def test_an_image_that_is_none_is_not_found(get):
     for other in (svg, "0" * 32):
         answer = await get(re.sub(r"name=\w+", f"name={other}", address))
         assert (answer.status_code, "has no image" in answer.text) == (404, True)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_picture_that_a_tool_returned_is_shown_with_its_text(wrapped: bool) -> None:
+    content = [
+        {"type": "text", "text": "The page now:"},
+        {"type": "image", "mimeType": "image/png", "data": base64.b64encode(png(8, 6)).decode()},
+    ]
+    attributes = {
+        semconv.OPERATION: semconv.EXECUTE_TOOL,
+        semconv.TOOL_NAME: "screenshot",
+        semconv.TOOL_CALL_ARGUMENTS: "{}",
+        semconv.TOOL_CALL_RESULT: json.dumps({"content": content} if wrapped else content),
+    }
+    span = Span("t" * 32, "s" * 16, None, "execute_tool screenshot", start_ns=1, end_ns=2, attributes=attributes)
+    (kept,) = exchange([span]).spans
+    ((entry,), _) = conversation([kept])
+    assert [part.kind for part in entry.parts] == ["tool_call", "text", "image"]
+    assert hashlib.sha256(png(8, 6)).hexdigest() in (entry.parts[2].image or "")
+    ((plain,), _) = conversation([replace(span, attributes=attributes | {semconv.TOOL_CALL_RESULT: "sha256: unknown"})])
+    assert [part.kind for part in plain.parts] == ["tool_call", "tool_call_response"]

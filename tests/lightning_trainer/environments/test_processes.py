@@ -72,6 +72,27 @@ def test_what_is_typed_arrives_typed() -> None:
     process.close()
 
 
+def test_a_picture_arrives_and_what_is_none_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "world.py").write_text(
+        "from lightning_trainer.environments import Observation\n\nclass World:\n"
+        "    def reset(self, task):\n        return Observation('x', images=(('data:image/png;base64,QQ==', 'http://x')[task.seed],))\n"
+        "    def step(self, action):\n        return 'y', 0.0, True\n"
+    )
+    process = EnvironmentProcess(launch_of(EnvironmentSpec.parse(f"{tmp_path}/world.py:World")), LIMITS)
+    assert process.reset(Task("w", "1", seed=0)).images == ("data:image/png;base64,QQ==",)
+    with pytest.raises(EnvironmentNonsenseError, match="the picture 'http://x' is not a data: URL of an image"):
+        process.reset(Task("w", "1", seed=1))
+    process.close()
+
+
+def test_a_variant_that_is_a_file_is_found_wherever_the_process_starts(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("pages.py").write_text("")
+    for name, variant in (("web:pages.py", str(tmp_path / "pages.py")), ("web:nowhere.py", "nowhere.py")):
+        launch = launch_of(EnvironmentSpec.parse(name), python=sys.executable)
+        assert (launch.variant, launch.label) == (variant, name)
+
+
 def test_other_code_is_another_version(tmp_path: Path) -> None:
     versions = set()
     for line in ("", "# changed\n"):

@@ -9,7 +9,7 @@ import lightning_instrumentation as lt
 import pytest
 from lightning_instrumentation.scope import current
 
-from lightning_trainer.environments import Task
+from lightning_trainer.environments import Observation, Task
 from lightning_trainer.environments.limits import Limits
 from lightning_trainer.environments.session import Session
 from lightning_trainer.errors import LightningError
@@ -136,6 +136,37 @@ def test_the_model_is_shown_as_many_earlier_turns_as_it_is_told(history: int | N
     roles = [message["role"] for message in requests[-1]["messages"]]
     assert roles == ["system", *["user", "assistant"] * (shown - 1), "user"]
     assert requests[-1]["messages"][-1]["content"] in ("higher", "lower")
+
+
+class Seen(Guess):
+    """Every observation has a picture."""
+
+    def reset(self, task):
+        return Observation(super().reset(task), images=("data:image/png;base64,QQ==",))
+
+    def step(self, action):
+        said, reward, done = super().step(action)
+        return Observation(said, images=("data:image/png;base64,Qg==",)), reward, done
+
+
+def test_pictures_are_sent_where_the_model_sees_and_recorded_as_a_tools_result_where_it_does_not(monkeypatch) -> None:
+    recorded: list[object] = []
+    monkeypatch.setattr(
+        "lightning_trainer.environments.agent.ToolSpan.returned", lambda self, result: recorded.append(result())
+    )
+    shown: dict[bool, object] = {}
+    for images in (True, False):
+        with serving(lambda request: {"content": "1"}) as (url, requests):
+            options = {"base_url": url, "max_turns": 2, "images": images}
+            runner = Runner.from_environment(Seen, policy="p", agent_options=options, endpoint=ENDPOINT)
+            runner.evaluate([Task("Seen", runner.environment.version, seed=3)], stage="e")
+        shown[images] = [one["content"] for one in requests[-1]["messages"] if one["role"] == "user"]
+        assert bool(recorded) is not images
+    first, second = shown[True]
+    assert first[1:] == [{"type": "image_url", "image_url": {"url": "data:image/png;base64,QQ=="}}]
+    assert [part["type"] for part in second] == ["text", "image_url"]
+    assert shown[False] == [part["text"] for part in (first[0], second[0])]
+    assert recorded[:2] == [[{"type": "image", "mimeType": "image/png", "data": data}] for data in ("QQ==", "Qg==")]
 
 
 def test_arguments_that_are_not_json_reach_the_environment_as_such() -> None:
