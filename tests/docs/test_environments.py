@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from lightning_trainer.cli.app import app
 from lightning_trainer.cli.environments import rollouts
 from lightning_trainer.config import Config
+from lightning_trainer.environments import Task
 from lightning_trainer.environments.limits import Limits
 from lightning_trainer.environments.registry import DEFAULT_FOLDER, KNOWN
 from lightning_trainer.environments.session import Session
@@ -51,6 +52,16 @@ def test_the_environment_is_played_by_name_and_by_class(folder: Path, monkeypatc
     for environment in ("guess.py:Guess", names["Guess"]):
         with Runner.from_environment(environment, **options) as runner:
             assert [attempt.reward for attempt in runner.evaluate_held_out(8)] == [1.0] * 8
+
+
+def test_the_pages_of_ones_own_have_what_pages_need() -> None:
+    names: dict = {}
+    (program,) = [one for one in PROGRAMS if "class Shop" in one]
+    exec(program, names)
+    shop = names["Shop"]()
+    goals = {shop.open(Task("web", "1", seed=seed)) for seed in range(9)}
+    assert goals == {(f"Order a {thing}.", "http://127.0.0.1:8000/") for thing in ("lamp", "chair")}
+    assert [shop.reward(lambda script, one=one: one) for one in (None, shop.wanted, "sofa")] == [None, 1.0, 0.0]
 
 
 def test_the_program_compiles() -> None:
