@@ -2,15 +2,19 @@
 
     python -m benchmarks.proof                             # all of them, one seed each
     python -m benchmarks.proof search code --seeds 0,1,2   # some, three seeds each
-    python -m benchmarks.proof --write docs/proof.md       # and the page of all runs that are there
+    python -m benchmarks.proof --write docs/proof.md       # and the page
 
-Runs are kept in ``--out``: one that is done is not made again, one that was interrupted goes on where it was.
+Runs are kept in ``--out``: one that is done is not made again, one that was interrupted goes on where it was. Outcomes
+are kept next to the page (``docs/proof/``), so that runs of several days and machines come together in it; one of an
+example that has changed since is left out.
 """
 
 import argparse
 import asyncio
 import os
 import platform
+import re
+import shutil
 import signal
 import sys
 from datetime import UTC, datetime
@@ -19,7 +23,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.common.processes import ROOT
-from benchmarks.proof.examples import EXAMPLES
+from benchmarks.proof.examples import EXAMPLES, digest_of
 from benchmarks.proof.one_run import train
 from benchmarks.proof.outcome import Outcome, outcome_of
 from benchmarks.proof.page import page, row
@@ -31,7 +35,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=_numbers, default=[0], help="0,1,2")
     parser.add_argument("--steps", type=int, help="instead of each example's own number")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "proof")
-    parser.add_argument("--write", type=Path, help="write the page of all runs in --out to this file")
+    parser.add_argument("--write", type=Path, help="write the page to this file, and the outcomes next to it")
     parser.add_argument("--remark", default="", help="a sentence for the page: what else ran meanwhile, say")
     options = parser.parse_args()
     if unknown := [name for name in options.examples if name not in EXAMPLES]:
@@ -47,7 +51,8 @@ def main() -> None:
                 failed = True
                 print(f"{name}, seed {seed}: {error}", file=sys.stderr, flush=True)
     if options.write:
-        options.write.write_text(page(_kept(options.out), _machine(), datetime.now(UTC).date(), options.remark))
+        kept = _kept(options.out, options.write.with_suffix(""))
+        options.write.write_text(page(kept, options.remark))
         print(f"written: {options.write}")
     sys.exit(failed)
 
@@ -57,24 +62,38 @@ def _outcome(name: str, seed: int, steps: int | None, out: Path) -> Outcome:
     example, folder = EXAMPLES[name], out / f"{name}-seed-{seed}"
     path = folder / "outcome.json"
     if not path.exists():
+        digest = digest_of(name)
         minutes = train(name, example, folder, seed=seed, steps=steps or example.steps)
-        outcome = asyncio.run(outcome_of(folder, name, seed=seed, minutes=minutes))
-        outcome.write(path)
+        made = datetime.now(UTC).date().isoformat()
+        about = {"minutes": minutes, "machine": _machine(), "made": made, "digest": digest}
+        asyncio.run(outcome_of(folder, name, seed=seed, **about)).write(path)
     return Outcome.read(path)
 
 
-def _kept(out: Path) -> list[Outcome]:
-    found = [Outcome.read(path) for path in out.glob("*/outcome.json")]
+def _kept(out: Path, folder: Path) -> list[Outcome]:
+    """Return the outcomes of all runs, with those of earlier days in ``folder``, where all of them are kept."""
+    folder.mkdir(exist_ok=True)
+    for path in out.glob("*/outcome.json"):
+        shutil.copyfile(path, folder / f"{path.parent.name}.json")
+    found = []
+    for path in folder.glob("*.json"):
+        outcome = Outcome.read(path)
+        if outcome.example in EXAMPLES and outcome.digest == digest_of(outcome.example):
+            found.append(outcome)
+        else:
+            print(f"left out: {path.name}, whose example has changed since", file=sys.stderr)
+            path.unlink()
     places = {name: place for place, name in enumerate(EXAMPLES)}
-    return sorted(
-        (outcome for outcome in found if outcome.example in places),
-        key=lambda outcome: (places[outcome.example], outcome.seed),
-    )
+    return sorted(found, key=lambda outcome: (places[outcome.example], outcome.seed))
 
 
 def _machine() -> str:
     memory_gib = psutil.virtual_memory().total / 2**30
-    return f"{os.cpu_count()} cores of {platform.machine()}, {memory_gib:.0f} GiB, no GPU"
+    try:
+        model = re.findall(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), flags=re.MULTILINE)[0]
+    except (OSError, IndexError):
+        model = platform.machine()
+    return f"{os.cpu_count()} cores of {model.strip()}, {memory_gib:.0f} GiB"
 
 
 def _numbers(text: str) -> list[int]:

@@ -29,6 +29,11 @@ class Outcome:
     seed: int
     steps: int
     minutes: float
+    machine: str
+    made: str
+    """Day, in UTC."""
+    digest: str
+    """Of the example's files."""
     before: Mapping[str, bool]
     """By held-out task; a reward of 1 is a success."""
     after: Mapping[str, bool]
@@ -55,8 +60,10 @@ class Outcome:
         return cls(**fields)
 
 
-async def outcome_of(folder: Path, example: str, *, seed: int, minutes: float) -> Outcome:
-    """Read a run's store; its daemon has ended.
+async def outcome_of(
+    folder: Path, example: str, *, seed: int, minutes: float, machine: str, made: str, digest: str
+) -> Outcome:
+    """Read a run's store; its daemon has ended. The named arguments are what the store does not know.
 
     Raises:
         RuntimeError: the held-out tasks were not asked before and after.
@@ -97,6 +104,9 @@ async def outcome_of(folder: Path, example: str, *, seed: int, minutes: float) -
         seed=seed,
         steps=len(steps),
         minutes=minutes,
+        machine=machine,
+        made=made,
+        digest=digest,
         before={task: one.success for task, one in before.items()},
         after={task: one.success for task, one in after.items()},
         rewards=tuple(step.metrics.get("reward/mean") for step in steps),

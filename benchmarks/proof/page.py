@@ -1,7 +1,6 @@
 """The page: a table of all runs, then each example with its curve and a rollout before and one after."""
 
 from collections.abc import Mapping, Sequence
-from datetime import date
 
 from benchmarks.proof.examples import EXAMPLES
 from benchmarks.proof.outcome import Outcome
@@ -10,17 +9,12 @@ _BARS = "▁▂▃▄▅▆▇█"
 _LONGEST = 300
 
 
-def page(outcomes: Sequence[Outcome], machine: str, made: date, remark: str = "") -> str:
-    """Return the page as Markdown.
-
-    Args:
-        machine: what it ran on, in a few words.
-        remark: what else is to be known of the runs.
-    """
+def page(outcomes: Sequence[Outcome], remark: str = "") -> str:
+    """Return the page as Markdown; ``remark`` is what else is to be known of the runs."""
     by_example: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         by_example.setdefault(outcome.example, []).append(outcome)
-    parts = [_INTRODUCTION.format(machine=machine, made=made.isoformat()), *filter(None, [remark]), _table(by_example)]
+    parts = [_INTRODUCTION, *filter(None, [remark]), _table(by_example)]
     parts += [_section(name, runs) for name, runs in by_example.items()]
     missing = [name for name in EXAMPLES if name not in by_example]
     if missing:
@@ -30,7 +24,7 @@ def page(outcomes: Sequence[Outcome], machine: str, made: date, remark: str = ""
 
 _INTRODUCTION = """# Proof
 
-What examples learned on one machine ({machine}, {made}). Held-out tasks are asked before and after training, at
+What examples learned, each on one machine without a GPU. Held-out tasks are asked before and after training, at
 temperature 0, and are never trained on. The interval is that of the paired difference (95 %, Bonett and Price 2012).
 Everything goes the ordinary way: the example's own program, capture, gateway, transitions, trainer, publication.
 Minutes are wall-clock, with the start of the daemon and both evaluations.
@@ -38,11 +32,13 @@ Minutes are wall-clock, with the start of the daemon and both evaluations.
     make proof EXAMPLE=search SEEDS=0
 
 trains one of them and prints its row. Without `EXAMPLE` all are trained, one after the other. What is done already is
-kept in `runs/proof`, and an interrupted run goes on where it was."""
+kept in `runs/proof`, and an interrupted run goes on where it was. The figures of each run are in `docs/proof/`; those
+of an example that has changed since are left out."""
 
 
 def _table(by_example: Mapping[str, Sequence[Outcome]]) -> str:
-    head = "| example | seed | before | after | points, 95 % | steps | minutes | reward by step |\n" + "|---" * 8 + "|"
+    names = ("example", "seed", "before", "after", "points, 95 %", "steps", "minutes", "reward by step", "where")
+    head = f"| {' | '.join(names)} |\n" + "|---" * len(names) + "|"
     return "\n".join([head, *(row(outcome) for runs in by_example.values() for outcome in runs)])
 
 
@@ -59,6 +55,7 @@ def row(outcome: Outcome) -> str:
         str(outcome.steps),
         f"{outcome.minutes:.0f}",
         curve(outcome.rewards),
+        f"{outcome.machine}, {outcome.made}",
     )
     return f"| {' | '.join(cells)} |"
 

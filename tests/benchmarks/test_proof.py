@@ -1,11 +1,13 @@
 """Every example that is a proof is there and configured by itself; the page has the figures that were kept."""
 
-from datetime import date
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks.proof.examples import EXAMPLES
+from benchmarks.proof.__main__ import _kept
+from benchmarks.proof.examples import EXAMPLES, digest_of
 from benchmarks.proof.one_run import configured
 from benchmarks.proof.outcome import Outcome, last_question
 from benchmarks.proof.page import curve, page, row
@@ -17,6 +19,9 @@ OUTCOME = Outcome(
     seed=1,
     steps=3,
     minutes=12.4,
+    machine="2 cores",
+    made="2026-01-02",
+    digest=digest_of("search"),
     before={"heldout-0": False, "heldout-1": False, "heldout-2": True, "heldout-3": False},
     after={"heldout-0": False, "heldout-1": True, "heldout-2": True, "heldout-3": True},
     rewards=(0.0, None, 0.5),
@@ -44,14 +49,35 @@ def test_an_outcome_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert Outcome.read(tmp_path / "outcome.json") == OUTCOME
 
 
+def test_outcomes_of_several_days_come_together_and_those_of_changed_examples_do_not(tmp_path: Path, capsys) -> None:
+    runs, folder = tmp_path / "runs", tmp_path / "proof"
+    (runs / "search-seed-1").mkdir(parents=True)
+    OUTCOME.write(runs / "search-seed-1" / "outcome.json")
+    folder.mkdir()
+    earlier = replace(OUTCOME, example="code", seed=0, digest=digest_of("code"), made="2025-12-31")
+    earlier.write(folder / "code-seed-0.json")
+    replace(OUTCOME, example="stages", digest="0" * 12).write(folder / "stages-seed-1.json")
+    assert _kept(runs, folder) == [OUTCOME, earlier]
+    assert "left out: stages-seed-1.json, whose example has changed since" in capsys.readouterr().err
+    assert sorted(path.name for path in folder.iterdir()) == ["code-seed-0.json", "search-seed-1.json"]
+
+
+def test_a_digest_is_of_all_files_that_an_example_uses() -> None:
+    assert len({digest_of(name) for name in EXAMPLES}) == len(EXAMPLES)
+    for name, example in EXAMPLES.items():
+        program = (ROOT / "examples" / name / "train.py").read_text()
+        assert set(re.findall(r'parents\[1\] / "(\w+)"', program)) <= set(example.uses), name
+
+
 def test_a_row_has_the_paired_difference() -> None:
     # Two of four gained, none lost: (3 - 1) / 6 +- 1.96 sqrt((4/6 - (2/6)^2) / 6) by Bonett and Price
-    assert row(OUTCOME) == ("| [search](#search) | 1 | 1 of 4 | 3 of 4 | +50 (-26 to +93) | 3 | 12 | ▁·▅ |")
+    cells = ["[search](#search)", "1", "1 of 4", "3 of 4", "+50 (-26 to +93)", "3", "12", "▁·▅", "2 cores, 2026-01-02"]
+    assert row(OUTCOME) == f"| {' | '.join(cells)} |"
 
 
 def test_the_page_shows_both_rollouts_and_says_what_was_not_run() -> None:
-    text = page([OUTCOME], "2 cores", date(2026, 1, 2))
-    assert "(2 cores, 2026-01-02)" in text
+    text = page([OUTCOME], "Nothing else ran.")
+    assert "Nothing else ran." in text
     assert "Held-out task `heldout-1`: `Who? ⏎ Ana | Kelberg`" in text
     assert "Before: nothing" in text
     assert "After: `search: Ana` then `answer: Examplia`" in text
