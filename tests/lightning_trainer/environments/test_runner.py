@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import lightning_instrumentation as lt
 import pytest
@@ -154,7 +155,7 @@ def test_pictures_are_sent_where_the_model_sees_and_recorded_as_a_tools_result_w
     monkeypatch.setattr(
         "lightning_trainer.environments.agent.ToolSpan.returned", lambda self, result: recorded.append(result())
     )
-    shown: dict[bool, object] = {}
+    shown: dict[bool, Any] = {}
     for images in (True, False):
         with serving(lambda request: {"content": "1"}) as (url, requests):
             options = {"base_url": url, "max_turns": 2, "images": images}
