@@ -1,4 +1,6 @@
-"""What a clip makes of rounding alone: engine and trainer in bfloat16, as they are by default, and weights that rest.
+"""What a clip makes of rounding alone: engine and trainer in the precision that is the default here, weights at rest.
+
+That is bfloat16 where the processor has instructions for it. Elsewhere it is float32, and there is next to no rounding.
 
 pytest -m slow tests/lightning_trainer/training/update/test_rounding.py      # some minutes: SmolLM2-135M
 """
@@ -11,6 +13,7 @@ from dataclasses import replace
 import pytest
 
 from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
+from lightning_trainer.config.hardware import fast_dtype
 from lightning_trainer.models.resolve import model_cache, resolve_model
 from lightning_trainer.training.settings import StageSettings, TrainerSettings
 from lightning_trainer.types import Sample, Segment, TrainingBatch
@@ -18,6 +21,7 @@ from lightning_trainer.types import Sample, Segment, TrainingBatch
 pytestmark = [pytest.mark.engine, pytest.mark.verl, pytest.mark.slow]
 
 _GROUPS, _MEMBERS, _TOKENS = 8, 3, 24
+_DTYPE = fast_dtype()
 _AT_REST = 1e-30
 """A learning rate that moves no weight: every update of the step is one with the weights that sampled."""
 
@@ -36,7 +40,7 @@ def model_dir():
 @pytest.fixture(scope="module")
 def batch(model_dir, start_engine, tmp_path_factory) -> TrainingBatch:
     engine = start_engine(
-        tmp_path_factory.mktemp("engine"), model_dir=model_dir, dtype="bfloat16", max_model_len=512, kv_cache_gib=0.5
+        tmp_path_factory.mktemp("engine"), model_dir=model_dir, dtype=_DTYPE, max_model_len=512, kv_cache_gib=0.5
     )
 
     async def ask():
@@ -87,7 +91,7 @@ def metrics(model_dir, batch) -> dict[str, dict[str, float]]:
     )
     first = stages[0]
     settings = TrainerSettings(
-        "p", model_dir, first.advantage, first.algorithm, lr=_AT_REST, dtype="bfloat16", stages=stages
+        "p", model_dir, first.advantage, first.algorithm, lr=_AT_REST, dtype=_DTYPE, stages=stages
     )
     trainer = Trainer(settings)
     found = {name: dict(trainer.step(replace(batch, step=n)).metrics) for n, name in enumerate(_ALGORITHMS, start=1)}
@@ -100,10 +104,12 @@ def metrics(model_dir, batch) -> dict[str, dict[str, float]]:
 def test_a_preset_clips_next_to_nothing_before_its_weights_move(preset, metrics):
     row = metrics[preset]
     assert row["optimizer/updates"] == _GROUPS / 2
-    assert row["mismatch/abs_mean"] > 1e-3, "engine and trainer round alike: nothing is shown"
+    if _DTYPE == "bfloat16":
+        assert row["mismatch/abs_mean"] > 1e-3, "engine and trainer round alike: nothing is shown"
     assert row["actor/pg_clipfrac"] < 0.01
 
 
+@pytest.mark.skipif(_DTYPE != "bfloat16", reason="this processor computes in float32")
 def test_against_the_engine_rounding_alone_fills_the_range_of_gspo(metrics):
     """Why the preset takes its ratio against the trainer."""
     assert metrics["gspo against the engine"]["actor/pg_clipfrac"] > 0.05
