@@ -100,12 +100,14 @@ class OldAdapters:
             return None
         async with self._changing:
             await self._engine.ready(_READY_TIMEOUT_S)
-            held = self._held.get(version) or _Held(self._make_upstream(_OneVersion(self._engine, version)))
-            status = self._engine.status
-            if held.engine_life != (life := (status.pid, status.restarts)):
+            held, status = self._held.get(version), self._engine.status
+            life = status.pid, status.restarts
+            if held is None or held.engine_life != life:
                 await self._load(version)
-                held.engine_life = life
-            self._held[version] = held
+            if held is None:  # made once the engine has it: a refusal leaves nothing open
+                upstream = self._make_upstream(_OneVersion(self._engine, version))
+                held = self._held[version] = _Held(upstream)
+            held.engine_life = life
             if held.ending is not None:
                 held.ending.cancel()
             held.calls += 1

@@ -122,8 +122,9 @@ async def test_after_a_restart_of_the_engine_it_is_loaded_again(old, engine):
     assert engine.told == ["hold 3", "hold 3"]
 
 
-async def test_what_is_refused_is_an_error_and_not_in_use(old, engine):
+async def test_what_is_refused_is_an_error_and_not_in_use_and_opens_nothing(old, engine, monkeypatch):
     engine.refuses = True
+    monkeypatch.setattr(old, "_make_upstream", lambda endpoint: pytest.fail("a connection that nobody would close"))
     with pytest.raises(EngineError, match="the kept adapter of p@v3 cannot be served: it differs"):
         await old.lease(3)
     assert old.in_use == ()
