@@ -135,7 +135,7 @@ def _stage(attempt: Attempt) -> str:
 def _decoder(model_dir: Path) -> Any:
     from transformers import AutoTokenizer
 
-    tokenizer: Any = AutoTokenizer.from_pretrained(model_dir)
+    tokenizer: Any = AutoTokenizer.from_pretrained(model_dir, clean_up_tokenization_spaces=False)
 
     def decode(ids: Sequence[int]) -> str:
         return tokenizer.decode(list(ids)).replace("<|im_end|>", "").strip()
