@@ -36,8 +36,8 @@ EXAMPLES: Mapping[str, Example] = {
     "code": Example("Code of one line with hidden tests in a sandbox (L0)", 24, 60),
     "game": Example("FrozenLake in text over many turns, GiGPO (RAGEN)", 30, 64, environments=("frozenlake",)),
     "tools": Example("Tools of an MCP server, with tasks made from their list (MCP·RL)", 32, 64),
-    "web": Example("Web pages in a headless browser, one click each (MiniWoB++)", 20, 64, environments=("miniwob",)),
-    "shop": Example("A web shop in a headless browser, three clicks", 20, 64, environments=("web",), uses=("web",)),
+    "web": Example("Web pages in a headless browser, one click each (MiniWoB++)", 12, 64, environments=("miniwob",)),
+    "shop": Example("A web shop in a headless browser, three clicks", 12, 64, environments=("web",), uses=("web",)),
     "distil": Example("A scripted expert's traces, then RL (cold start)", 24, 72, uses=("search",)),
     "stages": Example("Format, then each action, then the whole task (Mobile-R1)", 24, 72, uses=("search", "distil")),
 }
