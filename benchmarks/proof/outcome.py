@@ -88,8 +88,7 @@ async def outcome_of(
                 rewards.get(attempt.attempt_id) == 1.0,
                 tuple(decode(call.response_ids) for call in calls.get(attempt.attempt_id, ())),
             )
-            for attempt in attempts
-            if _stage(attempt) == stage
+            for attempt in evaluation(stage, attempts, rewards)
         }
 
     before, after = asked("before"), asked("after")
@@ -97,7 +96,7 @@ async def outcome_of(
         raise RuntimeError(f"{folder}: {len(before)} held-out tasks were asked before and {len(after)} after")
     learned = [task for task in before if after[task].success and not before[task].success]
     task = next(iter(learned or before))
-    first = next(one for one in attempts if one.task_id == task and _stage(one) == "before")
+    first = next(one for one in evaluation("before", attempts, rewards) if one.task_id == task)
     prompt = decode(calls[first.attempt_id][0].prompt_ids) if calls.get(first.attempt_id) else ""
     return Outcome(
         example=example,
@@ -115,6 +114,21 @@ async def outcome_of(
         said_before=before[task].said,
         said_after=after[task].said,
     )
+
+
+def evaluation(stage: str, attempts: Sequence[Attempt], rewards: Mapping[str, float | None]) -> list[Attempt]:
+    """Return one attempt at each task of a stage, of attempts that have their oldest first.
+
+    A program that was interrupted and started again asks the tasks of ``before`` again, of a model that has learned:
+    the first attempt that was scored counts, and of ``after`` the last one.
+    """
+    found: dict[str, Attempt] = {}
+    for attempt in attempts if stage == "before" else reversed(attempts):
+        if _stage(attempt) == stage:
+            kept = found.setdefault(attempt.task_id, attempt)
+            if rewards.get(kept.attempt_id) is None and rewards.get(attempt.attempt_id) is not None:
+                found[attempt.task_id] = attempt
+    return list(found.values())
 
 
 def last_question(prompt: str) -> str:

@@ -9,9 +9,10 @@ import pytest
 from benchmarks.proof.__main__ import _kept
 from benchmarks.proof.examples import EXAMPLES, digest_of
 from benchmarks.proof.one_run import configured
-from benchmarks.proof.outcome import Outcome, last_question
+from benchmarks.proof.outcome import Outcome, evaluation, last_question
 from benchmarks.proof.page import curve, page, row
 from lightning_trainer.config.file import load_config
+from lightning_trainer.types import Attempt, RolloutMode
 
 ROOT = Path(__file__).parents[2]
 OUTCOME = Outcome(
@@ -84,6 +85,21 @@ def test_the_page_shows_both_rollouts_and_says_what_was_not_run() -> None:
     not_run = text.partition("## Not run")[2]
     assert "calculator" in not_run
     assert "search" not in not_run
+
+
+def test_of_a_run_that_was_interrupted_the_first_answer_before_and_the_last_one_after_count() -> None:
+    rewards = {"b2": 0.0, "b3": 1.0, "a1": 0.0, "a2": 1.0}
+    names = {"before": ("b1", "b2", "b3"), "after": ("a1", "a2", "a3")}
+    attempts = [
+        Attempt(name, f"r-{name}", "t", f"run/{stage}/t", mode=RolloutMode.EVALUATE)
+        for stage, some in names.items()
+        for name in some
+    ]
+    # b1 and a3 were cut off before they had a reward.
+    assert [one.attempt_id for stage in ("before", "after") for one in evaluation(stage, attempts, rewards)] == [
+        "b2",
+        "a2",
+    ]
 
 
 def test_a_curve_has_a_bar_a_step() -> None:
