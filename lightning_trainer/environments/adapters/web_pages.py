@@ -121,6 +121,7 @@ class WebPages(BrowserEnvironment):
         binary, driver = programs("web:FILE", chromium, chromedriver)
         options = ChromeOptions()
         options.binary_location = binary
+        options.unhandled_prompt_behavior = "accept"  # nobody reads what alert() and confirm() ask
         self._profile = tempfile.TemporaryDirectory(prefix="lightning-browser-")
         switches = [*_SWITCHES, f"--window-size={width},{height}", f"--user-data-dir={self._profile.name}"]
         self._hosts = hosts
@@ -135,6 +136,7 @@ class WebPages(BrowserEnvironment):
             self._driver = Chrome(options=options, service=Service(driver))
         except (WebDriverException, HTTPError) as error:
             end(error)
+        self._command("Browser.setDownloadBehavior", behavior="deny")
         self._goal = ""
         self._elements: list[dict[str, Any]] = []
         """Those that can be acted on; an element's number is its place, from 1."""
@@ -146,7 +148,8 @@ class WebPages(BrowserEnvironment):
                 f"open() returned {str(opened)[:100]!r}; it must be two texts: a goal, and an address or HTML"
             )
         self._goal, start = opened
-        # Every attempt starts as a stranger to the site.
+        # Every attempt starts as a stranger to the site, in one window.
+        self._to_newest_window()
         self._command("Network.clearBrowserCookies")
         self._command("Storage.clearDataForOrigin", origin="*", storageTypes="all")
         if start.lstrip().startswith("<"):
@@ -203,8 +206,15 @@ class WebPages(BrowserEnvironment):
         except JavascriptException as error:
             raise ValueError(f"{script[:100]!r} fails in the page: {str(error).splitlines()[0]}") from None
 
+    def _to_newest_window(self) -> None:
+        """Go on in the window that a link has opened; the others are closed."""
+        while opened := [one for one in self._driver.window_handles if one != self._driver.current_window_handle]:
+            self._driver.close()
+            self._driver.switch_to.window(opened[-1])
+
     def _settle(self) -> None:
         """Wait for what a click has started: a navigation, or what the page draws with its next frame."""
+        self._to_newest_window()
         give_up = time.monotonic() + _SETTLED_S
         time.sleep(0.02)
         while time.monotonic() < give_up and self._driver.execute_script("return document.readyState") != "complete":

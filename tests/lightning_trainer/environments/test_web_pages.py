@@ -129,6 +129,21 @@ def test_an_address_is_opened_and_links_are_followed_and_no_cookie_is_left(
         assert click(session, "There") == "Right."
 
 
+def test_questions_of_the_browser_and_new_windows_stop_nobody(started: Start, tmp_path: Path, site) -> None:
+    ask = "<button onclick=\"document.title = confirm('Sure?')\">Ask</button>"
+    page = f"{ask}<a href='{site}there' target=_blank>Open</a>"
+    (tmp_path / "pages.py").write_text(
+        f"class Pages:\n    def open(self, task): return 'Open it.', {page!r}\n\n"
+        '    def reward(self, run): return 1.0 if run("return location.pathname") == "/there" else None\n'
+    )
+    process = started(f"web:{tmp_path / 'pages.py'}")
+    for _ in range(2):
+        session = session_of(process)
+        assert session.observation.text.endswith('button "Ask" [1]\nlink "Open" [2]')
+        click(session, "Ask")
+        assert click(session, "Open") == "Right."
+
+
 @pytest.fixture
 def site() -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
