@@ -37,7 +37,13 @@ EXAMPLES: Mapping[str, Example] = {
     "game": Example("FrozenLake in text over many turns, GiGPO (RAGEN)", 30, 64, environments=("frozenlake",)),
     "tools": Example("Tools of an MCP server, with tasks made from their list (MCP·RL)", 32, 64),
     "web": Example("Web pages in a headless browser, one click each (MiniWoB++)", 12, 64, environments=("miniwob",)),
-    "shop": Example("A web shop in a headless browser, three clicks", 12, 64, environments=("web",), uses=("web",)),
+    "shop": Example(
+        "A web shop in a headless browser, three clicks: a scripted customer's, then RL",
+        16,
+        64,
+        environments=("web",),
+        uses=("web",),
+    ),
     "distil": Example("A scripted expert's traces, then RL (cold start)", 24, 72, uses=("search",)),
     "stages": Example("Format, then each action, then the whole task (Mobile-R1)", 24, 72, uses=("search", "distil")),
 }

@@ -14,7 +14,7 @@ THINGS = {
     "train": ("lamp", "chair", "kettle", "mirror", "basket", "teapot", "pillow", "carpet"),
     "held-out": ("clock", "table", "bottle", "candle", "blanket", "plate", "ladder", "shelf"),
 }
-_ON_A_PAGE = 3
+ON_A_PAGE = 3
 PAGE = """<!doctype html><meta charset="utf-8"><title>Shop</title>
 <style>
   body { font: 16px system-ui, sans-serif; margin: 2rem; max-width: 40rem }
@@ -56,7 +56,7 @@ class Shop:
     def open(self, task: Any) -> tuple[str, str]:
         draw: random.Random = task.random()
         kinds = [f"{color} {thing}" for color in COLORS[task.split] for thing in THINGS[task.split]]
-        things = draw.sample(kinds, _ON_A_PAGE)
+        things = draw.sample(kinds, ON_A_PAGE)
         self.wanted = draw.choice(things)
         return f'Order one "{self.wanted}".', PAGE.replace("THINGS", json.dumps(things))
 

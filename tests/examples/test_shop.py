@@ -1,5 +1,6 @@
 """examples/shop: a visit is shown as the shop shows it, and what is ordered in the real browser decides the reward."""
 
+import json
 import re
 import runpy
 import shutil
@@ -24,8 +25,16 @@ FOLDER = ROOT / "examples" / "shop"
 
 @pytest.fixture
 def example(bare_names, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What train.py has."""
     monkeypatch.chdir(ROOT)
+    sys.path.insert(0, str(FOLDER))
     return runpy.run_path(str(FOLDER / "train.py"))
+
+
+@pytest.fixture
+def customer(bare_names) -> dict[str, Any]:
+    sys.path.insert(0, str(FOLDER))
+    return runpy.run_path(str(FOLDER / "customer.py"))
 
 
 @pytest.fixture(scope="module")
@@ -67,11 +76,27 @@ def test_held_out_visits_ask_for_what_training_never_has_and_the_order_alone_cou
     assert [visit.reward(lambda script, one=one: one) for one in ordered] == [None, 1.0, 0.0, 0.0, 0.0]
 
 
-def test_a_whole_visit_fits_into_a_sample(example) -> None:
+def test_the_customer_does_what_is_right_on_pages_of_training_alone(customer, shop) -> None:
+    rows = customer["demonstrations"]()
+    for row in rows:
+        assert row["completion"] == [{"role": "assistant", "content": next_click(row["prompt"])}]
+    text = json.dumps(rows)
+    assert not [word for words in (shop["COLORS"], shop["THINGS"]) for word in words["held-out"] if f" {word}" in text]
+    wait, imitation, rl = load_config(FOLDER / "lightning.toml").policy[0].stage
+    assert (wait.data, wait.steps, rl.data, rl.steps) == (None, 1, None, None)
+    assert imitation.data is not None
+    assert imitation.data.read_text() == "".join(json.dumps(row) + "\n" for row in rows)
+    assert imitation.steps == 2 * len(rows) // imitation.batch_size
+
+
+def test_demonstrations_are_asked_as_the_agent_asks_and_fit_into_a_sample(example, customer) -> None:
     policy = load_config(FOLDER / "lightning.toml").policy[0]
     tokenizer = PolicyTokenizer(resolve_model(policy.model, model_cache()))
-    longest = [*example["AGENT"]["examples"], *example["visit"]("violet blanket", "violet bottle", "violet blanket")]
-    assert len(tokenizer.prompt_ids(longest, ())) + 100 <= policy.max_sample_tokens
+    opening = [{"role": "system", "content": example["AGENT"]["instructions"]}, *example["AGENT"]["examples"]]
+    for row in customer["demonstrations"]():
+        assert row["prompt"][:-1] == opening
+        assert len(tokenizer.prompt_ids(row["prompt"], ())) + example["AGENT"]["max_tokens"] <= policy.max_sample_tokens
+        assert len(tokenizer.text_ids(row["completion"][0]["content"])) < example["AGENT"]["max_tokens"]
 
 
 @pytest.mark.slow
@@ -99,4 +124,4 @@ def test_who_orders_what_is_wanted_has_every_visit_and_who_hurries_has_none(
 
 
 def test_its_environment_is_named_relative_to_where_it_is_started(example) -> None:
-    assert example["ENVIRONMENT"] == "web:examples/shop/shop.py?screenshots=true"
+    assert example["ENVIRONMENT"] == "web:examples/shop/shop.py"
