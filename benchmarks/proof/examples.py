@@ -35,7 +35,7 @@ EXAMPLES: Mapping[str, Example] = {
     "search": Example("Two searches before answering (Search-R1)", 24, 72),
     "code": Example("Code of one line with hidden tests in a sandbox (L0)", 24, 60),
     "game": Example("FrozenLake in text over many turns, GiGPO (RAGEN)", 30, 64, environments=("frozenlake",)),
-    "tools": Example("Tools of an MCP server, with tasks made from their list (MCP·RL)", 32, 64),
+    "tools": Example("Tools of an MCP server, with tasks made from their list (MCP·RL)", 24, 64),
     "web": Example("Web pages in a headless browser, one click each (MiniWoB++)", 12, 64, environments=("miniwob",)),
     "shop": Example(
         "A web shop in a headless browser, three clicks: a scripted customer's, then RL",
