@@ -39,7 +39,7 @@ EXAMPLES: Mapping[str, Example] = {
     "web": Example("Web pages in a headless browser, one click each (MiniWoB++)", 12, 64, environments=("miniwob",)),
     "shop": Example(
         "A web shop in a headless browser, three clicks: a scripted customer's, then RL",
-        16,
+        24,
         64,
         environments=("web",),
         uses=("web",),

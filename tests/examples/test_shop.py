@@ -86,7 +86,7 @@ def test_the_customer_does_what_is_right_on_pages_of_training_alone(customer, sh
     assert (wait.data, wait.steps, rl.data, rl.steps) == (None, 1, None, None)
     assert imitation.data is not None
     assert imitation.data.read_text() == "".join(json.dumps(row) + "\n" for row in rows)
-    assert imitation.steps == 2 * len(rows) // imitation.batch_size
+    assert imitation.steps == 4 * len(rows) // imitation.batch_size
 
 
 def test_demonstrations_are_asked_as_the_agent_asks_and_fit_into_a_sample(example, customer) -> None:
