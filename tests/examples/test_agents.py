@@ -100,6 +100,7 @@ def test_every_example_that_trains_is_named_with_its_configuration_which_claims_
             "stages": "search",
             "tools": "tools",
             "web": "web",
+            "shop": "shop",
         }.get(Path(folder).name)
         agents = {"planner", "worker"} if alone is None else {alone}
         assert all(any(policy.claims(agent) for policy in policies) for agent in agents)
