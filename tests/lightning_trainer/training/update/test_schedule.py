@@ -38,7 +38,8 @@ _SETTINGS: dict[str, dict[str, Any]] = {
 _NOISE = {"kl_cov": 1e-3}
 """Nats on the recorded logprobs: where the ratio is 1, |log r| has the slope that rounding gives it."""
 _BATCHES = (3, 4, 6)
-"""Seeds."""
+"""Seeds: the first one in which no token stands on an edge is compared."""
+_NUDGE = 1e-4
 _ITS_OWN_AT_ONE = ("clip_cov", "kl_cov")
 """Losses that differ from vanilla already where the ratio is 1: by the tokens that they leave out, or push."""
 
@@ -208,16 +209,33 @@ def _algorithm(loss: str) -> dict[str, Any]:
     return {"policy_loss": loss, **mode, **_SETTINGS.get(loss, {})}
 
 
+class _OnAnEdgeError(Exception):
+    """A token stands so near to a kink of a loss that rounding decides, which every processor does in its own way."""
+
+
+def _on_an_edge(folder: Path, batch: TrainingBatch, advantages: dict, algorithm: AlgorithmConfig) -> bool:
+    """Whether plain PyTorch alone gives other gradients where the recorded logprobs differ by a ten-thousandth."""
+    below, above = (
+        _plain(folder, _nudged(batch, shift), advantages, algorithm).gradients for shift in (-_NUDGE, _NUDGE)
+    )
+    return max(map(_apart, below, above)) > 2e-3
+
+
+def _nudged(batch: TrainingBatch, shift: float) -> TrainingBatch:
+    def moved(sample):
+        pairs = zip(sample.behavior_logprobs, sample.loss_mask, strict=True)
+        return replace(sample, behavior_logprobs=tuple(value + shift * bit for value, bit in pairs))
+
+    return replace(batch, samples=tuple(map(moved, batch.samples)))
+
+
 def test_every_loss_is_its_formula_in_each_update_and_differs_from_all_others(tiny_models, settings, batch):
-    """Where a token stands on the edge of a clip, rounding decides, and another processor rounds in another way: what
-    is wrong is wrong with every batch, and what stands on an edge with one of them."""
-    *others, last = _BATCHES
-    for seed in others:
+    for seed in _BATCHES:
         try:
             return _compare_all_losses(tiny_models(), settings, partial(batch, seed=seed))
-        except AssertionError as error:
-            print(f"batch {seed}: {error}"[:200])
-    _compare_all_losses(tiny_models(), settings, partial(batch, seed=last))
+        except _OnAnEdgeError as error:
+            print(f"batch {seed}: {error}")
+    pytest.fail(f"in each of the batches {_BATCHES} a token stands on an edge")
 
 
 def _compare_all_losses(folder: Path, settings, batch) -> None:
@@ -231,6 +249,8 @@ def _compare_all_losses(folder: Path, settings, batch) -> None:
         theirs = _plain(folder, step, report.advantages, algorithm)
         assert report.metrics["optimizer/updates"] == len(theirs.gradients) == _EPOCHS * _MINI_BATCHES
         for number, (mine, plain) in enumerate(zip(ours.gradients, theirs.gradients, strict=True)):
+            if _apart(mine, plain) >= 2e-3 and _on_an_edge(folder, step, report.advantages, algorithm):
+                raise _OnAnEdgeError(f"{loss}, update {number}")
             assert _apart(mine, plain) < 2e-3, f"{loss}, update {number}"
         moved, expected = ({name: one.weights[name] - start[name] for name in start} for one in (ours, theirs))
         assert _apart(moved, expected) < 5e-3, loss
