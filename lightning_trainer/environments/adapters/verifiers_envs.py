@@ -1,4 +1,4 @@
-"""Environments of the library verifiers: ``verifiers:NAME`` (installed) or ``verifiers:/absolute/path/to/file.py``.
+"""Environments of the library verifiers: ``verifiers:NAME`` (installed) or ``verifiers:path/to/file.py``.
 
 The environment runs its own rollout; in place of a model's client it gets one that waits for the next action. What
 happens between turns, when the rollout stops, and its rubric are verifiers' own. Its rows are the tasks. Source:
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import importlib.util
 import json
 import random
 import sys
@@ -25,6 +24,7 @@ from verifiers.types import Response, ResponseMessage
 from verifiers.types import ToolCall as NamedCall
 from verifiers.utils.env_utils import env_module_name
 
+from lightning_trainer.environments.loading import module_of
 from lightning_trainer.environments.protocol import (
     HELD_OUT,
     TRAIN,
@@ -170,15 +170,9 @@ def _loaded(environment: str, options: dict[str, Any]) -> tuple[Any, bytes]:
         made = vf.load_environment(environment, **options)
         return made, Path(str(sys.modules[env_module_name(environment)].__file__)).read_bytes()
     path = Path(environment)
-    if not path.is_absolute():
-        raise ValueError(f"{environment!r} is a relative path; write verifiers:/absolute/path/to/file.py")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.parent))
-    spec.loader.exec_module(module)
-    return module.load_environment(**options), path.read_bytes()
+    if not path.is_absolute():  # it would be, if it were there
+        raise ValueError(f"there is no file {environment!r}; write verifiers:path/to/file.py")
+    return module_of(path).load_environment(**options), path.read_bytes()
 
 
 def _rows_of(environment: Any) -> dict[str, list[dict[str, Any]]]:

@@ -18,10 +18,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import importlib.util
 import json
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -41,6 +39,7 @@ from lightning_trainer.environments.adapters.browser import (
     no_entry,
     programs,
 )
+from lightning_trainer.environments.loading import module_of
 from lightning_trainer.environments.protocol import Task
 
 _SWITCHES = (
@@ -295,16 +294,9 @@ def _loaded(file: Path, name: str | None) -> tuple[Pages, str]:
     """Return the user's object, and the version of its rules: a digest of its file."""
     if not file.is_file():
         raise ValueError(f"there is no file {str(file)!r}; write web:path/to/file.py")
-    sys.path.insert(0, str(file.parent))
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    if spec is None or spec.loader is None:
-        raise ValueError(f"{file} is not a Python file; write web:path/to/file.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[file.stem] = module
-    spec.loader.exec_module(module)
     found = [
         one
-        for one in vars(module).values()
+        for one in vars(module_of(file)).values()
         if isinstance(one, type)
         and one.__module__ == file.stem
         and all(callable(getattr(one, method, None)) for method in ("open", "reward"))

@@ -107,15 +107,9 @@ class _Guest:
 def _found(module: str, attribute: str) -> Any:
     if not module.endswith(".py"):
         return getattr(importlib.import_module(module), attribute)
-    path = Path(module)
-    sys.path.insert(0, str(path.parent))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = loaded
-    spec.loader.exec_module(loaded)
-    return getattr(loaded, attribute)
+    from lightning_trainer.environments.loading import module_of
+
+    return getattr(module_of(Path(module)), attribute)
 
 
 def _offer_protocol(root: Path) -> None:

@@ -109,7 +109,7 @@ def test_other_code_and_other_rows_are_another_version(started: Start, tmp_path:
     ("environment", "sentence"),
     [
         (f"{FILE}?kind=group", "scores a group of rollouts at once; one at a time is played"),
-        ("verifiers_of_tests.py", r"is a relative path; write verifiers:/absolute/path/to/file\.py"),
+        ("nowhere.py", r"there is no file .nowhere\.py.; write verifiers:path/to/file\.py"),
         ("no-such-environment", "Could not import 'no-such-environment' environment. Ensure the package"),
         (f"{FILE}?kind=single&shade=red", "unexpected keyword argument 'shade'"),
     ],
