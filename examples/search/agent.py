@@ -19,14 +19,14 @@ from openai import OpenAI
 
 INSTRUCTIONS = "Search, then answer."
 EXAMPLES = (
-    ("What river is near Ada Winter's house?", "search: Ada Winter", "Ada Winter is a nurse and lives in Testbrook.",
-     "search: Testbrook", "Testbrook is a town in Mockland, on the river Dumma.", "answer: Dumma"),
     ("Which country is Otto Sommer from?", "search: Otto Sommer", "Otto Sommer is a judge and lives in Probeton.",
      "search: Probeton", "Probeton is a town in Examplia, on the river Sampa.", "answer: Examplia"),
-    ("Which river does Uma Herbst see from home?", "search: Uma Herbst", "Uma Herbst is a cook and lives in Trialsby.",
-     "search: Trialsby", "Trialsby is a town in Demoria, on the river Tessel.", "answer: Tessel"),
+    ("What river is near Ada Winter's house?", "search: Ada Winter", "Ada Winter is a nurse and lives in Testbrook.",
+     "search: Testbrook", "Testbrook is a town in Mockland, on the river Dumma.", "answer: Dumma"),
     ("In which country does Karl Lenz live?", "search: Karl Lenz", "Karl Lenz is a clerk and lives in Musterville.",
      "search: Musterville", "Musterville is a town in Samplestan, on the river Specia.", "answer: Samplestan"),
+    ("Which river does Uma Herbst see from home?", "search: Uma Herbst", "Uma Herbst is a cook and lives in Trialsby.",
+     "search: Trialsby", "Trialsby is a town in Demoria, on the river Tessel.", "answer: Tessel"),
 )  # fmt: skip
 """Question, and then by turns what the agent says and what it is told: a model of this size has to be shown."""
 

@@ -4,6 +4,10 @@ A group teaches by the differences between its attempts, so a task that is alway
 variance ``p (1 - p)`` of a reward in [0, 1] says how much there is to learn ("learnability": Rutherford et al. 2024, No
 Regrets, arXiv 2408.15099, section 4). Tasks seldom come back, so ``p`` is learned by kind of task, and drawn from what
 is believed about it (Thompson sampling): a kind that was rarely tried is tried again now and then.
+
+By variance alone, a kind that is never solved counts as little as one that always is, and is hardly tried again while
+another is solved most of the time. But the first has everything to gain, and the second nothing, so what is missing
+counts too: ``p (1 - p) + 0.05 (1 - p)``.
 """
 
 import random
@@ -15,6 +19,9 @@ from lightning_trainer.rollouts.attempt import TaskT
 
 _REMEMBERED = 0.7
 """What a step's outcomes count for one step later: the policy that made them is not this one any more."""
+_MISSING = 0.05
+"""What a reward that is missing counts, next to its variance: a kind that is never solved is tried as much as one that
+is solved 19 times of 20."""
 
 
 class Curriculum(Generic[TaskT]):
@@ -56,7 +63,7 @@ class Curriculum(Generic[TaskT]):
         return ranked[:count]
 
     def _worth(self, task: TaskT) -> float:
-        """One draw of ``p (1 - p)``, from a uniform prior."""
+        """One draw of what there is to learn, from a uniform prior."""
         won, lost = self._seen.get(self._kind(task), (0.0, 0.0))
         p = self._random.betavariate(1.0 + won, 1.0 + lost)
-        return p * (1.0 - p)
+        return (p + _MISSING) * (1.0 - p)

@@ -32,6 +32,7 @@ SHORT = {
     "lightning_trainer/dataset/atomic.py",  # below every format
     "lightning_trainer/environments/errors.py",  # errors, below every environment
     "lightning_trainer/environments/limits.py",  # for users to import; a test keeps it equal to [environments]
+    "lightning_trainer/environments/loading.py",  # also for the interpreters of third-party environments
     "lightning_trainer/explain/finding.py",  # below every diagnosis
     "lightning_trainer/gateway/errors.py",  # below the whole gateway
     "lightning_trainer/judges/registry.py",  # above every kind

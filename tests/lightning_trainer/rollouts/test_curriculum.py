@@ -60,3 +60,9 @@ def test_as_many_different_tasks_are_chosen_as_are_asked_for_whatever_was_seen(o
 def test_what_was_chosen_before_an_interruption_is_chosen_again(started):
     chosen = {task.id for task in shown({"never": [0.0] * 50}).choose(candidates(), 6, started=started)}
     assert started <= chosen
+
+
+def test_what_is_never_solved_is_tried_rather_than_what_nearly_always_is():
+    curriculum = shown({"always": [1.0] * 200, "never": [0.0] * 200})
+    tasks = [task for task in candidates() if task.kind != "sometimes"]
+    assert {task.kind for task in curriculum.choose(tasks, 5)} == {"never"}
