@@ -1,26 +1,30 @@
-"""Tasks that are made from a server's list of tools alone, and what a model of this size is shown of them.
+"""Tasks and demonstrations that are made from a server's list of tools alone.
+
+    python examples/tools/tasks.py examples/tools/demonstrations.jsonl
+    python examples/tools/tasks.py demonstrations.jsonl -- python my_server.py
 
 ``lightning-trainer scenarios mcp`` calls the tools, and asks for what they answered; a digest of each task decides
-whether it is held out. What the model is shown are further tasks, with the calls that they were made from.
+whether it is held out. The calls that training tasks were made from are the demonstrations: that file is there already
+for the server of this example, and this writes it anew.
 """
 
-import json
+import argparse
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from lightning_trainer.environments.mcp_server import McpServer
-from lightning_trainer.environments.scenarios.exploring import at
 from lightning_trainer.rollouts.task_file import FileTask, read_tasks
 
+SERVER = [sys.executable, str(Path(__file__).with_name("server.py"))]
 DIFFICULTY = "1-2"
 """Calls that a task takes."""
 _TRAINING = 400
 _HELD_OUT = 200
+_DEMONSTRATED = 48
 _CALLS = 500
 
 
@@ -28,15 +32,14 @@ _CALLS = 500
 class Tasks:
     train: tuple[FileTask, ...]
     held_out: tuple[FileTask, ...]
-    examples: tuple[dict[str, Any], ...]
-    """Messages: question, calls, results and answer of a task of each difficulty, which is in neither of the two."""
 
 
-def made(server: Sequence[str]) -> Tasks:
+def made(server: Sequence[str], demonstrations: Path | None = None) -> Tasks:
     """Make tasks of a server.
 
     Args:
         server: the command that starts it.
+        demonstrations: the file that they are written to, if they are.
 
     Raises:
         subprocess.CalledProcessError: nothing can be made of it; why is on standard error.
@@ -44,27 +47,16 @@ def made(server: Sequence[str]) -> Tasks:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "lightning_trainer", "scenarios", "mcp", "--difficulty", DIFFICULTY]
         command += ["--count", str(_TRAINING), "--held-out", str(_HELD_OUT), "--budget", str(_CALLS)]
+        command += ["--demonstrations", str(_DEMONSTRATED)]
         subprocess.run([*command, "--out", folder, "--", *server], check=True)
-        train = read_tasks(Path(folder, "train.jsonl"))
-        held_out = read_tasks(Path(folder, "held-out.jsonl"))
-    with McpServer(server) as running:
-        shown = {task.fields["difficulty"]: task for task in reversed(train)}.values()
-        messages = [message for task in shown for message in played(task.fields, running)]
-    return Tasks(tuple(task for task in train if task not in shown), held_out, tuple(messages))
+        if demonstrations is not None:
+            shutil.copyfile(Path(folder, "demonstrations.jsonl"), demonstrations)
+        return Tasks(read_tasks(Path(folder, "train.jsonl")), read_tasks(Path(folder, "held-out.jsonl")))
 
 
-def played(task: Mapping[str, Any], server: McpServer) -> list[dict[str, Any]]:
-    """Return a task as a conversation that solves it, with the calls that it was made from."""
-    messages: list[dict[str, Any]] = [{"role": "user", "content": task["question"]}]
-    found: Any = None
-    for number, call in enumerate(task["calls"]):
-        arguments = call["arguments"] | {name: at(found, way) for name, way in call["taken"].items()}
-        name, result = f"{task['id']}-{number}", server.call(call["tool"], arguments)
-        function = {"name": call["tool"], "arguments": json.dumps(arguments)}
-        calls = [{"id": name, "type": "function", "function": function}]
-        messages += [
-            {"role": "assistant", "content": "", "tool_calls": calls},
-            {"role": "tool", "tool_call_id": name, "content": result.text},
-        ]
-        found = result.value
-    return [*messages, {"role": "assistant", "content": str(task["answer"])}]
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Write the demonstrations of a server's tasks.")
+    parser.add_argument("file", type=Path)
+    parser.add_argument("server", nargs="*", default=SERVER, help="command of an MCP server")
+    options = parser.parse_args()
+    made(options.server, options.file)

@@ -3,23 +3,22 @@
     lightning-trainer serve --config examples/tools/lightning.toml
     python examples/tools/train.py --steps 24
 
-Nothing is known of the server but its tools, whose names and schemas are offered to the model: the tasks are made from
-them (tasks.py). After `--` comes the command of another server.
+Nothing is known of the server but its tools, whose names and schemas are offered to the model: the tasks and the
+demonstrations of a cold start are made from them (tasks.py). After `--` comes the command of another server. The steps
+of imitation are the daemon's own; --steps counts them too.
 """
 
 import argparse
 import subprocess
 import sys
-from pathlib import Path
 
-from tasks import made
+from tasks import SERVER, made
 
 from lightning_trainer.environments.protocol import Task
 from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts import AttemptEnded, Curriculum, Event, Runner
 from lightning_trainer.rollouts.task_file import Epochs
 
-SERVER = [sys.executable, str(Path(__file__).with_name("server.py"))]
 CANDIDATES = 24
 """Tasks of a step that the curriculum chooses from: of the length that the agent gets right about half of the time."""
 AGENT = {"max_tokens": 40, "max_turns": 4}
@@ -47,7 +46,7 @@ def main() -> None:
         with Runner.from_environment(
             "mcp",
             policy=options.policy,
-            agent_options={"examples": tasks.examples, **AGENT},
+            agent_options=AGENT,
             seed=options.seed,
             concurrency=options.concurrency,
             processes=16,  # more than two cores can play at once

@@ -13,6 +13,9 @@ import lightning_instrumentation as lt
 import pytest
 
 from lightning_trainer.config.file import load_config
+from lightning_trainer.dataset.demonstrations import read_demonstrations
+from lightning_trainer.models.resolve import model_cache, resolve_model
+from lightning_trainer.retokenize.tokenizer import PolicyTokenizer
 from lightning_trainer.rollouts import Runner
 from lightning_trainer.rollouts.step_runner import StepRunner
 from tests.lightning_trainer.environments.openai_server import serving  # pyright: ignore[reportMissingImports]
@@ -50,7 +53,7 @@ def play(example, tasks, recording):
 
     def played(model, asked) -> tuple[list[float | None], list[dict[str, Any]]]:
         with serving(model) as (url, requests):
-            options = {"examples": tasks.examples, "base_url": url, **example["AGENT"]}
+            options = {"base_url": url, **example["AGENT"]}
             with Runner.from_environment("mcp", policy="tools", agent_options=options, concurrency=2) as runner:
                 named = [runner.environment.named_task(task.id, task.fields) for task in asked]
                 ended = runner.evaluate(named, stage="before")
@@ -130,19 +133,44 @@ def test_tasks_are_the_same_every_time_and_held_out_ones_are_not_trained(example
     assert len(parts[1]) >= 64
 
 
-def test_what_is_shown_is_a_task_of_each_difficulty_that_is_never_asked(tasks) -> None:
-    questions = [message["content"] for message in tasks.examples if message["role"] == "user"]
-    assert [question.startswith("First: ") for question in questions] in ([False, True], [True, False])
-    assert {task.fields["question"] for task in (*tasks.train, *tasks.held_out)}.isdisjoint(questions)
-    results = [message["content"] for message in tasks.examples if message["role"] == "tool"]
-    answers = [
-        message["content"] for message in tasks.examples if message["role"] == "assistant" and message["content"]
-    ]
-    assert len(results) == 3
-    assert all(any(answer in result for result in results) for answer in answers)
+def test_the_demonstrations_are_of_training_tasks_and_are_made_anew_as_they_are(example, tasks, tmp_path) -> None:
+    written = FOLDER / "demonstrations.jsonl"
+    example["made"](example["SERVER"], tmp_path / "again.jsonl")
+    assert (tmp_path / "again.jsonl").read_bytes() == written.read_bytes()
+    rows = [json.loads(line) for line in written.read_text().splitlines()]
+    questions = {row["prompt"][1]["content"] for row in rows}
+    assert questions <= {task.fields["question"] for task in tasks.train}
+    assert {question.startswith("First: ") for question in questions} == {False, True}
+
+
+def test_a_demonstration_begins_as_the_agent_is_asked(play, tasks) -> None:
+    rows = [json.loads(line) for line in (FOLDER / "demonstrations.jsonl").read_text().splitlines()]
+    question = rows[0]["prompt"][1]["content"]
+    task = next(task for task in tasks.train if task.fields["question"] == question)
+    rewards, requests = play(calls_what_it_is_asked, [task])
+    assert rewards == [1.0]
+    of_task = [row for row in rows if row["prompt"][1]["content"] == question]
+    assert [request["tools"] for request in requests] == [row["tools"] for row in of_task]
+    assert [without_ids(request["messages"]) for request in requests] == [without_ids(row["prompt"]) for row in of_task]
+
+
+def without_ids(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A call's id is never shown to a model."""
+    plain = [{name: value for name, value in message.items() if name != "tool_call_id"} for message in messages]
+    for message in plain:
+        if "tool_calls" in message:
+            message["tool_calls"] = [call["function"] for call in message["tool_calls"]]
+    return plain
 
 
 def test_the_policy_has_the_groups_and_the_parser_that_the_example_needs(example) -> None:
     config = load_config(FOLDER / "lightning.toml")
     assert example["CANDIDATES"] == 3 * config.only_policy.groups_per_step
     assert config.engine.tool_call_parser == "hermes"
+    wait, imitation, rl = config.policy[0].stage
+    assert (wait.data, wait.steps, rl.data, rl.steps) == (None, 1, None, None)
+    assert imitation.data is not None
+    model = resolve_model(config.only_policy.model, model_cache())
+    rows = read_demonstrations(imitation.data, "sft", 49_152, lambda: PolicyTokenizer(model))
+    assert max(len(row.prompt_ids) + len(row.answers[0]) for row in rows) <= config.engine.max_model_len
+    assert max(len(row.answers[0]) for row in rows) <= example["AGENT"]["max_tokens"]

@@ -67,9 +67,12 @@ def try_one(
 @scenarios.command("mcp", context_settings={"allow_interspersed_args": False})
 def scenarios_mcp(
     command: Annotated[list[str], typer.Argument(help="The server, after `--`: its command, or a URL.")],
-    out: Annotated[Path, typer.Option(help="Folder for train.jsonl and held-out.jsonl.")] = Path("scenarios"),
+    out: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("scenarios"),
     count: Annotated[int, typer.Option(help="Maximum number of training tasks.", min=1)] = 200,
     held_out: Annotated[int, typer.Option(help="Maximum number of held-out tasks.", min=0)] = 50,
+    demonstrations: Annotated[
+        int, typer.Option(help="Training tasks whose calls are also written as demonstrations, to imitate.", min=0)
+    ] = 0,
     difficulty: Annotated[str, typer.Option(help="Calls per chain: 1, or 1-3.")] = "1-3",
     seed: Annotated[int, typer.Option(help="Seed for exploring and choosing.", min=0)] = 0,
     budget: Annotated[int, typer.Option(help="Maximum number of exploring calls.", min=1)] = 300,
@@ -83,5 +86,16 @@ def scenarios_mcp(
         from lightning_trainer.cli.environments.mcp_scenarios import Wish, make_mcp_scenarios
 
         make_mcp_scenarios(
-            Wish(tuple(command), out, count, held_out, difficulty, seed, budget, tuple(tool or ()), timeout)
+            Wish(
+                tuple(command),
+                out,
+                count,
+                held_out,
+                demonstrations,
+                difficulty,
+                seed,
+                budget,
+                tuple(tool or ()),
+                timeout,
+            )
         )

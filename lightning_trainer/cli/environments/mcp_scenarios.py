@@ -1,16 +1,17 @@
-"""``lightning-trainer scenarios mcp``: from a server's list of tools to two files of tasks."""
+"""``lightning-trainer scenarios mcp``: from a server's list of tools to files of tasks, and of demonstrations."""
 
 import json
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.environments.mcp_server import McpServer
-from lightning_trainer.environments.scenarios import Scenario, explore, make_scenarios
+from lightning_trainer.environments.scenarios import demonstrations, explore, make_scenarios
 from lightning_trainer.errors import ConfigError, LightningError
 
 _LONGEST_CHAIN = 6
@@ -24,6 +25,7 @@ class Wish:
     out: Path
     count: int
     held_out: int
+    demonstrations: int
     difficulty: str
     seed: int
     budget: int
@@ -32,7 +34,7 @@ class Wish:
 
 
 def make_mcp_scenarios(wish: Wish) -> None:
-    """Write ``train.jsonl`` and ``held-out.jsonl``.
+    """Write ``train.jsonl``, ``held-out.jsonl`` and, if any are wished for, ``demonstrations.jsonl``.
 
     Raises:
         ConfigError: the difficulty cannot be read, or the server lacks a tool that was named.
@@ -55,6 +57,7 @@ def make_mcp_scenarios(wish: Wish) -> None:
         train, held_out = make_scenarios(
             found, fresh, difficulties=difficulties, count=wish.count, held_out=wish.held_out, seed=wish.seed
         )
+        shown = demonstrations(train, fresh, wish.demonstrations)
     if not train:
         raise LightningError(
             f"{len(found.calls)} calls gave no chain of difficulty {wish.difficulty} with an answer that can be "
@@ -62,12 +65,15 @@ def make_mcp_scenarios(wish: Wish) -> None:
         )
     wish.out.mkdir(parents=True, exist_ok=True)
     for name, scenarios in (("train", train), ("held-out", held_out)):
-        _write(wish.out / f"{name}.jsonl", scenarios, wish.command)
+        _write(wish.out / f"{name}.jsonl", (scenario.as_task(wish.command) for scenario in scenarios))
+    if shown:
+        _write(wish.out / "demonstrations.jsonl", shown)
     by_difficulty = Counter(len(scenario.chain.links) for scenario in train)
-    shown = ", ".join(f"{number} of {calls}" for calls, number in sorted(by_difficulty.items()))
+    calls_of_tasks = ", ".join(f"{number} of {calls}" for calls, number in sorted(by_difficulty.items()))
+    rows = f"{len(shown)} rows of demonstrations; " if shown else ""
     said = (
-        f"{len(train)} training tasks (calls: {shown}) and {len(held_out)} held-out tasks in {wish.out}; "
-        f"{len(found.calls)} calls were made, {found.refused} refused"
+        f"{len(train)} training tasks (calls: {calls_of_tasks}) and {len(held_out)} held-out tasks in {wish.out}; "
+        f"{rows}{len(found.calls)} calls were made, {found.refused} refused"
     )
     console.print(said, markup=False, highlight=False)
     if found.skipped:
@@ -85,10 +91,10 @@ def _difficulties(text: str) -> list[int]:
     return list(range(low, high + 1))
 
 
-def _write(path: Path, scenarios: Sequence[Scenario], command: tuple[str, ...]) -> None:
+def _write(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Replace the file atomically."""
     unfinished = path.with_suffix(".unfinished")
     with unfinished.open("w", encoding="utf-8") as file:
-        for scenario in scenarios:
-            file.write(json.dumps(scenario.as_task(command), ensure_ascii=False) + "\n")
+        for row in rows:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
     os.replace(unfinished, path)

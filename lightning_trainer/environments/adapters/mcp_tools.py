@@ -13,6 +13,8 @@ from typing import Any
 from lightning_trainer.environments.mcp_server import McpServer
 from lightning_trainer.environments.protocol import Action, Observation, Step, Task, ToolResult
 
+INSTRUCTIONS = "Use the tools. When you know it, answer with the value alone."
+"""The system message."""
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 _MORE_WORDS = 80
 """Characters that an answer may have beyond the expected value, so that listing everything does not pay."""
@@ -53,7 +55,7 @@ class McpTools:
         return Observation(
             str(task.fields.get("question", "")),
             tools=tuple(tool.tool for tool in self._running.tools),
-            instructions="Use the tools. When you know it, answer with the value alone.",
+            instructions=INSTRUCTIONS,
         )
 
     def step(self, action: Action) -> Step:

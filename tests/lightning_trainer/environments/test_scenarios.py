@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from lightning_trainer.environments import Task
 from lightning_trainer.environments.adapters.mcp_tools import McpTools, is_right
 from lightning_trainer.environments.mcp_server import McpResult, McpServer, McpServerError, McpTool
 from lightning_trainer.environments.protocol import Tool
-from lightning_trainer.environments.scenarios import explore, make_scenarios
+from lightning_trainer.environments.scenarios import demonstrations, explore, make_scenarios
 from lightning_trainer.environments.session import InProcess, Session
 
 ROOT = Path(__file__).parents[3]
@@ -77,7 +78,8 @@ def test_a_seed_makes_the_same_scenarios_and_train_and_held_out_share_none() -> 
 @pytest.fixture(scope="module")
 def scenarios(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("scenarios")
-    command = ["scenarios", "mcp", "--out", str(out), "--count", "40", "--held-out", "10", "--", *SHOP]
+    command = ["scenarios", "mcp", "--out", str(out), "--count", "40", "--held-out", "10", "--demonstrations", "6"]
+    command += ["--", *SHOP]
     done = CliRunner().invoke(app, command, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return out
@@ -93,6 +95,35 @@ def test_the_shop_gives_chains_of_every_difficulty(scenarios: Path) -> None:
     assert {task["difficulty"] for task in train} == {1, 2, 3}
     assert {task["id"] for task in train}.isdisjoint(task["id"] for task in held_out)
     assert len({task["question"] for task in train + held_out}) == 50
+
+
+def test_demonstrations_are_the_calls_of_training_tasks_each_with_what_came_before(scenarios: Path) -> None:
+    rows, train = read(scenarios / "demonstrations.jsonl"), read(scenarios / "train.jsonl")
+    by_question: dict[str, list[dict]] = {}
+    for row in rows:
+        by_question.setdefault(row["prompt"][1]["content"], []).append(row)
+    assert list(by_question) == [task["question"] for task in train[:6]]
+    for task in train[:6]:
+        *calls, answer = by_question[task["question"]]
+        made = [row["completion"][0]["tool_calls"][0]["function"]["name"] for row in calls]
+        assert made == [call["tool"] for call in task["calls"]]
+        assert is_right(answer["completion"][0]["content"], task["answer"])
+        for row, following in pairwise([*calls, answer]):
+            assert following["prompt"][:-1] == [*row["prompt"], *row["completion"]]
+            assert following["prompt"][-1]["role"] == "tool"
+
+
+def test_a_chain_that_fails_when_it_is_executed_again_is_not_demonstrated() -> None:
+    class Failing(FakeServer):
+        def call(self, name, arguments) -> McpResult:
+            result = super().call(name, arguments)
+            return McpResult("gone", True, None) if name == "get_city" and arguments["city_id"] == 1 else result
+
+    found = explore(FakeServer(), seed=0)
+    train, held_out = make_scenarios(found, FakeServer(), difficulties=[2], count=9, held_out=9)
+    rows = demonstrations(train + held_out, Failing(), 9)
+    assert len(rows) == 3  # list, get, and the answer of the other city
+    assert "entry 2" in rows[0]["prompt"][1]["content"]
 
 
 def test_who_makes_the_recorded_calls_finds_the_recorded_answer(scenarios: Path) -> None:
