@@ -54,6 +54,7 @@ def usage(span: Span) -> Usage:
 
 
 def failed(span: Span) -> bool:
+    """Whether a model call ended in an error without a response."""
     return _is_call(span) and not _is_answered(span) and span.status is SpanStatus.ERROR
 
 

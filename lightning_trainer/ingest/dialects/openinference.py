@@ -58,6 +58,7 @@ def usage(span: Span) -> Usage:
 
 
 def failed(span: Span) -> bool:
+    """Whether a model call ended in an error without a response."""
     return span.attributes.get(KIND) == "LLM" and not _is_answered(span) and span.status is SpanStatus.ERROR
 
 

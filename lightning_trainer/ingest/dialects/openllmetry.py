@@ -73,6 +73,7 @@ def usage(span: Span) -> Usage:
 
 
 def failed(span: Span) -> bool:
+    """Whether a model call ended in an error without a response."""
     return is_call(span) and not is_answered(span) and span.status is SpanStatus.ERROR
 
 

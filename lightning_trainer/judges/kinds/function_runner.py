@@ -16,6 +16,7 @@ from typing import Any
 
 
 def main(named: str) -> None:
+    """Answer the question on standard input with the named function, as JSON on standard output."""
     question = json.load(sys.stdin)
     sys.path.insert(0, os.getcwd())
     with contextlib.redirect_stdout(sys.stderr):

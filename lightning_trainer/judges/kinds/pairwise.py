@@ -30,6 +30,8 @@ _ALIKE = 0.5
 
 
 class PairAnswer(Answer):
+    """What the judge model answers about two attempts: a reason, and the code of the better one or ``tie``."""
+
     reason: str
     better: str
 
