@@ -1,8 +1,8 @@
 """AutoGen: which agent speaks, in which rollout, and a span for every tool call.
 
-An agent runs either by itself (``run``, ``run_stream``, ``on_messages``) or behind a runtime, where every message waits
-in a queue and is handled in a task of the runtime's: a runtime that was started before the rollouts knows of none of
-them. So a message carries the scope that it was sent in, and its handler runs in that scope.
+An agent runs either by itself (``run``, ``run_stream``, ``on_messages``) or in a runtime, where every message waits in
+a queue and is handled in a task of the runtime's. A runtime that was started before the rollouts does not know of them,
+so a message carries the scope in which it was sent, and its handler runs in that scope.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lightning_instrumentation.scope import Agent, Scope, await_inside, capture_
 from lightning_instrumentation.tool import ToolCall
 
 _TEAM_ID = re.compile(r"_[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
-"""Ends the name under which a team's members and its manager are known to the runtime."""
+"""Suffix of the names under which a runtime knows a team's members and its manager."""
 _ENTRANCES = ("run", "run_stream", "on_messages", "on_messages_stream")
 _CARRIED = "_lightning_scope"
 
@@ -44,7 +44,7 @@ def _sealed(wrapped: Callable[..., Any], envelope: Any, args: tuple[Any, ...], k
 
 def _processed(wrapped: Callable[..., Any], runtime: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     envelope = args[0] if args else kwargs.get("message_envelope")
-    # Also where nothing was carried: the task has the scope that the runtime was started in, which may be a rollout.
+    # Even if nothing was carried: the task has the scope in which the runtime was started, which may be a rollout's.
     return await_inside(getattr(envelope, _CARRIED, Scope()), wrapped(*args, **kwargs))
 
 
@@ -63,7 +63,7 @@ def _handled(wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], kwa
 
 
 def watch_agents(module: Any) -> None:
-    """Hook of ``autogen_agentchat.agents``: wherever one of its agents is entered."""
+    """Hook of ``autogen_agentchat.agents``: every method by which one of its agents is entered."""
     for kind in list(vars(module).values()):
         if isinstance(kind, type) and issubclass(kind, module.BaseChatAgent):
             for entrance in _ENTRANCES:

@@ -1,8 +1,8 @@
-"""Claude Agent SDK: its calls are made by the Claude Code that it starts, a program of its own.
+"""Claude Agent SDK: its calls are made by Claude Code, a separate program that it starts.
 
-Nothing can be put into that program, but it takes a base URL. Where a policy claims the agent that starts it, it gets
-the gateway's, with the identity of the caller that starts it as headers of its calls; else the user is told once that
-nothing of it is captured. The user's keys and headers are not for the gateway and are left out of its environment.
+That program cannot be instrumented, but it takes a base URL. If a policy claims the agent that starts it, it gets the
+gateway's URL, and its calls carry that agent's identity in headers; otherwise the user is told once that its calls are
+not captured. The user's keys and headers are not for the gateway and are left out of its environment.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _lead(transport: Any) -> None:
     options = transport._options
     base_url = {**os.environ, **options.env}.get(_BASE_URL)
     if base_url and started.hosts.trust(base_url) is HostTrust.DAEMON:
-        return  # the user has pointed it there
+        return  # the user has already pointed it at the daemon
     agent = current_agent()
     policy = started.router.policy_of(None if agent is None else agent.name)
     if policy is None or _PATH not in started.router.paths:
@@ -51,7 +51,7 @@ def _lead(transport: Any) -> None:
         return
     if not started.router.proven():
         return
-    # A copy: the options are the user's, and may start another one elsewhere.
+    # A copy: the options are the user's, who may start another Claude Code with them.
     transport._options = replace(options, env={**options.env, **_environment(started)})
 
 
@@ -64,7 +64,7 @@ def _environment(started: Runtime) -> dict[str, str]:
     ca_file = started.settings.ca_file
     return {
         _BASE_URL: started.settings.endpoint,
-        "ANTHROPIC_API_KEY": started.router.access.token or "none",  # without any it does not start
+        "ANTHROPIC_API_KEY": started.router.access.token or "none",  # Claude Code does not start without a key
         **({} if ca_file is None else {"NODE_EXTRA_CA_CERTS": str(ca_file)}),
         "ANTHROPIC_CUSTOM_HEADERS": "\n".join(f"{name}: {value}" for name, value in headers.items()),
         **dict.fromkeys((*_OTHER_DOORS, *_OTHER_KEYS), ""),

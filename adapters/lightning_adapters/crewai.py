@@ -1,7 +1,7 @@
 """CrewAI: which agent speaks, by its role, and a span for every tool call.
 
-An agent speaks from the moment when it gets a task (also while the task's output is checked and converted) until it is
-done, and while it is kicked off without a crew. Work that CrewAI hands to threads takes its agent along.
+An agent speaks from when it gets a task until the task is done (also while the task's output is checked and converted),
+and during a kickoff without a crew. Work that CrewAI hands to threads keeps its agent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _inside(scope: Scope | None, wrapped: Callable[..., Any], args: tuple[Any, .
         return wrapped(*args, **kwargs)
     with use_scope(scope):
         result = wrapped(*args, **kwargs)
-    # A coroutine has not run yet, whether the method is one or only hands one out.
+    # A coroutine has not run yet, whether the method is async or only returns one.
     return await_inside(scope, result) if inspect.iscoroutine(result) else result
 
 
@@ -75,7 +75,7 @@ def _begin(tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ToolCall
 
 
 def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A structured tool's are its ``input``; a plain tool is called with the arguments themselves."""
+    """Return a tool's arguments: a structured tool has them in ``input``, a plain one is called with them."""
     if args:
         return args[0] if len(args) == 1 else list(args)
     return kwargs["input"] if set(kwargs) == {"input", "config"} else kwargs

@@ -1,8 +1,8 @@
 """LangChain and LangGraph: which agent speaks, and a span for every tool call.
 
-The innermost name that someone chose wins. A model call made directly in a node of a graph is that node's; one made by
-an agent of ``create_agent`` happens in a node called ``model`` or ``tools``, a name that nobody chose, so it is the
-agent's (``lc_agent_name``) or, where the agent has no name, that of the nearest enclosing node that was named.
+The innermost name that the user chose wins. A model call made directly in a node of a graph is that node's. One made by
+an agent of ``create_agent`` happens in a node called ``model`` or ``tools``, a name that the user did not choose, so it
+is the agent's (``lc_agent_name``) or, if the agent has no name, the nearest enclosing named node's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MIDDLEWARE_HOOKS = (".before_agent", ".before_model", ".after_model", ".after_a
 
 
 def agent_of(metadata: Mapping[str, Any]) -> Agent | None:
-    """Return who speaks in a run with this metadata; None where it is in no graph and names no agent."""
+    """Return who speaks in a run with this metadata; None if it is outside of graphs and does not name an agent."""
     node = metadata.get("langgraph_node")
     agent_name = metadata.get("lc_agent_name")
     namespace = str(metadata.get("langgraph_checkpoint_ns") or "")
@@ -31,7 +31,7 @@ def agent_of(metadata: Mapping[str, Any]) -> Agent | None:
     if node and not _is_generic(str(node)):
         return Agent(str(node), "langgraph", namespace)
     if agent_name:
-        # The agent's own graph is the innermost level; where it runs is what tells it from a namesake.
+        # The agent's own graph is the innermost level; the levels around it tell it from an agent with the same name.
         return Agent(str(agent_name), "langchain", "|".join(levels[:-1]))
     for depth in range(len(levels), 0, -1):
         name = levels[depth - 1].partition(":")[0]
@@ -48,13 +48,13 @@ def _is_generic(node: str) -> bool:
 
 
 def watch_config(module: Any) -> None:
-    """Hook of ``langchain_core.runnables.config``: its context variable says in which node the code runs."""
+    """Hook of ``langchain_core.runnables.config``, whose context variable says in which node the code runs."""
     config_of_here: ContextVar[Mapping[str, Any] | None] = module.var_child_runnable_config
 
     def ask() -> Agent | None:
         run = _model_run.get()
         config = config_of_here.get()
-        # A graph that is called between the chunks of a stream has a config of its own, and the run is not its.
+        # A graph that is called between the chunks of a stream has its own config, and the run does not belong to it.
         if run is not None and run.active and run.config is config:
             return run.agent
         metadata = config.get("metadata") if config else None
@@ -68,11 +68,11 @@ def watch_config(module: Any) -> None:
 
 @dataclass(slots=True)
 class _ModelRun:
-    """Shared by every context that saw the run begin, so that its end is seen in all of them."""
+    """A model run, shared by every context in which it is seen to begin, so that all of them see its end."""
 
     agent: Agent
     config: object
-    """Of the place where the run began."""
+    """The config where the run began."""
     active: bool = True
 
 
@@ -80,7 +80,7 @@ _model_run: ContextVar[_ModelRun | None] = ContextVar("lightning.langchain.model
 
 
 def watch_models(module: Any) -> None:
-    """Hook of ``langchain_core.tracers.context``: a handler that every callback manager takes in by itself."""
+    """Hook of ``langchain_core.tracers.context``: registers a handler that every callback manager includes."""
     from langchain_core.callbacks.base import BaseCallbackHandler
     from langchain_core.runnables.config import var_child_runnable_config
 
@@ -133,7 +133,7 @@ def _begin(tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ToolCall
 
 
 def _arguments(tool: Any, tool_input: Any) -> Any:
-    """What the model passed; what the framework injects (state, store) is not the model's."""
+    """Return what the model passed, without what the framework injects (state, store)."""
     keep = getattr(tool, "_filter_injected_args", None)
     return keep(tool_input) if isinstance(tool_input, dict) and callable(keep) else tool_input
 

@@ -1,8 +1,8 @@
-"""OpenAI Agents SDK: which agent speaks, and a span for every function tool, agents used as tools among them.
+"""OpenAI Agents SDK: which agent speaks, and a span for every function tool, including agents used as tools.
 
-A run is a row of turns, each of one agent: after a handoff the next turn is another's. A turn covers the agent's model
-call and its tools, in ``Runner.run``, ``run_sync`` and ``run_streamed`` alike. The SDK's own tracing is neither needed
-nor touched: it may be switched off, and what it exports goes to its own host.
+A run is a sequence of turns, each of one agent: after a handoff, the next turn is another agent's. A turn covers the
+agent's model call and its tools, in ``Runner.run``, ``run_sync`` and ``run_streamed`` alike. The SDK's own tracing is
+neither needed nor touched: it may be switched off, and its exports go to its own host.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TURNS = {
     _RUN_LOOP: ("run_single_turn", "run_single_turn_streamed", "resolve_interrupted_turn"),
     "agents.run": ("run_single_turn", "resolve_interrupted_turn"),
 }
-"""The functions that run a turn, by each module that calls them by a name of its own."""
+"""The functions that run a turn, by the modules that import and call them."""
 
 
 def watch_turns(module: Any) -> None:
@@ -30,7 +30,7 @@ def watch_turns(module: Any) -> None:
     if _RUN_LOOP not in sys.modules:
         return
     for name in _TURNS[module.__name__]:
-        # The one module may have taken the other's wrapped function already.
+        # A module may already have imported the wrapped function from the other.
         if not isinstance(getattr(module, name), wrapt.FunctionWrapper):
             patching.wrap(module, name, _turn)
 
@@ -47,7 +47,7 @@ def _scope_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Scope:
 
 
 def wrap_tools(module: Any) -> None:
-    """Hook of ``agents.run_internal.tool_execution``: a tool that was approved and really runs."""
+    """Hook of ``agents.run_internal.tool_execution``, where a tool runs after it was approved."""
     patching.wrap(module, "_invoke_function_tool_with_metadata", _run_tool)
 
 

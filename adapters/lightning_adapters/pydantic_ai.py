@@ -1,6 +1,6 @@
-"""Pydantic AI: which agent speaks, without its instrumentation.
+"""Pydantic AI: which agent speaks; its own instrumentation is not needed.
 
-While it asks a model, a context variable holds the run that asks, with its agent.
+During a model call, a context variable holds the current run with its agent.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import Any
 from lightning_instrumentation.scope import Agent, add_framework
 
 _NOBODY_CHOSE = "agent"
-"""An agent without a name is called like the variable that holds it."""
+"""Pydantic AI names an unnamed agent after the variable that holds it."""
 
 
 def watch_runs(module: Any) -> None:
     """Hook of ``pydantic_ai._run_context``."""
     run_here = getattr(module, "get_current_run_context", None)
-    if run_here is None:  # a version before it told anybody
+    if run_here is None:  # an older version, without that context variable
         return
 
     def ask() -> Agent | None:

@@ -1,6 +1,6 @@
-"""What ``lightning.toml`` may say: a file a section, every setting with its range; ``file`` reads it.
+"""What ``lightning.toml`` may contain: one file per section, every setting with its range; ``file`` reads it.
 
-Free of torch, so that a configuration is refused before anything heavy is loaded.
+Nothing here imports torch, so a bad configuration is refused before anything heavy is loaded.
 """
 
 from lightning_trainer.config.daemon import DaemonConfig

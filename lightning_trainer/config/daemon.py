@@ -13,36 +13,36 @@ _SHORTEST_TOKEN = 16
 
 
 class DaemonConfig(Section):
-    """``[daemon]``: where the daemon listens and keeps what it must not lose."""
+    """``[daemon]``: where the daemon listens, who may use it, and where it keeps what it must not lose."""
 
     host: str = "127.0.0.1"
     port: int = Field(default=8321, ge=0, le=65535)
     """0 picks a free port; it is printed and written to ``state_dir``/daemon.json."""
     state_dir: Path = Path(".lightning")
     tls_cert: Path | None = None
-    """Certificate, and those that lead to its authority, PEM: the daemon then speaks TLS alone, on all its routes."""
+    """Certificate and its chain, PEM: the daemon then speaks only TLS, on all its routes."""
     tls_key: Path | None = None
-    """The certificate's private key, PEM, without a passphrase; its owner's alone."""
+    """The certificate's private key, PEM, without a passphrase; readable only by its owner."""
     token: str | None = None
-    """Required of every request. Absent: one is made at the first start and kept in ``state_dir``/token, and your own
-    clients find it by themselves. ``none``: everybody who can reach the port may do everything; on loopback alone."""
+    """Required of every request. Absent: one is made at the first start and kept in ``state_dir``/token, where your own
+    clients find it. ``none``: anyone who can reach the port may do anything; allowed only on loopback."""
     max_body_bytes: int = Field(default=64 * 2**20, ge=2**16)
-    """Of a delivery of spans, as sent and inflated; more is answered 413."""
+    """Largest delivery of spans, both as sent and decompressed; a larger one is answered 413."""
     trusted_hosts: tuple[str, ...] = ()
-    """Names, besides loopback and ``host``, by which the daemon is called; for any other ``Host`` it answers 421."""
+    """Names under which the daemon is called, besides loopback and ``host``; any other ``Host`` is answered 421."""
     redact: tuple[str, ...] = ()
-    """Taken out of every text that is stored, besides keys: ``emails``, ``regex:...``; ``none`` takes nothing out."""
+    """What is removed from every stored text, besides keys: ``emails``, ``regex:...``; ``none`` removes nothing."""
     redact_tokens: Literal["keep", "drop"] = "keep"
-    """Of a call in whose texts something was found, token ids spell it still. ``keep``: they are stored and trained on;
-    ``drop``: they are not stored, so the call counts as one of text alone."""
+    """What happens to the token ids of a call from whose texts something was removed, since they still spell it.
+    ``keep``: they are stored and trained on; ``drop``: they are not stored, so the call is text only."""
 
     @property
     def loopback(self) -> bool:
-        """Whether only programs of this machine reach it."""
+        """Whether only programs on this machine can reach it."""
         return self.host in ("127.0.0.1", "::1", "localhost")
 
     def url(self, port: int | None = None) -> str:
-        """Return where it is called; ``port``: where it listens, if that was picked."""
+        """Return its URL; ``port``: the one that it listens on, if it picked one."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'http' if self.tls_cert is None else 'https'}://{host}:{self.port if port is None else port}"
 

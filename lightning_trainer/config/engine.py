@@ -30,7 +30,7 @@ _ELSEWHERE = {
     "port": "the engine picks a free one",
     "api_key": "each start makes one of its own",
 }
-"""vLLM's arguments that are said in other words, or that what is promised depends on."""
+"""Arguments of vLLM that are set in another way, or that our promises depend on; and the reason for each."""
 
 
 class EngineConfig(Section):
@@ -41,50 +41,50 @@ class EngineConfig(Section):
     placement: Literal["local", "cluster"] = "local"
     """On the daemon's machine, or on the nodes of the cluster at ``[ray] address``."""
     python: str | None = None
-    """Interpreter of the engine process; when absent the daemon's own, or that of the node's Ray."""
+    """Interpreter of the engine process; absent: the daemon's own, or that of the node's Ray."""
     dtype: Annotated[Dtype, BeforeValidator(lambda value: fast_engine_dtype() if value == _AUTO else value)] = Field(
         default=_AUTO, validate_default=True
     )
-    """``auto`` is read as bfloat16 on a GPU and on processors that have instructions for it, else as float32."""
+    """``auto`` means bfloat16 on GPUs and on processors that have instructions for it, else float32."""
     max_model_len: int = Field(default=2048, ge=16)
     max_num_seqs: int = Field(default=64, ge=1)
     kv_cache_gib: float = Field(default=2.0, gt=0)
-    """CPU only: memory for the key-value cache. vLLM would take all of the machine's otherwise."""
+    """CPU only: memory for the key-value cache. Without a limit, vLLM would take all of the machine's."""
     threads: int | None = Field(default=None, ge=1)
-    """CPU only, of each process; their share of the cores when absent."""
+    """CPU only: threads of each process; absent: its share of the cores."""
     gpus: tuple[GpuName, ...] | None = Field(default=None, min_length=1)
-    """Those that engines may use, by number or UUID; None: dealt out (docs/scale.md)."""
+    """GPUs that engines may use, by number or UUID; None: assigned automatically (docs/scale.md)."""
     tensor_parallel_size: int = Field(default=1, ge=1)
-    """GPUs that each replica divides the model over."""
+    """GPUs across which each replica divides the model."""
     gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
-    """Share of a GPU's memory; None: 0.9, divided where engines share a GPU, 0.8 where a trainer does."""
+    """Share of a GPU's memory; None: 0.9, divided where engines share a GPU, or 0.8 where a trainer shares it."""
     quantization: str | None = None
-    """vLLM's name of what weights are quantized to (``fp8`` ...)."""
+    """vLLM's name for what weights are quantized to (``fp8`` ...)."""
     sleep: bool | Literal["auto"] = _AUTO
     """Whether the engine gives its GPU memory to the trainer during an update; ``auto``: where they share a GPU."""
     sleep_level: Literal[1, 2] = 1
-    """1 keeps the weights in the machine's memory meanwhile, 2 nowhere: they are read from their file again."""
+    """1 keeps the weights in the machine's memory meanwhile; 2 discards them and reads them from their file again."""
     vllm: Mapping[str, Any] = Field(default_factory=dict)
     """Further arguments of ``vllm serve`` by its own names (``max_num_batched_tokens = 8192``)."""
     chat_template: Path | None = None
     tool_call_parser: str | None = None
-    """vLLM's name of the parser that turns text into tool calls (``hermes`` ...); None: no tools."""
+    """vLLM's name for the parser that turns text into tool calls (``hermes`` ...); None: no tools."""
     keep_sampled_ids: bool = True
     """A prompt that repeats an earlier answer of its attempt word for word gets the ids that were sampled for it, not
     those that the tokenizer makes of the words (docs/transitions.md)."""
     routed_experts: bool | Literal["auto"] = _AUTO
-    """A mixture of experts tells which experts each token went through, and the trainer takes the same
-    (docs/sampling.md). ``auto`` is wherever the engine can; ``true`` refuses to start where it cannot."""
+    """Whether a mixture of experts reports which experts each token went through, so that the trainer uses the same
+    (docs/sampling.md). ``auto``: wherever the engine can; ``true``: refuse to start where it cannot."""
     on_new_weights: Literal["finish", "abort"] = "finish"
-    """What becomes of running generations when all weights change: they end first, or are cut off. An adapter's go on
-    with the adapter that they began with."""
+    """What happens to running generations when all weights change: they end first, or are cut off. With adapters, each
+    goes on with the one that it began with."""
     finish_timeout_s: float | None = Field(default=None, gt=0)
-    """How long ``finish`` waits before it cuts off what still runs; absent: to their end."""
+    """How long ``finish`` waits before it cuts off what still runs; absent: until everything has ended."""
     startup_timeout_s: float = Field(default=600.0, gt=0)
     probe_max_abs: float | None = Field(default=None, gt=0)
     """Largest |trainer - engine| of a probe logprob, nats. Default: 1e-3 in float32, 1.0 in bfloat16."""
     probe_mean_abs: float | None = Field(default=None, gt=0)
-    """Mean difference. Default: 2e-4 in float32, 0.1 in bfloat16."""
+    """Largest mean of the same. Default: 2e-4 in float32, 0.1 in bfloat16."""
 
     @field_validator("on_new_weights", mode="before")
     @classmethod
@@ -98,7 +98,7 @@ class EngineConfig(Section):
 
     @property
     def drain_timeout_s(self) -> float | None:
-        """How long running generations are waited for when weights change; None: to their end."""
+        """How long to wait for running generations when weights change; None: until they end."""
         return 0.0 if self.on_new_weights == "abort" else self.finish_timeout_s
 
     @field_validator("vllm")

@@ -18,12 +18,12 @@ from lightning_trainer.errors import ConfigError
 USUAL_CONFIG = Path("lightning.toml")
 
 _SECRET = frozenset({"token", "api_key_env", "base_url", "url"})
-"""Settings whose values are not repeated: one is a secret, and the others may hold one that a user wrote there."""
+"""Settings whose values no message repeats: one is a secret, and a user may have put one into the others."""
 
 
 def load_usual_config(path: Path | None) -> Config:
-    """Read the configuration that was named; without a name, ``lightning.toml`` where it is there, else nothing but
-    defaults: a daemon without a policy records.
+    """Read the named configuration; without a name, ``lightning.toml`` if it exists, else the defaults alone: a daemon
+    without a policy only records.
 
     Raises:
         ConfigError: as ``load_config``.
@@ -60,7 +60,7 @@ def load_config(path: Path) -> Config:
 def _sentences(error: ValidationError) -> str:
     details = error.errors()
     places = [detail["loc"] for detail in details]
-    # A section with a wrong key also counts as a missing element of its list: say the cause alone.
+    # A section with a wrong key is also reported as a missing element of its list: name only the cause.
     causes = [
         d for d in details if not any(p != d["loc"] and p[: len(d["loc"])] == d["loc"] for p in places if d["loc"])
     ]
@@ -74,7 +74,7 @@ def _sentence(detail: ErrorDetails) -> str:
         return f"unknown key {where!r}; check its spelling"
     if detail["type"] == "missing":
         return f"{where} is missing"
-    # A value may be a secret or a whole section: then only its place is named.
+    # If the value is a secret or a whole section, only its place is named.
     plain = isinstance(detail["input"], str | int | float | bool) and _SECRET.isdisjoint(detail["loc"])
     return f"{where} = {detail['input']!r}: {message}" if plain else f"{where}: {message}"
 

@@ -1,4 +1,4 @@
-"""The machine as the configuration sees it: cores and the precision that they are fast in, GPUs by name."""
+"""The machine as the configuration sees it: cores, the precision in which they are fast, and GPUs by name."""
 
 import importlib.metadata
 import os
@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator
 
-# The processor: how many of its cores are ours, and the precision that it multiplies matrices in at full speed.
+# The processor: how many of its cores are ours, and in which precision it multiplies matrices at full speed.
 
 Dtype: TypeAlias = Literal["bfloat16", "float32"]
 
@@ -40,7 +40,7 @@ def fast_dtype(cpuinfo: Path = _CPUINFO) -> Dtype:
 
 
 def fast_engine_dtype() -> Dtype:
-    """Return the same for the engine, which takes a GPU where there is one."""
+    """Return the fast precision for the engine, which uses a GPU if there is one."""
     return "bfloat16" if _NVIDIA.exists() else fast_dtype()
 
 
@@ -54,7 +54,7 @@ _ID = re.compile(r"\d{1,3}|(?:GPU|MIG)-[0-9A-Za-z/_-]{4,80}")
 
 
 def visible_gpus(devices: Path = _DEVICES) -> tuple[str, ...]:
-    """Return one name a GPU: what CUDA_VISIBLE_DEVICES lists, else the numbers of the device files, from 0."""
+    """Return a name for each GPU: what CUDA_VISIBLE_DEVICES lists, else the numbers of the device files, from 0."""
     files = sum(_GPU.fullmatch(file.name) is not None for file in devices.glob("nvidia*"))
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if files == 0:
@@ -79,10 +79,10 @@ def _named(value: Any) -> str:
     name = str(value)
     if isinstance(value, bool) or not _ID.fullmatch(name):
         raise ValueError(
-            f"{value!r} names no GPU; write its number (0) or its UUID (GPU-...), as nvidia-smi -L shows them"
+            f"{value!r} does not name a GPU; write its number (0) or its UUID (GPU-...), as nvidia-smi -L shows them"
         )
     return name
 
 
 GpuName: TypeAlias = Annotated[str, BeforeValidator(_named)]
-"""A number or a UUID."""
+"""A GPU's number or UUID."""

@@ -1,4 +1,4 @@
-"""``[[judge]]``: who gives a reward of that name, and what it may cost."""
+"""``[[judge]]``: models and programs that give a reward of their name, and what they may cost."""
 
 import math
 import re
@@ -19,13 +19,13 @@ class BudgetConfig(Section):
 
     calls: int | None = Field(default=None, ge=1)
     tokens: int | None = Field(default=None, ge=1)
-    """Of questions and answers together."""
+    """Tokens of questions and answers together."""
     money: float | None = Field(default=None, gt=0)
     """In the currency of the prices."""
     price_input: float | None = Field(default=None, ge=0)
-    """Of a million tokens of questions."""
+    """Price of a million tokens of questions."""
     price_output: float | None = Field(default=None, ge=0)
-    """Of a million tokens of answers."""
+    """Price of a million tokens of answers."""
 
     @model_validator(mode="after")
     def _money_has_prices(self) -> Self:
@@ -38,12 +38,12 @@ class BudgetConfig(Section):
 
 
 class JudgeSection(Section):
-    """What judges of all kinds have."""
+    """Settings of every kind of judge."""
 
     name: JudgeName
-    """Of the evaluations that it gives: ``reward = { NAME = 1.0 }`` uses them."""
+    """Name of the evaluations that it gives: ``reward = { NAME = 1.0 }`` uses them."""
     timeout_s: float = Field(default=60.0, gt=0, le=3600)
-    """Of one question to the model with what is sent again, or of one run of the program."""
+    """Limit of one question to the model, including retries, or of one run of the program."""
     wait_s: float = Field(default=300.0, gt=0, le=86400)
     """How long a step waits for the judge; what has not come by then is missing."""
     concurrency: int = Field(default=8, ge=1, le=256)
@@ -51,41 +51,41 @@ class JudgeSection(Section):
     checked_by: tuple[str, ...] = ()
     """Names of rewards that are right, 0 or 1 (a checker's, a person's label): the judge is compared with them."""
     floor: float = Field(default=0.2, gt=0, le=1)
-    """How far apart it has to hold right and wrong for certain, 0 being a coin, to be trained with where
-    ``correct = true``."""
+    """With ``correct = true``: by how much it must certainly separate right from wrong for its reward to be used; 0 is
+    a coin toss."""
 
     NOT_JUDGED_BY: ClassVar[frozenset[str]] = frozenset(
         {"name", "timeout_s", "wait_s", "concurrency", "checked_by", "floor"}
     )
-    """Settings that change nothing about a verdict."""
+    """Settings that do not affect a verdict."""
 
     @property
     def fingerprint(self) -> str:
-        """Equal for judges that judge alike."""
+        """Equal for judges whose settings give the same verdicts."""
         return self.model_dump_json(exclude=set(self.NOT_JUDGED_BY))
 
 
 class ModelJudge(JudgeSection):
-    """What judges that ask a model have."""
+    """Settings of judges that ask a model."""
 
     model: str = Field(min_length=1)
-    """As the endpoint calls it."""
+    """The model's name at the endpoint."""
     base_url: str = "https://api.openai.com/v1"
-    """Of the endpoint, with ``/v1``."""
+    """Base URL of the endpoint, with ``/v1``."""
     api: Literal["openai", "anthropic"] = "openai"
     """Chat completions, or messages."""
     api_key_env: str | None = Field(default=None, pattern=_VARIABLE)
     """The environment variable that holds the key; absent: none is sent."""
     instructions: str | None = Field(default=None, max_length=20_000)
-    """What counts, in your words."""
+    """What matters, in your own words."""
     max_chars: int = Field(default=20_000, ge=500)
-    """Of one attempt in a question; what is longer is cut in the middle, and the judge is told."""
+    """Longest attempt in a question; a longer one is cut in the middle, and the judge is told."""
     max_answer_tokens: int = Field(default=2048, ge=16)
     temperature: float | None = Field(default=0.0, ge=0, le=2)
     retries: int = Field(default=2, ge=0, le=10)
-    """How often an answer that cannot be used is asked for again, with the reason."""
+    """How often the judge is asked again, with the reason, after an answer that cannot be used."""
     structured: bool = True
-    """Ask the endpoint for the answer's schema; one that refuses is asked without."""
+    """Ask the endpoint to follow the answer's schema; one that refuses is asked without it."""
     budget: BudgetConfig = BudgetConfig()
 
     NOT_JUDGED_BY: ClassVar[frozenset[str]] = JudgeSection.NOT_JUDGED_BY | {
@@ -104,7 +104,7 @@ class ModelJudge(JudgeSection):
 
 
 Scale = tuple[float, float]
-"""The lowest and the highest score. The reward is where between them a score is, from 0 to 1."""
+"""The lowest and the highest score. The reward is a score's place between them, from 0 to 1."""
 
 
 def checked_scale(scale: Scale | None) -> Scale | None:
@@ -123,7 +123,7 @@ class Criterion(Section):
 
     name: JudgeName
     says: str = Field(min_length=1, max_length=4000)
-    """What has to hold of an attempt."""
+    """What must be true of an attempt."""
     weight: float = Field(default=1.0, gt=0, le=1000)
 
 
@@ -133,7 +133,7 @@ class RubricConfig(ModelJudge):
     kind: Literal["rubric"]
     criterion: tuple[Criterion, ...] = Field(min_length=1)
     scale: Scale | None = None
-    """Of every criterion; without one each is met or not."""
+    """Scale of every criterion; without one, each is either met or not."""
 
     _scale = field_validator("scale")(checked_scale)
 
@@ -161,7 +161,7 @@ class PairwiseConfig(ModelJudge):
 
     kind: Literal["pairwise"]
     all_pairs: int = Field(default=6, ge=2, le=64)
-    """Groups of up to so many attempts are compared all with all; larger ones in rounds."""
+    """In groups of up to this many attempts every pair is compared; larger groups are compared in rounds."""
 
 
 class AgentCreditConfig(ModelJudge):
@@ -171,7 +171,7 @@ class AgentCreditConfig(ModelJudge):
     per: Literal["agent", "call"] = "agent"
     scale: Scale = (0.0, 1.0)
     outcome: str | None = None
-    """Name of an evaluation that says how good the attempt was; without one the judge says it."""
+    """Name of an evaluation that says how good the attempt was; without one, the judge decides."""
 
     _scale = field_validator("scale")(checked_scale)
 
@@ -181,13 +181,13 @@ class ProgramConfig(JudgeSection):
 
     kind: Literal["program"]
     command: tuple[str, ...] | None = None
-    """Program and arguments; no shell reads them."""
+    """Program and arguments; they do not go through a shell."""
     function: str | None = Field(default=None, pattern=r"^[^:]+:[A-Za-z_][A-Za-z0-9_]*$")
     """``module:function`` or ``file.py:function``."""
     whole_group: bool = False
-    """It is given all attempts of a group at once."""
+    """Whether it gets all attempts of a group at once."""
     memory_mib: int = Field(default=2048, ge=16)
-    """Of each of its processes (Linux)."""
+    """Memory of each of its processes (Linux)."""
     working_dir: Path = Path()
 
     @model_validator(mode="after")
@@ -207,16 +207,16 @@ class ReferenceProbabilityConfig(JudgeSection):
 
     kind: Literal["reference_probability"]
     policy: str | None = None
-    """Whose engine scores, and whose last answer is judged; needed where there are several policies."""
+    """The policy whose engine scores, and whose last answer is judged; required if there are several policies."""
     reference: str = Field(default="reference", min_length=1)
     """Field of the rollout's input that holds the reference answer."""
     lead_in: str = Field(default="The answer is", min_length=1, max_length=1000)
-    """What an answer says before its final answer. It stands before the reference where the answer does not say it,
-    and where the probability without reasoning is taken."""
+    """Words that introduce the final answer in an answer. They are put before the reference if the answer lacks them,
+    and when the probability without reasoning is computed."""
     answer_after: str | None = Field(default=None, min_length=1, max_length=1000)
-    """Regular expression whose last match the final answer follows; None: the lead-in, in capitals or not."""
+    """Regular expression whose last match precedes the final answer; None: the lead-in, whatever its case."""
     separator: str = Field(default=" ", max_length=100)
-    """Between lead-in and reference."""
+    """Text between lead-in and reference."""
 
     @field_validator("answer_after")
     @classmethod

@@ -9,18 +9,18 @@ from lightning_trainer.config.sections import Section
 
 
 class WandbConfig(Section):
-    """``metrics.wandb``: Weights & Biases. Its key is its own business (``wandb login`` or WANDB_API_KEY)."""
+    """``metrics.wandb``: Weights & Biases. Its key is not set here (use ``wandb login`` or WANDB_API_KEY)."""
 
     project: str = Field(min_length=1)
     entity: str | None = None
     run: str | None = None
-    """Shown name of the run; the policy's and the state folder's when absent."""
+    """Display name of the run; absent: the names of the policy and of the state folder."""
     mode: Literal["online", "offline"] = "online"
     """``offline`` writes below ``state_dir``/metrics, for ``wandb sync`` later."""
 
 
 class OtlpConfig(Section):
-    """``metrics.otlp``: a collector. What it asks for in headers, such as a key, is in OTEL_EXPORTER_OTLP_HEADERS."""
+    """``metrics.otlp``: a collector. Headers that it requires, such as a key, go into OTEL_EXPORTER_OTLP_HEADERS."""
 
     endpoint: str = Field(pattern=r"^https?://")
     """Where metrics are posted, with the path: ``http://127.0.0.1:4318/v1/metrics``."""
@@ -28,12 +28,12 @@ class OtlpConfig(Section):
 
 
 class WarningsConfig(Section):
-    """``metrics.warnings``: the bounds. Each warning says what it compares; docs/operations.md what to do then."""
+    """``metrics.warnings``: the bounds. Each warning says what it compares; docs/operations.md says what to do."""
 
     steps: int = Field(default=3, ge=1)
-    """Steps in a row that must show it, where one step alone may be chance."""
+    """How many consecutive steps must show a problem that one step alone may show by chance."""
     start_steps: int = Field(default=5, ge=1)
-    """The first ones, whose median is what later steps are compared with."""
+    """How many first steps make the median that later steps are compared with."""
     entropy_share: float = Field(default=0.1, gt=0, lt=1)
     """Entropy below this share of the start's is collapse."""
     mismatch_factor: float = Field(default=2.0, gt=1)
@@ -41,7 +41,7 @@ class WarningsConfig(Section):
     mismatch_floor: float = Field(default=0.05, gt=0)
     """... and above this, nats a token."""
     mismatch_limit: float = Field(default=0.5, gt=0)
-    """Mean |trainer - engine| of a logprob above this, nats a token, is that of other weights."""
+    """Mean |trainer - engine| of a logprob above this, nats a token, means different weights."""
     kl: float = Field(default=0.1, gt=0)
     """Mean KL of the trainer's weights from those that sampled, nats a token."""
     reference_kl: float = Field(default=0.5, gt=0)
@@ -49,9 +49,9 @@ class WarningsConfig(Section):
     unknown_sampling_share: float = Field(default=0.05, gt=0, le=1)
     """Share of the sampled tokens that are dropped because it is not known what they were drawn from."""
     reward_share: float = Field(default=0.25, gt=0)
-    """The reward has fallen when it lost this share of what it had gained ..."""
+    """The reward has fallen when it has lost this share of its gain ..."""
     reward_steps: int = Field(default=5, ge=2)
-    """... as means of so many steps, beyond what their scatter explains."""
+    """... in means over this many steps, by more than their scatter explains."""
 
 
 class MetricsConfig(Section):
@@ -61,7 +61,7 @@ class MetricsConfig(Section):
     """Event files in ``state_dir``/metrics/tensorboard/POLICY; absent: where tensorboard is installed."""
     wandb: WandbConfig | None = None
     otlp: OtlpConfig | None = None
-    """What ``GET /metrics`` says, sent by OTLP as well."""
+    """Sends what ``GET /metrics`` returns over OTLP as well."""
     beside: tuple[Path, ...] = Field(default=(), max_length=8)
     """State folders of other runs, whose curves the dashboard draws next to this one's; relative to this file."""
     warnings: WarningsConfig = WarningsConfig()

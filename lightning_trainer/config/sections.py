@@ -1,4 +1,4 @@
-"""The base of every section of ``lightning.toml``, units of time and size, and the sections that are small."""
+"""The base of every section of ``lightning.toml``, units of time and size, and the small sections."""
 
 import re
 from pathlib import Path
@@ -37,7 +37,7 @@ def _measure(units: dict[str, int], example: str):
 
 
 def duration(example: str) -> BeforeValidator:
-    """Return what reads seconds from a text with a unit."""
+    """Return a validator that reads seconds from a text with a unit."""
     return _measure(_SECONDS, example)
 
 
@@ -51,13 +51,13 @@ class GatewayConfig(Section):
     """``[gateway]``: the bounds on model calls."""
 
     max_body_bytes: int = Field(default=16 * 2**20, ge=2**16)
-    """Of a call; more is answered 413."""
+    """Largest body of a call; a larger one is answered 413."""
     max_concurrent: int = Field(default=512, ge=1)
     """Calls in flight; more are answered 429 with Retry-After."""
     queue_timeout_s: float = Field(default=180.0, gt=0)
-    """How long a call is held while the engine is starting or changing weights; then 503 with Retry-After."""
+    """How long a call is held while the engine starts or changes weights; then it is answered 503 with Retry-After."""
     silence_timeout_s: float = Field(default=600.0, gt=0)
-    """How long the engine may send nothing; then 503, or an error that ends the stream."""
+    """How long the engine may send nothing; then the answer is 503, or an error that ends the stream."""
     embeddings: str | None = None
     """Base URL, with ``/v1``, of the server that embeddings are passed on to; absent: they are refused."""
     embeddings_key: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
@@ -73,37 +73,37 @@ class GatewayConfig(Section):
     @model_validator(mode="after")
     def _a_key_for_somebody(self) -> Self:
         if self.embeddings_key is not None and self.embeddings is None:
-            raise ValueError(f"embeddings_key = {self.embeddings_key!r} is for nobody: set embeddings, or leave it out")
+            raise ValueError(f"embeddings_key = {self.embeddings_key!r} has no server: set embeddings, or leave it out")
         return self
 
 
 class EnvironmentsConfig(Section):
-    """Limits of each environment's process; what exceeds one fails its attempt, with a sentence."""
+    """``[environments]``: limits of each environment's process; exceeding one fails the attempt, with a sentence."""
 
     folder: Path = Path(".venv-environments")
-    """Of the interpreters that ``lightning-trainer environments install`` makes."""
+    """Where ``lightning-trainer environments install`` puts its interpreters."""
     start_timeout_s: float = Field(default=60.0, gt=0, le=3600)
-    """Until its process has imported everything."""
+    """Time until its process has imported everything."""
     reset_timeout_s: float = Field(default=30.0, gt=0, le=3600)
     step_timeout_s: float = Field(default=5.0, gt=0, le=3600)
     memory_mib: int = Field(default=2048, ge=64)
-    """Of the process and all that it starts, together."""
+    """Memory of the process and everything it starts, together."""
     message_kib: int = Field(default=1024, ge=1, le=65536)
-    """Of one observation or action."""
+    """Size of one observation or action."""
 
 
 _ADDRESS = re.compile(r"[A-Za-z0-9_.-]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}")
 
 
 class RayConfig(Section):
-    """``[ray]``: without an address a Ray of the daemon's own, on the loopback interface."""
+    """``[ray]``: a cluster by its address, or else a Ray of the daemon's own on the loopback interface."""
 
     address: str | None = None
-    """``HOST:PORT`` of the head of a cluster that exists (what ``ray start --head`` prints); None: one of our own."""
+    """``HOST:PORT`` of the head of an existing cluster (what ``ray start --head`` prints); None: one of our own."""
     placement: Literal["spread", "pack"] = "pack"
-    """Processes of a trainer on as many nodes, or on as few, as possible."""
+    """Whether a trainer's processes are placed on as many nodes as possible, or on as few."""
     start_timeout_s: float = Field(default=300.0, gt=0)
-    """How long a cluster has to give the processes their place."""
+    """How long a cluster may take to place the processes."""
 
     @field_validator("address")
     @classmethod
@@ -117,23 +117,23 @@ Source = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class FeedbackConfig(Section):
-    """Feedback waits, is limited by source and by time, and counts by how far its source has been right."""
+    """``[feedback]``: how long feedback waits, how much one source may give, and how much each source counts."""
 
     quarantine: Annotated[float, duration("10m")] = Field(default=600.0, ge=0, le=30 * 86400)
-    """Seconds that it waits before it counts, so that someone can take it out, and others can disagree."""
+    """Seconds before feedback counts, so that someone can remove it, and others can disagree."""
     trusted: tuple[Source, ...] = ()
-    """Sources, or patterns of them (``crm-*``), that need no quarantine, have no cap and always weigh 1."""
+    """Sources, or patterns of them (``crm-*``), without quarantine or cap, which always weigh 1."""
     verified: tuple[Annotated[str, Field(min_length=1, max_length=256)], ...] = ()
-    """Names of rewards from 0 to 1 that are right: what sources say is compared with them."""
+    """Names of rewards from 0 to 1 that are known to be right: what sources say is compared with them."""
     scores: Literal["attempt", "call"] = "attempt"
-    """What feedback on a response is a reward of: the attempt that it is part of, or that call alone."""
+    """What feedback on a response scores: the attempt that the response is part of, or that call alone."""
     min_weight: float = Field(default=0.5, gt=0, le=1000)
-    """Of all sources of one answer together; with less, the reward is missing. A source that nobody knows weighs 1."""
+    """Least total weight of an answer's sources; below it the reward is missing. A source without a record weighs 1."""
     source_per_hour: int = Field(default=120, ge=1)
-    """What one source says beyond that does not count."""
+    """What one source says beyond this number does not count."""
     all_per_hour: int = Field(default=20_000, ge=1)
-    """What all sources together say beyond that does not count."""
+    """What all sources together say beyond this number does not count."""
     remember: Annotated[float, duration("90d")] = Field(default=90 * 86400.0, ge=3600)
-    """Seconds that it is kept as evidence about its source."""
+    """Seconds for which feedback is kept as evidence about its source."""
     settle_every_s: float = Field(default=5.0, gt=0, le=3600)
-    """How often it is looked at."""
+    """How often waiting feedback is checked."""

@@ -1,4 +1,4 @@
-"""``[store]``: where what was recorded is kept, and how much of it."""
+"""``[store]``: where recorded data is kept, and how much of it."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,32 +9,32 @@ from lightning_trainer.config.sections import Duration, Section, Size, duration
 
 
 class StoreConfig(Section):
-    """``[store]``: where what was recorded is, and what of it is deleted; never what a step still can want."""
+    """``[store]``: where recorded data is kept, and when it is deleted; never what a step may still need."""
 
     url: SecretStr | None = None
     """``postgresql://USER@HOST:PORT/DATABASE``: a PostgreSQL server, which several daemons may share; absent: a SQLite
-    file in ``state_dir``, one daemon's alone. A password is best left to ``PGPASSWORD`` or ``~/.pgpass``; one that is
-    in the URL is shown nowhere."""
+    file in ``state_dir``, for one daemon alone. A password is best left to ``PGPASSWORD`` or ``~/.pgpass``; one in the
+    URL is shown nowhere."""
     shared_dir: Path | None = None
-    """Of daemons that share a store: the folder that all of them see (a network file system), for checkpoints and the
+    """For daemons that share a store: a folder that all of them see (a network file system), for checkpoints and the
     weights of versions; absent: ``state_dir``, which is enough for one daemon."""
     turn_s: float = Field(default=15.0, ge=2, le=3600)
-    """Of daemons that share a store: how long one that trains a policy may be silent before another one trains it."""
+    """For daemons that share a store: how long the one that trains a policy may be silent before another takes over."""
     retention_time: Duration = None
-    """Spans and batches that came longer ago are deleted (``"30d"``, ``"12h"``); ``"none"``: age deletes nothing."""
+    """Spans and batches older than this are deleted (``"30d"``, ``"12h"``); ``"none"``: nothing is deleted by age."""
     retention_size: Size = Field(default=20 * 2**30, ge=16 * 2**20)
-    """Of the database with its log. Before it is reached the oldest spans and batches are deleted."""
+    """Limit of the database with its log. Before it is reached, the oldest spans and batches are deleted."""
     media_size_each: Size = Field(default=8 * 2**20, ge=2**10)
-    """Of one image, sound or document in a message; of a larger one the reference is kept alone."""
+    """Limit of one image, sound or document in a message; of a larger one, only the reference is kept."""
     media_size: Size = Field(default=4 * 2**30, ge=2**20)
-    """Of all of them together, each counted once. Before it is reached the oldest are deleted."""
+    """Limit of all of them together, each counted once. Before it is reached, the oldest are deleted."""
     retention_steps: int | None = Field(default=None, ge=1)
-    """What a policy's step consumed is deleted when so many steps have come after it."""
+    """What a policy's step consumed is deleted after this many further steps."""
     journal: Path | None = None
-    """A folder, on another disk if you like, that gets every accepted span once more until the next backup."""
+    """A folder, possibly on another disk, to which every accepted span is also written until the next backup."""
     idempotency_window: Annotated[float, duration("30d")] = Field(default=30 * 86400.0, ge=60)
-    """For so long after its spans were deleted an attempt is known: what is delivered again of it is not stored, and
-    never trained."""
+    """How long an attempt is remembered after its spans were deleted: spans of it that are delivered again are not
+    stored, and never trained."""
 
     @field_validator("url")
     @classmethod

@@ -20,34 +20,34 @@ class TrainingConfig(Section):
     device: Annotated[Device, BeforeValidator(lambda value: trainable_device() if value == _AUTO else value)] = Field(
         default=_AUTO, validate_default=True
     )
-    """``auto`` is read as "cuda" where this machine has a GPU and a torch that computes on it, else as "cpu"."""
+    """``auto`` means "cuda" where this machine has a GPU and a torch that computes on it, else "cpu"."""
     gpus: tuple[GpuName, ...] | None = Field(default=None, min_length=1)
-    """Those that trainers may use, by number or UUID; None: dealt out (docs/scale.md)."""
+    """GPUs that trainers may use, by number or UUID; None: assigned automatically (docs/scale.md)."""
     gpus_per_process: float | None = Field(default=None, gt=0, le=1)
     """What each trainer process asks Ray for; less than 1 shares a GPU with other trainers. None: a whole one, or an
     equal part where there are more trainers than GPUs."""
     strategy: Strategy = "fsdp2"
-    """verl's engine. All but ``fsdp2`` compute on GPUs alone, with ``attention = "stock"``, and need packages of their
+    """verl's engine. All but ``fsdp2`` compute only on GPUs, with ``attention = "stock"``, and need packages of their
     own."""
     attention: Literal["auto", "tree", "stock"] = "auto"
-    """``tree`` computes every shared prefix once; ``stock`` is verl's own engine; ``auto`` takes that where it must."""
+    """``tree`` computes every shared prefix once; ``stock`` is verl's own engine; ``auto``: ``stock`` if necessary."""
     dtype: Dtype = Field(default=_AUTO, validate_default=True)
-    """Precision of the matrix products; weights, gradients and optimizer are float32. ``auto`` is read as bfloat16 on
-    GPUs and on processors that have instructions for it, else as float32."""
+    """Precision of the matrix products; weights, gradients and optimizer are float32. ``auto`` means bfloat16 on GPUs
+    and on processors that have instructions for it, else float32."""
     world_size: int = Field(default=1, ge=1)
-    """Processes that hold a part of the weights each and divide a batch (FSDP2); more than one need Ray."""
+    """Processes that each hold a part of the weights and share a batch (FSDP2); more than one need Ray."""
     threads: int | None = Field(default=None, ge=1)
-    """Of each process; their share of the cores when absent."""
+    """Threads of each process; absent: its share of the cores."""
     max_tokens_per_micro_batch: int = Field(default=8192, ge=16)
     """Unique tokens that go through the model at once."""
     gradient_checkpointing: bool = False
-    """Keeps the inputs of each layer alone and computes the rest again in the backward pass: a third more time."""
+    """Keeps only each layer's inputs and recomputes the rest in the backward pass, which takes a third more time."""
     param_offload: bool | None = None
-    """Weights wait in the machine's memory while nothing is computed; None: where an engine shares the GPU."""
+    """Keeps the weights in the machine's memory while nothing is computed; None: where an engine shares the GPU."""
     optimizer_offload: bool | None = None
-    """The same of the optimizer's two moments."""
+    """The same for the optimizer's two moments."""
     share_base: bool = True
-    """LoRA policies of one model whose ``lora`` is alike share a trainer: one copy of the model, an adapter each."""
+    """LoRA policies with the same model and ``lora`` share a trainer: one copy of the model, one adapter each."""
     policies_at_once: int = Field(default=1, ge=1)
     """How many trainers may compute at the same time; the others wait for their turn."""
     seed: int = 0

@@ -33,13 +33,13 @@ class Config(Section):
     metrics: MetricsConfig = MetricsConfig()
     store: StoreConfig = StoreConfig()
     feedback: FeedbackConfig = FeedbackConfig()
-    """What people and systems say of answers (docs/feedback.md)."""
+    """What people and systems say about answers (docs/feedback.md)."""
     policy: tuple[PolicyConfig, ...] = ()
-    """Without any the daemon records, and neither routes, serves nor trains."""
+    """Without one, the daemon only records: it neither routes, serves, nor trains."""
     environments: EnvironmentsConfig = EnvironmentsConfig()
     """Worlds that agents act in (docs/environments.md)."""
     judge: tuple[JudgeConfig, ...] = ()
-    """Who gives rewards of their names (docs/rewards.md)."""
+    """Judges, each of which gives the reward of its name (docs/rewards.md)."""
 
     @field_validator("judge")
     @classmethod
@@ -135,7 +135,7 @@ class Config(Section):
         return self
 
     def named_judge(self, name: str) -> JudgeConfig:
-        """Raises ConfigError: there is none."""
+        """Return the judge of that name. Raises ConfigError: there is none."""
         for judge in self.judge:
             if judge.name == name:
                 return judge
@@ -144,19 +144,19 @@ class Config(Section):
 
     @property
     def shared_dir(self) -> Path:
-        """The folder of checkpoints and of the weights of versions: that which all daemons of a store see."""
+        """The folder of checkpoints and versions' weights, which all daemons of a store see."""
         return self.store.shared_dir or self.daemon.state_dir
 
     @property
     def only_policy(self) -> PolicyConfig:
-        """Raises ConfigError: there are several."""
+        """Return the only policy. Raises ConfigError: there are several, or none."""
         return self.named_policy(None)
 
     def named_policy(self, name: str | None) -> PolicyConfig:
         """Return the policy of that name; without a name, the only one.
 
         Raises:
-            ConfigError: there is none, or the name is needed.
+            ConfigError: there is none, or there are several and no name was given.
         """
         if not self.policy:
             raise ConfigError(
@@ -169,4 +169,6 @@ class Config(Section):
             if policy.name == name:
                 return policy
         names = ", ".join(policy.name for policy in self.policy)
-        raise ConfigError(f"name one of the policies {names}" + ("" if name is None else f"; {name!r} is none"))
+        raise ConfigError(
+            f"name one of the policies {names}" + ("" if name is None else f"; {name!r} is not one of them")
+        )

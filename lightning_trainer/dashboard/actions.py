@@ -1,4 +1,4 @@
-"""The actions that a page offers: each is a posted form, with the words of the command line."""
+"""The actions that a page offers: each is a posted form, named like the command that does the same."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from urllib.parse import parse_qs, urlencode
@@ -82,7 +82,7 @@ ACTIONS: Mapping[str, Action] = {
     "label": label,
     "drop": drop,
 }
-"""By the command that does the same."""
+"""By the name of the command that does the same."""
 
 
 def _version(form: Mapping[str, str]) -> int:

@@ -1,7 +1,7 @@
 """Server-sent events: a page is told that there is something new and how long to wait between two fetches, and fetches
 itself again. Pages that ask for the same thing at the same time share one rendering of it.
 
-One task looks for all pages, once a second and only while any are open; each look costs microseconds. Source: HTML
+One task checks for all pages, once a second and only while any are open; a check takes microseconds. Source: HTML
 Living Standard, 9.2 Server-sent events.
 """
 
@@ -33,7 +33,7 @@ _HEAD = [
 
 
 class LiveUpdates:
-    """All listeners of one daemon."""
+    """Tells all open pages of one daemon when there is something new."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -92,28 +92,28 @@ class LiveUpdates:
         try:
             last = await self._site.store.last_span()
         except LightningError:
-            last = -1  # the page itself says that the store cannot be read
+            last = -1  # the page itself will say that the store cannot be read
         return json.dumps([last, policies])
 
 
 class SharedPages:
-    """Makes what several open pages ask for at the same time once; it is at most a second old."""
+    """Renderings that open pages share if they ask for the same thing within a second."""
 
     def __init__(self) -> None:
         self._made: dict[str, tuple[float, asyncio.Task[Response]]] = {}
 
     async def get(self, address: str, make: Callable[[], Coroutine[Any, Any, Response]]) -> Response:
-        """Return what ``make`` returned for this address not long ago, or what it returns now."""
+        """Return what ``make`` returned for this address less than a second ago, or what it returns now."""
         now = time.monotonic()
         self._made = {one: made for one, made in self._made.items() if made[0] > now - _SHARED_FOR_S}
         if address not in self._made:
             self._made[address] = now, asyncio.create_task(make(), name="dashboard page")
-        # A browser that hangs up does not take the page from the others.
+        # A browser that disconnects must not cancel the page for the others.
         return await asyncio.shield(self._made[address][1])
 
 
 class EventStream:
-    """An endless answer."""
+    """A response that streams events until the browser disconnects."""
 
     def __init__(self, updates: LiveUpdates) -> None:
         self._updates = updates

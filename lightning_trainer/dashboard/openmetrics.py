@@ -1,4 +1,4 @@
-"""``GET /metrics``: what ``docs/operations.md`` lists, as OpenMetrics, written by ``prometheus_client``.
+"""``GET /metrics``: the metrics that ``docs/operations.md`` lists, as OpenMetrics, written by ``prometheus_client``.
 
 A step's metric is a gauge with the newest step's value: ``reward/mean`` is ``lightning_reward_mean{policy="..."}``.
 What was not measured is absent, never zero. Source: OpenMetrics 1.0 (https://prometheus.io/docs/specs/om/open_metrics_spec).
@@ -29,7 +29,7 @@ _PHASES = (
 
 
 def metric_name(name: str) -> tuple[str, dict[str, str]]:
-    """Return a metric's OpenMetrics name and its labels besides the policy: a ledger's reason is one."""
+    """Return a metric's OpenMetrics name, and its labels besides the policy, such as a ledger's reason."""
     labels: dict[str, str] = {}
     parts = name.split("/")
     if parts[0] == "ledger":
@@ -41,7 +41,7 @@ def metric_name(name: str) -> tuple[str, dict[str, str]]:
 
 
 class _Now(Collector):
-    """One look at a store and a daemon."""
+    """Metrics of a store and a daemon at one moment."""
 
     def __init__(self, counts: StoreCounts, pasts: Mapping[str, PolicyPast], now: Mapping[str, PolicyNow]) -> None:
         self._counts = counts
@@ -113,7 +113,7 @@ async def look(site: Site) -> Collector:
 
 
 async def openmetrics(site: Site) -> bytes:
-    """Return the text."""
+    """Return the metrics as OpenMetrics text."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(await look(site))
     return generate_latest(registry)

@@ -1,7 +1,7 @@
-"""What ``GET /metrics`` says, sent to a collector: by the OpenTelemetry metrics API, SDK and OTLP exporter.
+"""Sends what ``GET /metrics`` returns to a collector, with the OpenTelemetry metrics API, SDK and OTLP exporter.
 
-Names and labels are the same in both. What is not measured now is not sent, and what a step measured is sent until the
-next one has ended. Source: OpenTelemetry specification, Metrics API and OTLP/HTTP.
+Names and labels are the same in both. What is not measured now is not sent; what a step measured is sent until the next
+one has ended. Source: OpenTelemetry specification, Metrics API and OTLP/HTTP.
 """
 
 import asyncio
@@ -25,17 +25,17 @@ from lightning_trainer.errors import LightningError
 _log = logging.getLogger(__name__)
 
 _GIVEN_UP_S = 10.0
-"""After which a collector that does not answer is tried again with newer numbers."""
+"""Time after which a collector that does not answer is tried again with newer numbers."""
 
 
 class OtlpMetrics:
-    """Sends the metrics of one daemon; a collector that is not there costs a line in the log."""
+    """Sends the metrics of one daemon; an unreachable collector costs a line in the log."""
 
     def __init__(self, site: Site, config: OtlpConfig) -> None:
         self._site = site
         self._config = config
         self._exporter = OTLPMetricExporter(endpoint=config.endpoint, timeout=_GIVEN_UP_S)
-        # Without a clock of its own: it sends when we have looked.
+        # An infinite interval turns off its own timer: it sends after we have read the metrics.
         reader = PeriodicExportingMetricReader(self._exporter, math.inf, 1000 * _GIVEN_UP_S)
         resource = Resource.create({"service.name": "lightning-trainer", "service.version": __version__})
         self._provider = MeterProvider([reader], resource, shutdown_on_exit=False)
@@ -52,7 +52,7 @@ class OtlpMetrics:
                     _log.warning("no metrics are sent to %s now: %s", self._config.endpoint, error)
                 await asyncio.sleep(self._config.every_s)
         finally:
-            self._exporter.shutdown()  # ends a try that is under way; the reader has no thread of its own
+            self._exporter.shutdown()  # ends an export that is under way; the reader has no thread of its own
 
     async def send(self) -> None:
         """Send what is measured now, once.

@@ -1,4 +1,4 @@
-"""Templates, and the head of every answer: nothing inline, nothing from elsewhere, nothing in another page's frame."""
+"""Templates and security headers: nothing inline, nothing from elsewhere, nothing in another page's frame."""
 
 import time
 from collections.abc import Callable
@@ -22,7 +22,7 @@ SECURITY = {
     ),
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    # Not no-referrer: then a browser says "Origin: null" with our own forms.
+    # Not no-referrer: with it, browsers send "Origin: null" with our own forms.
     "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
@@ -63,7 +63,7 @@ class Pages:
 
 
 def static(name: str) -> Response | None:
-    """Return a static file; None for any other name. Style sheet and script begin with those of the reports."""
+    """Return a static file; None if there is none. Style sheet and script begin with those of the reports."""
     kind = _STATIC_TYPES.get(name)
     if kind is None:
         return None

@@ -1,4 +1,4 @@
-"""The routes of the dashboard: every page asks who looks, and every action also where its form came from."""
+"""The routes of the dashboard: every page checks the visitor, and every action also where its form came from."""
 
 import asyncio
 import secrets
@@ -58,8 +58,10 @@ _BELOW = {"/agents/prompts": "/agents", "/group": "/rollouts", "/rollout": "/rol
 
 
 class Dashboard:
-    """Args:
-    token: the daemon's; None lets everybody in.
+    """The pages and actions of one daemon, or of a stopped run.
+
+    Args:
+        token: the daemon's; None lets anyone in.
     """
 
     def __init__(self, site: Site, token: str | None) -> None:
@@ -72,7 +74,7 @@ class Dashboard:
         self._csrf_of_all = secrets.token_hex(16)
 
     def router(self) -> APIRouter:
-        """Return all routes; they ask for the token themselves."""
+        """Return all routes; they check the token themselves."""
         router = APIRouter(include_in_schema=False)
         for path, (title, template, context) in _PAGES.items():
             router.add_api_route(path, self._page(title, template, context), methods=["GET"], response_model=None)
@@ -97,7 +99,7 @@ class Dashboard:
                 return self._ask_for_the_token(request)
             if RENEWED not in request.headers:
                 return await page(request, visitor)
-            # The forms of each reader are the same but for the mark of the session.
+            # Visitors' pages differ only in the CSRF mark of their session.
             shared = replace(visitor, csrf=self._csrf_of_all)
             address = f"{visitor.session is None} {request.url.path}?{request.url.query}"
             made = await self._shared.get(address, lambda: page(request, shared))
@@ -112,7 +114,7 @@ class Dashboard:
             except LightningError as error:
                 return self._said(request, visitor, str(error), 503)
             frame = self._frame(request, visitor, title)
-            # In a thread: the event loop answers the agents' calls meanwhile.
+            # In a thread, so that the event loop can answer agents' calls meanwhile.
             return await asyncio.to_thread(lambda: self._pages.html(template, **frame, **values))
 
         return answer
@@ -210,13 +212,13 @@ class Dashboard:
     def _ask_for_the_token(self, request: Request, wrong: str | None = None, back: str | None = None) -> Response:
         here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         back = back or (here if request.method == "GET" else "/")
-        # A link in a mail or a chat comes without our cookie, which is SameSite=Strict; the page's own reload has it.
+        # A link in a mail or a chat comes without our cookie, which is SameSite=Strict; a reload by the page sends it.
         again = request.headers.get("sec-fetch-site") == "cross-site" and cookie_name(request) not in request.cookies
         headers = {"refresh": "0"} if again and request.method == "GET" else None
         return self._pages.html("login.html", status=401, headers=headers, wrong=wrong, back=back, title="Log in")
 
     def _keep(self, said: str) -> str:
-        """Keep what an action said for the page behind it: what stood in an address, anybody could make a page say."""
+        """Keep an action's result for the next page: in the address, anyone could make a page say anything."""
         key = secrets.token_urlsafe(8)
         self._kept[key] = said
         while len(self._kept) > _KEPT:
@@ -243,7 +245,7 @@ class Dashboard:
 
 
 class _Streaming(Response):
-    """Hands the connection to a stream."""
+    """A response that hands its connection to a stream."""
 
     def __init__(self, stream: EventStream) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Sessions of browsers: the cookie is random and says nothing; the daemon's token never leaves the login form.
+"""Browser sessions: the cookie is random and carries no data; the daemon's token never leaves the login form.
 
 A session is kept in memory as the hash of its cookie, so logging out ends it, and a restart of the daemon ends all of
 them. Its forms carry an HMAC of it under a key of this process (synchronizer token, OWASP CSRF Prevention Cheat Sheet).
@@ -30,14 +30,14 @@ class Visitor:
     session: str | None
     """Hash of the cookie; None for a daemon without a token, and for a bearer token."""
     by_token: bool = False
-    """A program that sent the daemon's token itself: no web page can make a browser do that."""
+    """Whether it is a program that sent the daemon's token itself: no web page can make a browser do that."""
 
 
 class Sessions:
     """The sessions of one daemon.
 
     Args:
-        token: the daemon's; None: everybody who reaches the port may look and act.
+        token: the daemon's; None: anyone who reaches the port may look and act.
     """
 
     def __init__(self, token: str | None) -> None:

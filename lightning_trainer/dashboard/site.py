@@ -29,9 +29,9 @@ class Snapshots(Protocol):
 
 
 class StoppedStore:
-    """The store of a stopped run: every question opens it for reading, so nothing is written and nobody is kept out.
+    """The store of a stopped run: every query opens it for reading, so nothing is written and no daemon is locked out.
 
-    Questions raise StoreError if it does not exist or is not a store.
+    Queries raise StoreError if it does not exist or is not a store.
     """
 
     def __init__(self, place: StorePlace) -> None:
@@ -62,13 +62,13 @@ class PolicyNow:
     warnings: Mapping[str, str]
     """What is wrong at the newest step, by rule."""
     problems: Sequence[str]
-    """What the loop had to say, newest last."""
+    """Messages of the loop, newest last."""
     ready_groups: int = 0
     groups_wanted: int = 0
     paused: str | None = None
-    """Why a person paused training; None if nobody did."""
+    """Why someone paused training; None: it is not paused."""
     processes: Mapping[str, int | None] = field(default_factory=dict)
-    """Process ids by what the process is."""
+    """Process ids, by the role of the process."""
 
 
 class Check(Protocol):
@@ -88,7 +88,7 @@ class Check(Protocol):
 
 
 class Live(Protocol):
-    """A running daemon: what it does, and what may be asked of it. Each action returns a sentence about its outcome.
+    """A running daemon: its state and its actions. Each action returns a sentence about its outcome.
 
     Every action raises LightningError if it cannot be done; the message is for the person who asked.
     """
@@ -138,7 +138,7 @@ class Site:
     url: str
     """Where the daemon listens, or would if the run were not stopped."""
     live: Live | None = None
-    """None: the run is stopped and nothing can be asked for."""
+    """None: the run is stopped, so there are no actions."""
     checks: Callable[[], Sequence[Check]] | None = None
     """Runs the checks of ``doctor``; None if they cannot be run."""
     summaries: SummaryCache = field(default_factory=SummaryCache)

@@ -1,7 +1,7 @@
-"""Text of models and tools as a page may show it: nothing in it is invisible, turns lines round, or cannot be encoded.
+"""Text of models and tools as a page may show it: nothing in it is invisible, reverses text, or cannot be encoded.
 
-Markup is escaped by the templates. What is left are characters that act without being seen: control characters, and
-those that change the direction of what follows (Trojan Source, CVE-2021-42574).
+Templates escape markup. What remains are characters that act without being seen: control characters, and those that
+change the direction of what follows (Trojan Source, CVE-2021-42574).
 """
 
 import re
@@ -16,12 +16,12 @@ _HIDDEN = re.compile(
 
 
 def visible(text: str) -> str:
-    """Return the text with every hidden character as a sign of its own."""
+    """Return the text with every hidden character replaced by a visible sign."""
     return _HIDDEN.sub(_sign, text)
 
 
 def visible_markup(html: str) -> Markup:
-    """Return ready HTML of ours whose texts were escaped, with what is hidden in them made visible."""
+    """Return our own HTML, whose texts are escaped already, with hidden characters made visible."""
     return Markup(visible(html))
 
 

@@ -1,1 +1,1 @@
-"""Files in, files out: samples, demonstrations and preference pairs built without a daemon."""
+"""Samples, demonstrations and preference pairs, built from files without a daemon, and written to files."""

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written next to their place, made durable, then renamed."""
+"""Atomic writes: a file is written next to its place, made durable, then renamed, so it is complete or absent."""
 
 import os
 import secrets
@@ -11,7 +11,7 @@ from lightning_trainer.errors import DatasetError
 
 @contextmanager
 def replacing(target: Path) -> Iterator[Path]:
-    """Yield a path to write to; it takes the target's place at the end, and leaves nothing when something fails.
+    """Yield a path to write to, which takes the target's place at the end; after a failure nothing of it is left.
 
     Raises:
         DatasetError: the folder cannot be written to.

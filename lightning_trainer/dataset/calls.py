@@ -1,4 +1,4 @@
-"""Samples from plain records of model calls, for those who have no spans: one pure function.
+"""Samples from plain records of model calls, for users who have no spans: one pure function.
 
     build = build_samples(
         [
@@ -9,7 +9,7 @@
         ]
     )
 
-It goes the way that spans go (``training.batches.build_batch``), so everything promised of that holds here too.
+It takes the same path as spans (``samples.batches.build_batch``), so the same promises hold.
 """
 
 import math
@@ -40,10 +40,10 @@ def build_samples(
         calls: :class:`RecordedCall`, or mappings with the same keys.
         policy: settings of a ``[[policy]]`` section (``credit``, ``algorithm``, ``group_by``, ``max_sample_tokens``
             ...); without a name it is called "policy", and without ``agents`` it claims all of them.
-        step: number that the batch gets.
+        step: number of the batch.
 
     Returns:
-        ``batch.samples`` to train on (``batch`` is None where there is nothing), ``ledger``, ``groups``, ``problems``.
+        ``batch.samples`` to train on (``batch`` is None if there are none), ``ledger``, ``groups``, ``problems``.
 
     Raises:
         MalformedCallError: a record lacks something or contradicts another one; the message names it.
@@ -58,7 +58,7 @@ def build_calls(
     *,
     step: int = 1,
 ) -> Build:
-    """As :func:`build_samples`, of records that each come with what to call them in a sentence (file and line)."""
+    """As :func:`build_samples`, for records that come with their place in words (file and line), for messages."""
     settings = _policy(policy)
     reward_name = _reward_name(settings)
     attempts: dict[str, tuple[Attempt, str]] = {}
@@ -95,7 +95,7 @@ def build_calls(
 def _refuse_another_call_of_its_id(
     call: Call, recorded: RecordedCall, where: str, known: dict[str, tuple[RecordedCall, str]]
 ) -> None:
-    """A record that is given twice is one call; two that say different things are two, and one would be lost."""
+    """Refuse two different records with one id, of which one would be lost; equal ones are one call."""
     first, there = known.setdefault(call.call_id, (recorded, where))
     if first is recorded:
         return
@@ -112,7 +112,7 @@ def _refuse_another_call_of_its_id(
 
 
 _SAME = ("prompt_ids", "response_ids", "attempt", "agent", "policy_version")
-"""What two records of one call cannot differ in."""
+"""Fields in which two records of one call must agree."""
 
 
 def _policy(policy: PolicyConfig | Mapping[str, Any] | None) -> PolicyConfig:
@@ -137,7 +137,7 @@ def _reward_name(policy: PolicyConfig) -> str:
 
 
 def _call(recorded: RecordedCall, position: int, policy: str) -> Call:
-    # The position stands for the time: calls of an attempt are one after the other, never at the same time.
+    # The position serves as the time: an attempt's calls come one after the other, never at the same time.
     name = recorded.call_id or f"call-{position}"
     span_id, _, choice = name.rpartition("/")
     return Call(

@@ -1,7 +1,7 @@
-"""The batch of a step that is shown rows of a file: which ones, as samples, and the account of their tokens.
+"""The batch of a step that trains on a file: its rows, as samples, and the account of their tokens.
 
-Rows are shuffled anew for every pass over them, by the seed and the number of the pass: a step's rows depend on its
-number alone, and no row comes twice in a step.
+Rows are shuffled anew for every pass over them, by the seed and the number of the pass: a step's rows depend only on
+its number, and no row comes twice in a step.
 """
 
 import random
@@ -23,7 +23,7 @@ _SIDES = (IMITATED, AVOIDED)
 def rows_of_step(
     rows: Sequence[Demonstration], number: int, batch_size: int, seed: int
 ) -> tuple[list[Demonstration], int]:
-    """Return the rows of a stage's step ``number``, from 0, and the pass over the data that they are of, from 0."""
+    """Return the rows of a stage's step ``number``, and which pass over the data they are from; both count from 0."""
     per_pass = -(-len(rows) // batch_size)
     epoch, batch = divmod(number, per_pass)
     order = random.Random(f"{seed} {epoch}").sample(range(len(rows)), len(rows))
@@ -34,7 +34,7 @@ def build_demonstrations(rows: Sequence[Demonstration], policy: PolicyConfig, st
     """Build a batch of rows.
 
     Args:
-        policy: as it is trained in the step.
+        policy: with the settings of the step.
 
     Raises:
         LedgerImbalanceError: the result does not account for every token of the answers exactly once (a defect).
@@ -68,7 +68,7 @@ def build_demonstrations(rows: Sequence[Demonstration], policy: PolicyConfig, st
 
 
 def _call(row: Demonstration, number: int) -> Call:
-    """The answer as something that was said, by nobody in particular."""
+    """Return the answer as a call, which the ledger can account for."""
     return Call(
         call_id=f"{row.name}/{number}",
         trace_id="",
@@ -102,6 +102,6 @@ def _sample(row: Demonstration, call: Call, tokens: int, credit: float, policy: 
         attempt_id=call.call_id,
         token_ids=ids,
         loss_mask=(0,) * start + (1,) * tokens,
-        behavior_logprobs=(0.0,) * len(ids),  # nobody's: neither objective reads them
+        behavior_logprobs=(0.0,) * len(ids),  # no behavior policy: neither objective reads them
         segments=(Segment(start, len(ids), call.call_id, 0, credit, call.call_id),),
     )

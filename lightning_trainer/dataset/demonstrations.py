@@ -1,9 +1,9 @@
-"""What is shown to a policy from a file: demonstrations and preference pairs, as ids of the policy's own tokenizer.
+"""Demonstrations and preference pairs that a policy learns from a file, as ids of the policy's own tokenizer.
 
 Files are those of ``lightning-trainer build`` (``examples/1``, ``pairs/1``; Parquet or JSON lines) or TRL's, JSON lines
 in words (``prompt`` with ``completion``, or with ``chosen`` and ``rejected``; ``tools``) or in ids (``input_ids`` with
-``completion_mask``). Recorded ids count where they spell the recorded words; words without such ids, as those that
-another model said, are written by the policy's chat template and closed with its end token.
+``completion_mask``). Recorded ids are used if they spell the recorded words; words without such ids, such as another
+model's, are written by the policy's chat template and closed with its end token.
 """
 
 from array import array
@@ -29,14 +29,14 @@ _COMMANDS = {"sft": "lightning-trainer build --for sft", "dpo": "lightning-train
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """A prompt with the answer to imitate and, of a pair, the one to prefer it to."""
+    """A prompt with the answer to imitate; for a pair, also with the worse answer."""
 
     name: str
     """Unique in its file."""
     agent: str
     prompt_ids: Sequence[int]
     answers: tuple[Sequence[int], ...]
-    """Ids; the chosen one first."""
+    """Token ids of each answer, the chosen one first."""
 
 
 def read_demonstrations(
@@ -45,11 +45,11 @@ def read_demonstrations(
     """Read a file for an objective.
 
     Args:
-        vocabulary: how many ids the policy has.
-        tokenizer: the policy's, made when there are words.
+        vocabulary: the number of ids that the policy has.
+        tokenizer: makes the policy's tokenizer if there are words.
 
     Raises:
-        DatasetError: it cannot be read, is of another kind, or a row cannot be shown; the message names the row.
+        DatasetError: it cannot be read, is of another kind, or a row cannot be used; the message names the row.
         ModelError: there are words, and the model has no tokenizer or chat template.
     """
     reader = _Reader(path, tokenizer)
@@ -92,7 +92,7 @@ def _rows(path: Path, objective: Literal["sft", "dpo"]) -> Iterator[Mapping[str,
 
 
 class _Reader:
-    """Of one file: rows to ids."""
+    """Turns the rows of one file into ids."""
 
     def __init__(self, path: Path, make_tokenizer: MakeTokenizer) -> None:
         self._path = path
@@ -148,7 +148,7 @@ class _Reader:
 
 
 def _only(messages: Any, where: str) -> Any:
-    """TRL's completion: a list of one message of the assistant."""
+    """Return the message of TRL's completion: a list of one message of the assistant."""
     if messages is None or isinstance(messages, Mapping):
         return messages
     if not isinstance(messages, list) or len(messages) != 1:

@@ -1,7 +1,7 @@
-"""Edited answers: what someone would have had an agent say, as a demonstration and as the better one of a pair.
+"""Edited answers: what someone wanted an agent to say, as a demonstration and as the better answer of a pair.
 
-An edit is words, so it has no token ids; the pair that it makes is one of words too, whatever is known of the answer
-that it replaces.
+An edit is text, so it has no token ids. The pair that it makes has none either, even if those of the answer that it
+replaces are known.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,13 +14,13 @@ from lightning_trainer.samples.feedback.entries import Entry
 from lightning_trainer.types import Call, Fidelity
 
 EDITED = "edit"
-"""Stands for the model that gave the answer."""
+"""Takes the place of the name of the model that answered."""
 
 
 def by_call(edits: Sequence[Entry], calls: Sequence[Call], policy: PolicyConfig) -> Mapping[str, str]:
     """Return the newest edit of each call's answer, by call id.
 
-    An edit that names no response is of the last answer that the policy's agents gave in the attempt.
+    An edit that does not name a response replaces the last answer that the policy's agents gave in the attempt.
     """
     own = [call for call in sorted(calls, key=attrgetter("start_ns", "call_id")) if policy.claims(call.agent)]
     last: dict[tuple[str, str], Call] = {}
@@ -49,7 +49,7 @@ def by_call(edits: Sequence[Entry], calls: Sequence[Call], policy: PolicyConfig)
 
 
 def edited(example: Example, correction: str) -> Example | None:
-    """Return the example with the answer as it should have been; None where the words of its prompt are not known."""
+    """Return the example with the corrected answer; None if the words of its prompt are not known."""
     if example.prompt is None:
         return None
     return replace(
@@ -62,5 +62,5 @@ def edited(example: Example, correction: str) -> Example | None:
 
 
 def in_words(example: Example) -> Example:
-    """Return the example without ids."""
+    """Return the example without token ids."""
     return replace(example, fidelity=Fidelity.TEXT_ONLY, prompt_ids=(), response_ids=())

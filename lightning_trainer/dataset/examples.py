@@ -1,7 +1,7 @@
 """Calls as examples for supervised fine-tuning and preference learning: one prompt, one answer, as words and as ids.
 
-Unlike a sample of reinforcement learning, an example needs no log-probabilities and may come from any model: what a
-larger one said to the same prompt is a demonstration too.
+Unlike a sample for reinforcement learning, an example needs no log-probabilities and may come from any model: what a
+larger one answered to the same prompt is a demonstration too.
 """
 
 import json
@@ -32,7 +32,7 @@ from lightning_trainer.types import (
 
 
 class Needs(StrEnum):
-    """What the format that examples are written in needs of a call."""
+    """What a call must have to be written in a format: words, ids, or either."""
 
     WORDS = "words"
     TOKENS = "tokens"
@@ -51,7 +51,7 @@ class Example:
     model: str | None
     """The model that answered, as its server names it."""
     reward: float | None
-    """Of the call, else of the agent in the attempt, else of the attempt; None if nothing scored any of them."""
+    """The call's reward, else the agent's in the attempt, else the attempt's; None if nothing scored any of them."""
     prompt: tuple[ChatMessage, ...] | None
     """None if the words are not known."""
     answer: ChatMessage | None
@@ -67,7 +67,7 @@ class Example:
 
 
 class ExampleLedger:
-    """Which call became an example, and why every other one did not; balanced as a batch's ledger is (promise 1)."""
+    """The account of which calls became examples and why the others did not; it balances like a batch's (promise 1)."""
 
     def __init__(self) -> None:
         self._ledger = Ledger()
@@ -104,8 +104,8 @@ def candidates(
 
     Args:
         recording: read with its words.
-        ledger: is told of all calls, and why the others cannot be examples.
-        failed_too: also those of attempts that failed (as the worse of a pair).
+        ledger: receives all calls, and the reason why each of the others cannot be an example.
+        failed_too: also return calls of failed attempts (as the worse of a pair).
     """
     ledger.receive(recording.calls)
     deliveries = deduplicate(recording.calls)

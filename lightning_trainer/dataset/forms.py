@@ -1,4 +1,4 @@
-"""What a dataset is for, and the forms that it can be written in: one table of what goes with what."""
+"""What a dataset is for, the forms in which it can be written, and which of them go together."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -36,10 +36,10 @@ _BY_SUFFIX = {".parquet": Form.PARQUET, ".jsonl": Form.JSONL}
 
 
 def form_of(path: Path, form: Form | None, purpose: Purpose) -> Form:
-    """Return the form that was asked for, else the one that the file's name says.
+    """Return the form that was asked for, else the one that the file's name indicates.
 
     Raises:
-        DatasetError: neither says, or there is no such form for this purpose.
+        DatasetError: neither gives a form, or there is no such form for this purpose.
     """
     chosen = form or _BY_SUFFIX.get(path.suffix)
     if chosen is None:
@@ -65,7 +65,7 @@ def needs_of(form: Form, purpose: Purpose, *, tokens: bool) -> Needs:
 
 
 def advantages_of(samples: Sequence[Sample], policy: PolicyConfig) -> Advantages:
-    """Return the advantages that training would use: the policy's estimator, verl's own code (imports verl).
+    """Return the advantages that training would use, computed by verl's code of the policy's estimator (imports verl).
 
     Raises:
         MissingExtraError: verl is not installed.
@@ -82,7 +82,7 @@ def advantages_of(samples: Sequence[Sample], policy: PolicyConfig) -> Advantages
 
 
 def write_samples(build: Build, path: Path, form: Form, policy: PolicyConfig, *, with_advantages: bool) -> int:
-    """Write samples of reinforcement learning and return how many rows there are; without any, nothing is written."""
+    """Write samples for reinforcement learning and return how many rows; without any, nothing is written."""
     samples = () if build.batch is None else build.batch.samples
     if not samples:
         return 0
@@ -102,7 +102,7 @@ def write_samples(build: Build, path: Path, form: Form, policy: PolicyConfig, *,
 
 
 def _require_plain(samples: Sequence[Sample], form: Form) -> None:
-    """Refuse what another trainer would take for tokens that were drawn from the plain softmax.
+    """Refuse samples that another trainer would wrongly take for draws from the plain softmax.
 
     Raises:
         DatasetError: a sample was drawn from something else.

@@ -1,4 +1,4 @@
-"""Recorded spans as what datasets are made of: calls, attempts, rewards and, where they are asked for, words."""
+"""Recorded spans as what datasets are made of: calls, attempts, rewards and, if requested, words."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -19,25 +19,25 @@ from lightning_trainer.types import Attempt, Call, Evaluation, Fidelity, Span
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """Everything that some spans say."""
+    """Everything that was read from some spans."""
 
     calls: tuple[Call, ...]
     attempts: tuple[Attempt, ...]
-    """Also those of which only a part is here: they are running."""
+    """Attempts, including those of which only a part is here: they count as running."""
     evaluations: tuple[Evaluation, ...]
     span_parents: Mapping[str, str]
     words: Mapping[str, Words] = field(default_factory=dict)
-    """By call id; empty where nobody asked."""
+    """By call id; empty unless requested."""
     problems: tuple[str, ...] = ()
     edits: tuple[Entry, ...] = ()
-    """Answers as someone would have them, oldest first; none where nobody asked for words."""
+    """Edited answers, oldest first; empty unless words were requested."""
 
 
 def read_recording(spans: Sequence[Span], *, with_words: bool = False) -> Recording:
     """Read spans of any number of traces, in any order, repeated or not.
 
     Args:
-        with_words: also read what was said, which takes as long again.
+        with_words: also read what was said, which doubles the time.
     """
     reading = read_spans(spans)
     attempts = {attempt.attempt_id: attempt for attempt in reading.attempts}
@@ -77,7 +77,7 @@ def retokenize(
 
     Args:
         recording: read with its words.
-        scorer: an engine that serves the policy's model; None where none is at hand.
+        scorer: an engine that serves the policy's model; None if there is none.
     """
     calls: list[Call] = []
     refused: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""A recorded call as others write it down, and what every field of it may hold: one sentence on whatever it may not."""
+"""A recorded call in the form that users write, with a check of every field that refuses bad values in a sentence."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ _LARGEST_ID = 2**31 - 1
 """Token ids are stored in four bytes each, signed as everywhere."""
 _LARGEST_VERSION = 2**63 - 1
 _LARGEST_NUMBER = 3.4e38
-"""Of a 32-bit float, in which the trainer computes."""
+"""The largest 32-bit float, in which the trainer computes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,39 +27,40 @@ class RecordedCall:
     prompt_ids: Sequence[int]
     response_ids: Sequence[int]
     logprobs: Sequence[float] | None
-    """Of the sampled ids under the policy that sampled them, nats, at ``temperature``. None: not known, not trained."""
+    """Of the sampled ids, under the policy that sampled them at ``temperature``, in nats. None: unknown, so the call is
+    not trained."""
     attempt: str
-    """The try at a task that the call is part of. Its calls are given in the order in which they happened."""
+    """The attempt that the call is part of. Give an attempt's calls in the order in which they happened."""
     group: str
-    """Attempts of one group are compared with each other: tries at the same task."""
+    """Attempts at the same task, which are compared with each other."""
     agent: str = "agent"
     reward: float | None = None
-    """Of this call alone. None: nothing scored it, which is not zero."""
+    """Reward of this call alone. None: nothing scored it, which is not zero."""
     attempt_reward: float | None = None
-    """Of the whole attempt; on one of its calls, or the same on several."""
+    """Reward of the whole attempt; on one of its calls, or the same on several."""
     policy_version: int = 0
     temperature: float = 1.0
     shaping: Shaping | None = None
-    """Bias and penalties that ``logprobs`` were worked out with; None: none."""
+    """Bias and penalties that ``logprobs`` include; None: none."""
     support: Support | None = None
     """What each token of the response was drawn from (a grammar, top_p ...); None: all of the vocabulary."""
     routed_experts: RoutedExperts | None = None
     """Which experts of a mixture prompt and response went through; None: not known."""
     finish_reason: str | None = None
     complete: bool = True
-    """False where the answer was cut off before the engine was done."""
+    """False if the answer was cut off before the engine was done."""
     call_id: str | None = None
-    """Made from the position where there is none. Two calls with one id are one call that was recorded twice."""
+    """None: it is made from the position. Two calls with one id are one call that was recorded twice."""
 
 
 def checked(record: RecordedCall | Mapping[str, Any], where: str) -> RecordedCall:
     """Return the record with plain numbers and tuples in it.
 
     Args:
-        where: what to call it in a sentence.
+        where: what messages call it.
 
     Raises:
-        MalformedCallError: a key is missing or unknown, or a field holds what it may not.
+        MalformedCallError: a key is missing or unknown, or a field has a value that is not allowed.
     """
     if not isinstance(record, RecordedCall):
         if not isinstance(record, Mapping):
@@ -201,7 +202,7 @@ class _Fields:
 
     def _sequence(self, name: str, wanted: str) -> Sequence[Any]:
         given = self._value(name)
-        # A type is asked for and no package imported; what has `tolist` gives plain numbers at once.
+        # Checking for `tolist` needs no import of NumPy or PyTorch, and gives plain numbers at once.
         value = given.tolist() if callable(getattr(given, "tolist", None)) else given
         if not isinstance(value, Sequence) or isinstance(value, str | bytes | bytearray | memoryview):
             self._refuse(f"{name} is {_shown(given)}; it is {wanted}")
@@ -219,7 +220,7 @@ def _is_integer(value: object) -> bool:
 
 
 def _number(value: Any) -> float | None:
-    """The number as a float, None where it is not one; a size beyond all floats is infinite."""
+    """The number as a float; None if it is not a number; infinity if it is too large for a float."""
     if type(value) is float:
         return value
     if isinstance(value, bool) or not isinstance(value, Real):

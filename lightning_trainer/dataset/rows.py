@@ -1,7 +1,7 @@
-"""The rows of dataset files and the schema that each kind has: one place for column names, types and versions.
+"""The rows of dataset files, with the column names, types and schema version of each kind.
 
-A name is never given another meaning: a column that changes gets a new schema version, and readers refuse a version
-that they do not know.
+A name never changes its meaning: a column that changes gets a new schema version, and readers refuse a version that
+they do not know.
 """
 
 from base64 import b64decode

@@ -1,4 +1,4 @@
-"""Which examples are shown (supervised fine-tuning) and which are compared (preference learning, DPO)."""
+"""Which examples are imitated (supervised fine-tuning) and which are compared (preference learning, DPO)."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Demonstrations:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two answers of one agent to one prompt, of which one earned more."""
+    """Two answers of one agent to the same prompt; the chosen one is better."""
 
     chosen: Example
     rejected: Example
@@ -30,7 +30,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Preferences:
-    """One pair a prompt."""
+    """Preference pairs, one per prompt."""
 
     pairs: tuple[Pair, ...]
     ledger: tuple[LedgerRow, ...]
@@ -40,12 +40,12 @@ class Preferences:
 def demonstrations(
     recording: Recording, policy: PolicyConfig, needs: Needs = Needs.EITHER, *, min_reward: float | None = None
 ) -> Demonstrations:
-    """Return the calls of the policy's agents that are worth imitating, and edited answers in place of what they edit.
+    """Return the calls of the policy's agents that are worth imitating, with edited answers in place of the originals.
 
     Args:
         recording: read with its words.
-        needs: what the form to be written asks of a call.
-        min_reward: the least reward; None: rewards are not looked at.
+        needs: what the output format requires of a call.
+        min_reward: the least reward; None: rewards are ignored.
     """
     ledger = ExampleLedger()
     found, problems = candidates(recording, policy, ledger, needs, failed_too=False)
@@ -71,15 +71,15 @@ def demonstrations(
 
 
 def preferences(recording: Recording, policy: PolicyConfig, needs: Needs = Needs.EITHER) -> Preferences:
-    """Return for every prompt that was answered more than once the best answer and the worst, if their rewards differ,
-    and for every answer that someone edited the edit and the answer.
+    """Return the best and the worst answer to every prompt that was answered more than once, if their rewards differ;
+    and every edited answer with its edit.
 
-    Prompts are the same when they are so to the last token, in attempts of one group: of an agent of several turns
+    Prompts are the same if they are equal to the last token, in attempts of one group: for an agent of several turns,
     these are usually the first ones.
 
     Args:
         recording: read with its words.
-        needs: what the form to be written asks of a call.
+        needs: what the output format requires of a call.
     """
     ledger = ExampleLedger()
     found, problems = candidates(recording, policy, ledger, needs, failed_too=True)
@@ -118,9 +118,9 @@ def preferences(recording: Recording, policy: PolicyConfig, needs: Needs = Needs
 @dataclass(frozen=True, slots=True)
 class _Edits:
     of_calls: Mapping[str, str]
-    """By call id, what can be used."""
+    """Edits that can be used, by call id."""
     left_out: int
-    """For want of ids."""
+    """How many were left out because they have no ids."""
 
     def problems(self, without_words: int) -> tuple[str, ...]:
         """Say what became of edited answers that are not examples."""

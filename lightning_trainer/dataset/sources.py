@@ -23,11 +23,11 @@ def read_source(
     """Return the spans of a file, or of the store in a daemon's folder.
 
     Args:
-        problems: one sentence is added for everything that is left out.
-        watch: gets the opened file and returns what is read instead of it (to show how far reading is).
+        problems: gets one sentence for everything that is left out.
+        watch: gets the opened file and returns a file to read in its place (to show progress).
 
     Raises:
-        MalformedTelemetryError: it cannot be opened, or is neither.
+        MalformedTelemetryError: the source cannot be opened, or is neither.
         StoreError: it is a store that cannot be read.
     """
     if path.is_dir():

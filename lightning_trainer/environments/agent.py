@@ -22,7 +22,7 @@ from lightning_trainer.environments.session import Session
 from lightning_trainer.errors import MissingExtraError
 
 Agent: TypeAlias = Callable[[Session], None]
-"""Acts until ``session.done``, or gives up earlier."""
+"""An agent acts until ``session.done``, or gives up earlier."""
 
 TURN_REWARD = "turn"
 """The name of the rewards of single model calls; the attempt's own reward has the default name."""
@@ -32,18 +32,18 @@ class ChatAgent:
     """Plays a session with one model.
 
     Args:
-        model: as the endpoint calls it: the policy's name.
-        name: of the agent, which a policy claims; the model's when absent.
+        model: its name at the endpoint: the policy's.
+        name: the agent's, by which a policy claims it; the model's when absent.
         base_url: of an OpenAI-compatible endpoint; ``OPENAI_BASE_URL`` when absent.
         temperature: in training; evaluations and baselines take the most likely answer.
         max_tokens: of one answer.
-        max_turns: then it gives up.
-        history: turns before the present one that the model is shown; all when absent. With 0 every observation is a
-            conversation of its own, which is enough where it tells everything. Turns with tools are always all shown.
-        instructions: the system message, in the place of the environment's own.
-        examples: messages between the system message and the task, for a model that has to be shown.
-        images: the model is sent the observations' pictures. A policy that reads only text is not; what it did not see
-            is recorded with the attempt, as the result of a tool, for the person who looks at it.
+        max_turns: how many turns it takes before it gives up.
+        history: how many earlier turns the model is shown; all when absent. With 0, every observation starts a new
+            conversation, which is enough if it says everything. Turns with tools are always shown.
+        instructions: the system message, in place of the environment's own.
+        examples: messages between the system message and the task, for a model that needs examples.
+        images: whether the model gets the observations' pictures. Turn it off for a policy that reads only text; the
+            pictures are then recorded with the attempt, as the result of a tool, for people who look at it.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ def _arguments(text: str) -> dict[str, Any]:
 
 
 def _record(images: Sequence[str]) -> None:
-    """Record pictures as what a tool returned, in MCP's form; the store keeps them apart from the span."""
+    """Record pictures as a tool's result, in MCP's form; the store keeps them apart from the span."""
     with ToolSpan("screenshot", None, dict) as call:
         call.returned(lambda: [_as_content(image) for image in images])
 

@@ -1,4 +1,4 @@
-"""A separate interpreter for a third-party environment, because its packages conflict with ours and with each other."""
+"""Separate interpreters for third-party environments, whose packages conflict with ours and with each other's."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def install(
     if known is None:
         raise UnknownEnvironmentError(f"there is no environment {name!r}; there are {', '.join(sorted(KNOWN))}")
     if known.interpreter is None:
-        return Path(sys.executable)  # it needs no package that we lack
+        return Path(sys.executable)  # all packages that it needs are here
     home = folder.absolute() / known.interpreter
     requirements = [*known.requirements, *extra]
     if home.is_dir():

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Limits:
-    """The defaults of ``[environments]`` in ``lightning.toml``."""
+    """Limits of an environment, with the defaults of ``[environments]`` in ``lightning.toml``."""
 
     start_timeout_s: float = 60.0
-    """Until its process has imported everything."""
+    """Time until its process has imported everything."""
     reset_timeout_s: float = 30.0
     step_timeout_s: float = 5.0
     memory_mib: int = 2048
-    """Of its process and everything it starts, together."""
+    """Memory of its process and everything it starts, together."""
     message_kib: int = 1024
-    """Of one observation or action."""
+    """Size of one observation or action."""

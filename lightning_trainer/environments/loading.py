@@ -1,4 +1,4 @@
-"""Loads a Python file of the user's as a module; also in the interpreters of third-party environments."""
+"""Loads a user's Python file as a module; also in the interpreters of third-party environments."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class McpTool:
 
     tool: Tool
     reads_only: bool
-    """It declares that it changes nothing (``readOnlyHint``); a claim by the server, not a proof."""
+    """Whether it declares that it changes nothing (``readOnlyHint``); a claim by the server, not a proof."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,15 @@ class McpResult:
     """The text for the model."""
     failed: bool
     value: Any = field(default=None, hash=False)
-    """The same as data: the structured content, or the text parsed as JSON; None if it is neither."""
+    """The result as data: the structured content, or the text parsed as JSON; None if it is neither."""
 
 
 class McpServer:
-    """Args:
-    command: program and arguments, or the one URL.
-    timeout_s: of the start, and of each call.
+    """A connection to one MCP server.
+
+    Args:
+        command: program and arguments, or only a URL.
+        timeout_s: limit of the start, and of each call.
 
     Raises:
         McpServerError: it does not start, or is not an MCP server.
@@ -87,7 +89,7 @@ class McpServer:
             ) from None
 
     def close(self) -> None:
-        """End the server."""
+        """Disconnect, and end a server that was started as a command."""
         if self._ended is not None and self._thread.is_alive():
             # A server that is still starting does not check the event.
             serving, end = self._serving, self._ended.set
@@ -148,7 +150,7 @@ class McpServer:
         return stdio_client(StdioServerParameters(command=program, args=arguments, cwd=os.getcwd()), errlog=quiet)
 
     async def _listed(self, session: Any) -> list[McpTool]:
-        # Versions 1 and 2 of the package name every field differently; on the wire there is one name.
+        # Versions 1 and 2 of the package name fields differently; the names on the wire are the same.
         said = (await session.list_tools()).model_dump(by_alias=True)
         tools = []
         for tool in said["tools"]:

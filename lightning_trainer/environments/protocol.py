@@ -24,7 +24,7 @@ TRAIN = "train"
 HELD_OUT = "held-out"
 SPLITS = (TRAIN, HELD_OUT)
 _HELD_OUT_SHARE = 4
-"""One in this many contents is held out."""
+"""One in this many tasks, told apart by their content, is held out."""
 
 T = TypeVar("T")
 
@@ -127,7 +127,7 @@ class Task:
             content: returns text that distinguishes a candidate from others.
 
         Raises:
-            ValueError: none of ``patience`` candidates does.
+            ValueError: none of ``patience`` candidates belongs to it.
         """
         for candidate, _ in zip(candidates, range(patience), strict=False):
             if is_held_out(content(candidate)) == (self.split == HELD_OUT):
@@ -136,7 +136,7 @@ class Task:
 
 
 def is_held_out(content: str) -> bool:
-    """Whether a content is held out: decided by its digest, so the same everywhere and forever."""
+    """Whether a task with this content is held out: its digest decides, so the same everywhere and forever."""
     return hashlib.sha256(content.encode(errors="surrogatepass")).digest()[0] % _HELD_OUT_SHARE == 0
 
 
@@ -265,7 +265,7 @@ def _optional_text(value: object) -> str | None:
 
 
 def _shown(value: object) -> str:
-    """Return the beginning of its ``repr``, which is the environment's code and may fail."""
+    """Return the beginning of the value's ``repr``, which is the environment's code and may fail."""
     try:
         text = repr(value)
     except Exception as error:

@@ -20,7 +20,7 @@ class Known:
     """One of our adapters."""
 
     adapter: str
-    """Module below ``adapters`` and class."""
+    """Module in ``adapters``, and class."""
     about: str
     interpreter: str | None = None
     """The folder of its interpreter; None: it runs in ours."""
@@ -94,7 +94,7 @@ def launch_of(spec: EnvironmentSpec, folder: Path = DEFAULT_FOLDER, python: str 
 
     Args:
         folder: contains the interpreters that ``lightning-trainer environments install`` created.
-        python: an interpreter of the user's that has the packages.
+        python: the user's own interpreter that has the packages.
 
     Raises:
         UnknownEnvironmentError: there is no environment of that name, or its packages are not installed.

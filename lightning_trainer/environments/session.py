@@ -42,7 +42,7 @@ class InProcess:
 
 
 class Session:
-    """The agent's interface: ``observation``, ``tools``, ``done``, and ``step``, ``say``, or ``call`` to act."""
+    """An agent's interface: ``observation``, ``tools``, ``done``, and ``step``, ``say``, or ``call`` to act."""
 
     def __init__(self, environment: Playable, task: Task, *, timeout_s: float = float("inf")) -> None:
         self._environment = environment

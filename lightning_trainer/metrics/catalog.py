@@ -1,6 +1,6 @@
-"""Every metric of a step by name, in a sentence: for charts, for OpenMetrics, and the table of docs/operations.md.
+"""A short description of every metric, by name: for charts, for OpenMetrics, and for the table in docs/operations.md.
 
-verl has more names than these where an algorithm reports them; such a one is described by its name.
+Some algorithms report further metrics of verl, which are described only by their names.
 """
 
 from collections.abc import Mapping
@@ -72,7 +72,7 @@ OTHERS = "Others"
 
 
 def describe(name: str) -> str | None:
-    """Return what a metric is; None for one that only its maker knows."""
+    """Return a metric's description; None if there is none."""
     if name in ABOUT:
         return ABOUT[name]
     kind, _, reason = name.removeprefix("ledger/").partition("/")
@@ -80,6 +80,6 @@ def describe(name: str) -> str | None:
 
 
 def group_of(name: str) -> str:
-    """Return the heading that a metric stands below."""
+    """Return the heading under which a metric is shown."""
     first = name.partition("/")[0]
     return next((title for title, prefixes in GROUPS.items() if first in prefixes), OTHERS)

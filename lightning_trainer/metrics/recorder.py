@@ -1,6 +1,6 @@
-"""Takes every finished step to the sinks, the watchers and the rules; none of them can stop the run.
+"""Passes every finished step to the sinks and the warning rules; none of them can stop the run.
 
-The store is the truth: on start the rows of steps that the files lack, because a crash came between, are made from it.
+The store is the source of truth: at start, rows that the files lack because of a crash are rebuilt from it.
 """
 
 import asyncio
@@ -21,16 +21,16 @@ _log = logging.getLogger(__name__)
 
 _CLOSE_TIMEOUT_S = 30.0
 _FIRST = 50
-"""Rows of a run's start that stay in memory: what warnings compare with."""
+"""Number of first rows of a run that stay in memory, for warnings to compare with."""
 _RECENT = 500
-"""Rows of its end; those in between are in the store and in the files."""
+"""Number of newest rows; those in between are in the store and in the files."""
 
 
 class MetricsRecorder:
-    """The rows of one policy: of its first steps and of its newest ones, however long the run is."""
+    """Records one policy's rows, and keeps only those of its first and newest steps in memory."""
 
     def __init__(self, policy: str, store: Store, *, folder: Path, config: MetricsConfig | None = None) -> None:
-        """``folder``: of the state folder; its ``metrics`` gets the files."""
+        """``folder``: the state folder, in whose ``metrics`` the files are written."""
         self._policy = policy
         self._store = store
         self._folder = folder
@@ -38,15 +38,15 @@ class MetricsRecorder:
         self._lines = JsonLines(folder / "metrics" / f"{policy}.jsonl")
         self._sinks: list[MetricsSink] = [self._lines]
         self.rows: list[StepMetrics] = []
-        """Newest last; without those between the first ones and the recent ones."""
+        """First and newest rows, newest last; those in between are not kept."""
         self.warnings: Mapping[str, str] = {}
         """What is wrong at the newest step, in words, by rule."""
 
     async def start(self, say: Callable[[str], None]) -> None:
-        """Open the sinks, read what the store holds, and write what the files lack of it; may wait for a network.
+        """Open the sinks, read the store, and write the rows that the files lack; may wait for the network.
 
         Args:
-            say: told of a service that cannot be reached; a restart must not depend on it.
+            say: gets a sentence about a service that cannot be reached; a restart must not depend on one.
 
         Raises:
             MissingExtraError: a sink's package is not installed.
@@ -69,7 +69,7 @@ class MetricsRecorder:
         self.warnings = warnings_of(self.rows, self._config.warnings)
 
     async def step_ended(self, step: int) -> None:
-        """Take the row of a step that was trained or skipped; again is the same as once."""
+        """Take the row of a step that was trained or skipped; repeating this changes nothing."""
         if self.rows and step <= self.rows[-1].step:
             return
         for row in await self._store.scan(lambda connection: select_rows(connection, self._policy, only=step)):
@@ -81,7 +81,7 @@ class MetricsRecorder:
             try:
                 async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                     await asyncio.to_thread(sink.close)
-            except Exception as error:  # someone else's writer: whatever it raises, there is more to take down
+            except Exception as error:  # third-party code: whatever it raises, the other sinks must still be closed
                 _log.warning("%s did not close in order: %s: %s", type(sink).__name__, type(error).__name__, error)
 
     def _take(self, row: StepMetrics) -> None:
@@ -89,7 +89,7 @@ class MetricsRecorder:
         if len(self.rows) > _FIRST + 2 * _RECENT:
             del self.rows[_FIRST:-_RECENT]
         if row.step <= self._lines.last_step:
-            return  # all of this was said before the restart
+            return  # warnings about this step were logged before the restart
         found = warnings_of(self.rows, self._config.warnings)
         for rule in found.keys() - self.warnings.keys():
             _log.warning("%s", found[rule])
@@ -97,7 +97,7 @@ class MetricsRecorder:
         for sink in list(self._sinks):
             try:
                 sink.write(row, self.warnings)
-            except Exception as error:  # someone else's writer: whatever it raises, the run is worth more
+            except Exception as error:  # third-party code: whatever it raises must not stop the run
                 _log.warning("%s takes no more metrics: %s: %s", type(sink).__name__, type(error).__name__, error)
                 self._sinks.remove(sink)
 

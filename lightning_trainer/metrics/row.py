@@ -1,6 +1,6 @@
 """One row of metrics: everything measured in one step, as plain numbers by name.
 
-A row is computed from what the store holds on its step, so it can be rebuilt after a crash. What was not measured is
+A row is computed from what the store holds about its step, so it can be rebuilt after a crash. What was not measured is
 absent, never zero.
 """
 
@@ -20,7 +20,7 @@ from lightning_trainer.types import LedgerRow, Outcome, PolicyVersion
 
 @dataclass(frozen=True, slots=True)
 class StepMetrics:
-    """``values`` by name; the part before the slash groups them (docs/operations.md lists all)."""
+    """A step's values by name; the part before the slash groups them (docs/operations.md lists all)."""
 
     policy: str
     step: int

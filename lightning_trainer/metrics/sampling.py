@@ -1,4 +1,4 @@
-"""What a batch tells of the weights that sampled it, before anything is trained."""
+"""What a batch says about the weights that sampled it, before anything is trained."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ def sampling_metrics(batch: TrainingBatch, versions: Sequence[int]) -> dict[str,
 
     ``entropy/sampled`` is the mean of ``-log p`` of the sampled tokens under what sampled them, nats a token: an
     unbiased estimate of that distribution's entropy (at the temperature of the calls) which costs nothing.
-    ``staleness/*`` counts the versions that were published after the one that sampled a token, of those whose version
-    is known. Of the tokens that were
-    sampled, ``sampling/restricted`` is the share of those whose distribution a request's parameters changed beyond the
-    temperature, and ``sampling/no_choice`` the share of those that they left one entry for, which are not trained.
+    ``staleness/*`` counts the versions that were published after the one that sampled a token, over tokens whose
+    version is known. ``sampling/restricted`` is the share of sampled tokens whose distribution was changed by a
+    request's parameters other than the temperature, and ``sampling/no_choice`` the share for which those parameters
+    left a single entry, which are not trained.
 
     Args:
-        batch: with one sampled token or more, as every batch has.
-        versions: published before this step, ascending; the last one is what the step goes on from.
+        batch: has at least one sampled token, as every batch does.
+        versions: published before this step, ascending; the step starts from the last one.
     """
     surprise = count = sampled = restricted = 0.0
     by_version: dict[int, int] = {}

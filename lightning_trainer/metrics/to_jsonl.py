@@ -13,7 +13,7 @@ from lightning_trainer.metrics.row import StepMetrics
 
 
 class MetricsSink(Protocol):
-    """Takes each step's row once, in order. A sink that raises is dropped, and the run goes on."""
+    """A destination of rows: it gets each step's row once, in order. One that raises is dropped; the run goes on."""
 
     def write(self, row: StepMetrics, warnings: Mapping[str, str]) -> None:
         """Take a step's row and its warnings, by rule."""

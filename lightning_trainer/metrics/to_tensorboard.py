@@ -18,7 +18,7 @@ def installed() -> bool:
 
 
 class TensorBoard:
-    """Event files in one folder; a restart adds a file."""
+    """A sink that writes event files into one folder; a restart adds a file."""
 
     def __init__(self, folder: Path) -> None:
         """Open the folder.

@@ -11,7 +11,7 @@ from lightning_trainer.metrics.to_jsonl import with_warnings
 
 
 class WeightsAndBiases:
-    """Queues rows for the service's own process, which sends them."""
+    """A sink that queues rows for the service's own process, which sends them."""
 
     def __init__(self, settings: WandbConfig, *, policy: str, state_dir: Path) -> None:
         """Start or resume the run; asks the service for it when online.
@@ -38,7 +38,7 @@ class WeightsAndBiases:
                 mode=settings.mode,
                 dir=str(folder),
             )
-        except Exception as error:  # wandb raises what its transport raises; all of it means that there is no run
+        except Exception as error:  # wandb raises whatever its transport raises; it all means that there is no run
             raise ConfigError(
                 f'metrics.wandb cannot be used ({error}); run `wandb login`, set mode to "offline", or take it out'
             ) from error

@@ -1,4 +1,4 @@
-"""Known ways in which a run goes wrong, told from its rows: pure functions of the history, oldest step first.
+"""Known ways in which a run goes wrong, recognized from its rows: pure functions of the history, oldest step first.
 
 Each rule returns a sentence that says what was seen and what to look at, or None. A rule that lacks the numbers it
 needs says nothing: what was not measured is not a warning.
@@ -53,7 +53,7 @@ def mismatch_growth(history: History, bounds: WarningsConfig) -> str | None:
 
 
 def other_weights(history: History, bounds: WarningsConfig) -> str | None:
-    """What sampled and what is trained are so far apart that they are not the same weights."""
+    """The log-probabilities of engine and trainer are too far apart for the same weights."""
     gaps = _series(history, "mismatch/abs_mean")
     if not gaps or gaps[-1] <= bounds.mismatch_limit:
         return None
@@ -83,7 +83,7 @@ def zero_variance(history: History, bounds: WarningsConfig) -> str | None:
 
 
 def nothing_selected(history: History, _: WarningsConfig) -> str | None:
-    """The step's attempts ended, and none of their calls is the policy's."""
+    """The step's attempts ended, but none of their calls are the policy's."""
     values = history[-1].values if history else {}
     tokens = sum(values.get(f"ledger/{outcome}", 0.0) for outcome in Outcome)
     if not values.get("attempts/total") or values.get("ledger/trained"):
@@ -133,7 +133,7 @@ def kl_blowup(history: History, bounds: WarningsConfig) -> str | None:
 
 
 def reward_fall(history: History, bounds: WarningsConfig) -> str | None:
-    """The reward had risen and loses it again, beyond the scatter of its steps.
+    """The reward had risen and falls again, by more than the scatter of its steps.
 
     The scatter is von Neumann's: half the mean squared difference of successive steps, which a trend does not inflate
     (The Annals of Mathematical Statistics 12, 1941).
@@ -190,14 +190,14 @@ def warnings_of(history: History, bounds: WarningsConfig) -> dict[str, str]:
 
 
 def _series(history: History, name: str) -> list[float]:
-    """A metric over the steps that have it; nothing when the newest has not: it would speak of the past."""
+    """Return a metric over the steps that have it; nothing if the newest lacks it, as a warning would be outdated."""
     if not history or name not in history[-1].values:
         return []
     return [row.values[name] for row in history if name in row.values]
 
 
 def _restricted(row: StepMetrics) -> str | None:
-    """Advice where requests changed what was drawn from: then the weights are not the first thing to look at."""
+    """Return advice if requests changed what was drawn from: then the weights are not the first thing to check."""
     share = row.values.get("sampling/restricted", 0.0)
     if share < _RESTRICTED_SHARE:
         return None
@@ -209,5 +209,5 @@ def _restricted(row: StepMetrics) -> str | None:
 
 
 def _mostly_solved(row: StepMetrics) -> bool:
-    """Certainty about tasks that are solved is what training is for."""
+    """Whether most tasks are solved: certainty about those is the goal of training, not a collapse."""
     return row.values.get("groups/solved", 0.0) >= 0.5 * row.values.get("groups/total", math.inf)

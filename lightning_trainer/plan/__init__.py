@@ -1,4 +1,4 @@
-"""What a model needs to be trained and served, from its config.json alone, and the settings that fit on some hardware.
+"""What a model needs to be trained and served, from its config.json alone, and the settings that fit given hardware.
 
-Estimates: ``docs/scale.md`` says how far they are from what was measured, and on what.
+These are estimates: ``docs/scale.md`` says how far they are from measurements, and on which hardware.
 """

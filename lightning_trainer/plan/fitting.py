@@ -1,7 +1,7 @@
 """The settings of a model that fit on some hardware, and how fast they would be.
 
-Trainer and engine have GPUs of their own where that fits, else they take turns on all of them. Engines run next to the
-daemon, on one node, and other nodes are the trainer's (``[ray] address``); where that does not fit, one node is used.
+Trainer and engine get GPUs of their own if that fits; else they take turns on all of them. Engines run on the daemon's
+node, and the trainer on the others (``[ray] address``); if that does not fit, only one node is used.
 """
 
 from collections.abc import Iterator
@@ -19,18 +19,18 @@ from lightning_trainer.plan.shape import Shape
 
 _MICRO_BATCHES = (32768, 16384, 8192, 4096, 2048)
 _ENOUGH_TOKENS = 8192
-"""Of a micro-batch; with less, layers are computed again instead."""
+"""Tokens of a micro-batch; below this, layers are recomputed instead."""
 _USABLE = 0.92
-"""Of a GPU's memory: the rest is lost between the allocator's blocks."""
+"""Usable share of a GPU's memory: the rest is lost to fragmentation."""
 _ASLEEP = 1.0 * GIB
-"""What an engine that sleeps, or a trainer that waits, keeps of a GPU."""
+"""What a sleeping engine, or a waiting trainer, keeps of a GPU."""
 _SEQUENCES = 4
-"""Of full length that an engine's cache must hold at least."""
+"""How many sequences of full length an engine's cache must hold at least."""
 _ALONE, _BESIDE = 0.9, 0.8
-"""``gpu_memory_utilization`` as ``daemon.hardware.dealing`` deals it out."""
+"""``gpu_memory_utilization`` as ``daemon.hardware.dealing`` sets it."""
 _LADDER = ("1x24GB", "1x48GB", "1x80GB", "2x80GB", "4x80GB", "8x80GB", "2x8x80GB", "3x8x80GB", "5x8x80GB", "9x8x80GB")
 _DECODE_EFFICIENCY, _TRAIN_EFFICIENCY = 0.5, 0.35
-"""Shares of a card's rates that are usual; none was measured with this project."""
+"""Usual shares of a card's peak rates; neither was measured with this project."""
 _MAX_NUM_SEQS = 64
 
 
@@ -43,27 +43,27 @@ class Plan:
     lora_rank: int | None
     max_model_len: int
     trainers: int
-    """Processes with a GPU each."""
+    """Trainer processes, each with one GPU."""
     tensor_parallel: int
     replicas: int
     shared: bool
-    """Trainer and engine take turns."""
+    """Whether trainer and engine take turns."""
     on_cluster: bool
-    """The trainer is on other nodes than the daemon and its engines."""
+    """Whether the trainer is on other nodes than the daemon and its engines."""
     checkpointing: bool
     tokens: int
-    """Of a micro-batch."""
+    """Tokens of a micro-batch."""
     trainer: TrainerMemory
     engine: EngineMemory
 
     @property
     def cached_tokens(self) -> int:
-        """Of one replica."""
+        """Tokens that the cache of one replica holds."""
         return cached_tokens(self.shape, self.engine, self.tensor_parallel)
 
     @property
     def generated_per_s(self) -> float:
-        """Tokens a second of all replicas together, with as many calls at once as they take."""
+        """Tokens per second of all replicas together, with as many calls at once as they take."""
         half = self.max_model_len / 2
         calls = max(1.0, min(_MAX_NUM_SEQS, self.cached_tokens / half))
         gpu = self.hardware.gpu
@@ -74,14 +74,14 @@ class Plan:
 
     @property
     def trained_per_s(self) -> float:
-        """Unique tokens a second, forward and backward: 2 products a parameter for each pass over it."""
+        """Unique tokens per second, forward and backward: 2 FLOPs per parameter for each pass over it."""
         passes = (2 if self.lora_rank is None else 1) + 1 + self.checkpointing
         products = 2 * passes * self.shape.computed_parameters
         return self.trainers * self.hardware.gpu.flops * _TRAIN_EFFICIENCY / products
 
 
 def fit(shape: Shape, hardware: Hardware, *, lora_rank: int | None = None, max_model_len: int = 4096) -> Plan | None:
-    """Return the plan with the most GPUs for the trainer that leaves the engine its own; None where nothing fits."""
+    """Return the plan with the most GPUs for the trainer that leaves the engine its own; None if nothing fits."""
     length = min(max_model_len, shape.context)
     own = hardware.gpus_per_node
     away = own * (hardware.nodes - 1)
@@ -127,7 +127,7 @@ def fit(shape: Shape, hardware: Hardware, *, lora_rank: int | None = None, max_m
 
 
 def least_hardware(shape: Shape, *, lora_rank: int | None, max_model_len: int) -> Hardware | None:
-    """Return the first of a ladder of usual hardware that fits; None where none does."""
+    """Return the smallest of some common hardware that fits; None if none does."""
     for words in _LADDER:
         hardware = _rung(words)
         if fit(shape, hardware, lora_rank=lora_rank, max_model_len=max_model_len) is not None:
@@ -152,7 +152,7 @@ def _trainer(
 
 
 def _divisions(shape: Shape, gpus: int) -> Iterator[int]:
-    """Powers of two that heads can be divided by, ascending."""
+    """Yield powers of two by which the heads can be divided, ascending."""
     size = 1
     while size <= gpus and shape.heads % size == 0:
         yield size
@@ -168,10 +168,10 @@ def _rung(words: str) -> Hardware:
     return Hardware(int(nodes[0]) if nodes else 1, int(gpus), card(float(memory)))
 
 
-# A plan as the part of ``lightning.toml`` that it is.
+# A plan as a part of ``lightning.toml``.
 
 HEAD = "HEAD-NODE:6379"
-"""What a cluster's address is before it is known."""
+"""A placeholder for the cluster's address."""
 
 
 def fragment(plan: Plan, model: str) -> str:
@@ -195,6 +195,6 @@ def fragment(plan: Plan, model: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """A basic string of TOML 1.0, section "String"."""
+    """Escape the text for a basic string (TOML 1.0, section "String")."""
     plain = text.replace("\\", "\\\\").replace('"', '\\"')
     return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in plain)

@@ -1,12 +1,12 @@
-"""Bytes by part, of a trainer process and of an engine, on one of the GPUs that they are divided over.
+"""Memory of a trainer process and of an engine, part by part, on one of the GPUs across which they are divided.
 
-Legend: ``P`` parameters, ``T`` those that are trained, ``W`` trainer processes with a GPU each (FSDP2: each holds 1/W).
+Legend: ``P`` parameters, ``T`` trained parameters, ``W`` trainer processes with a GPU each (FSDP2: each holds 1/W).
 
-Trainer: float32 weights 4P/W, gradients 4T/W, AdamW's moments 8T/W (Kingma & Ba 2014, arXiv 1412.6980); products in
-bfloat16 read copies of the weights: 2P where one process has them all, of two layers where they are gathered layer by
-layer. What the backward pass keeps of a token is counted tensor by tensor (``kept_bytes``), in the way of
-Korthikanti et al. 2022 (arXiv 2205.05198, section 4) for RMSNorm, rotary positions and gated feed-forward layers, and
-without a matrix of scores: the tree engine and flash attention compute those again.
+Trainer: float32 weights 4P/W, gradients 4T/W, AdamW's moments 8T/W (Kingma & Ba 2014, arXiv 1412.6980). Products in
+bfloat16 read copies of the weights: 2P if one process has them all, else those of two layers, because they are gathered
+layer by layer. What the backward pass keeps of a token is counted tensor by tensor (``kept_bytes``), as in Korthikanti
+et al. 2022 (arXiv 2205.05198, section 4), but for RMSNorm, rotary positions and gated feed-forward layers, and without
+a matrix of scores: the tree engine and flash attention recompute it.
 """
 
 from dataclasses import dataclass, fields
@@ -15,24 +15,24 @@ from lightning_trainer.plan.hardware import GIB
 from lightning_trainer.plan.shape import Shape
 
 TRAINED_SHARE = 0.5
-"""Of a micro-batch's tokens: those whose logits are computed. The rest are prompts and tool output."""
+"""Share of a micro-batch's tokens whose logits are computed. The rest are prompts and tool output."""
 CONTEXT_BYTES = 1.5 * GIB
 """CUDA's context, NCCL's buffers, and what the allocator cannot use."""
 _GRAPHS_BYTES = 1.0 * GIB
 """vLLM's CUDA graphs."""
 _PROFILED_TOKENS = 8192
-"""vLLM's largest batch of prompt tokens, whose activations it keeps room for."""
+"""vLLM's largest batch of prompt tokens, for whose activations it reserves memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainerMemory:
-    """In bytes, at the peak of an update."""
+    """Memory of a trainer process at the peak of an update, in bytes."""
 
     weights: float
     gradients: float
     optimizer: float
     copies: float
-    """Weights in the products' precision, and layers that are gathered from other processes."""
+    """Weights in the precision of the products, and layers gathered from other processes."""
     activations: float
     logits: float
     context: float = CONTEXT_BYTES
@@ -49,7 +49,7 @@ class EngineMemory:
     weights: float
     activations: float
     cache: float
-    """Of the key-value cache: what is left of the engine's share."""
+    """The key-value cache: what is left of the engine's share."""
     context: float = CONTEXT_BYTES + _GRAPHS_BYTES
 
     @property
@@ -60,9 +60,10 @@ class EngineMemory:
 def kept_bytes(shape: Shape, dtype: str) -> float:
     """Return what the backward pass keeps of one token in one layer, without recomputation.
 
-    float32: two norms with input and output (16h), the inputs of the feed-forward layer and of attention in the same
-    tensors, query, key and value before and after their rotation, the output of attention, and four tensors of the
-    feed-forward layer. bfloat16 (autocast): norms stay float32, and each linear layer keeps an input of its own.
+    float32: input and output of two norms (16h); the inputs of attention and of the feed-forward layer, one tensor each
+    for all of their linear layers; query, key and value before and after rotation; the output of attention; and four
+    tensors of the feed-forward layer. bfloat16 (autocast): norms stay float32, and each linear layer keeps an input of
+    its own.
     """
     h, q, k, f = shape.hidden, shape.queries, shape.keys, shape.feed_forward * shape.experts_per_token
     if dtype == "float32":
@@ -82,22 +83,22 @@ def trainer_memory(
     """Return what a process needs at the peak of an update.
 
     Args:
-        tokens: of a micro-batch, unique ones.
-        lora_rank: of the adapter that is trained instead of the model.
+        tokens: unique tokens of a micro-batch.
+        lora_rank: rank of the adapter that is trained instead of the model.
     """
     count = shape.parameters
     trained = count if lora_rank is None else shape.lora_parameters(lora_rank)
     item = 4 if dtype == "float32" else 2
     gathered = 0.0
     if processes > 1:
-        # Two layers, or embeddings and output, are whole at a time.
+        # Two layers, or embeddings and output, are gathered at a time.
         gathered = float(item * (2 * shape.layer_parameters + shape.embedding_parameters))
     elif dtype != "float32":
-        # Autocast keeps its copies to the end of a pass, those of frozen weights only for the backward pass.
+        # Autocast keeps its copies until the end of a pass; those of frozen weights only for the backward pass.
         per_layer = lora_rank is not None and checkpointing
         gathered = 2.0 * (2 * shape.layer_parameters + shape.embedding_parameters if per_layer else count)
     kept = kept_bytes(shape, dtype)
-    # Recomputed, a layer keeps its input alone, and one layer is whole at a time.
+    # With recomputation each layer keeps only its input, and one layer at a time has all of its activations.
     of_layers = shape.layers * 4 * shape.hidden + kept if checkpointing else shape.layers * kept
     rows = TRAINED_SHARE * tokens
     return TrainerMemory(
@@ -113,7 +114,7 @@ def trainer_memory(
 def engine_memory(
     shape: Shape, *, share: float, gpu_bytes: float, tensor_parallel: int = 1, max_num_seqs: int = 64
 ) -> EngineMemory:
-    """Return what an engine needs on each of its GPUs; the cache is negative where its share is too small.
+    """Return what an engine needs on each of its GPUs; the cache is negative if its share is too small.
 
     Args:
         share: ``gpu_memory_utilization``.
@@ -126,6 +127,6 @@ def engine_memory(
 
 
 def cached_tokens(shape: Shape, engine: EngineMemory, tensor_parallel: int) -> int:
-    """Return how many tokens the cache of an engine holds; key heads that are fewer than GPUs are on several."""
+    """Return how many tokens an engine's cache holds; if there are fewer key heads than GPUs, they are replicated."""
     divided = min(tensor_parallel, shape.key_heads)
     return max(0, int(engine.cache * divided / shape.cache_bytes_per_token))

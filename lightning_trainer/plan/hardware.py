@@ -1,4 +1,4 @@
-"""Hardware in words: ``1x80GB``, ``8x80GB``, ``2x8x80GB`` (nodes, GPUs of each, memory of each), or what is there."""
+"""Hardware in words: ``1x80GB``, ``8x80GB``, ``2x8x80GB`` (nodes, GPUs per node, memory per GPU), or ``auto``."""
 
 import re
 import subprocess
@@ -14,14 +14,14 @@ _QUERY = ("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nouni
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """What one can do; the speeds are those of a usual card of that memory (see ``_CARDS``)."""
+    """A GPU's memory and peak rates, which are those of a usual card with that memory (see ``_CARDS``)."""
 
     memory: float
     """Bytes."""
     flops: float
-    """Products in bfloat16, a second, at most."""
+    """Peak rate in bfloat16, FLOP per second."""
     bandwidth: float
-    """Bytes of its memory that are read a second, at most."""
+    """Peak memory bandwidth, bytes per second."""
     card: str
 
 
@@ -37,7 +37,7 @@ _CARDS = (
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """Nodes of equal GPUs."""
+    """Nodes with equal GPUs."""
 
     nodes: int
     gpus_per_node: int
@@ -53,10 +53,10 @@ class Hardware:
 
 
 def hardware(words: str) -> Hardware:
-    """Read what hardware is meant.
+    """Parse a description of hardware.
 
     Raises:
-        ConfigError: it is not said so, or ``auto`` finds none.
+        ConfigError: it is not in this form, or ``auto`` finds no GPU.
     """
     if words == "auto":
         return _found()
@@ -69,7 +69,7 @@ def hardware(words: str) -> Hardware:
 
 
 def card(gigabytes: float) -> Gpu:
-    """Return a usual card of at most that memory; of the smallest where it is less."""
+    """Return the largest usual card with at most that memory, or the smallest card if all have more."""
     _, flops, bandwidth, name = next((one for one in reversed(_CARDS) if one[0] <= gigabytes), _CARDS[0])
     return Gpu(gigabytes * 1e9, flops, bandwidth, name)
 

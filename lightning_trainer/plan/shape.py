@@ -9,7 +9,7 @@ from typing import Any
 from lightning_trainer.errors import ModelError
 
 _QKV_BIASES = frozenset({"qwen2", "qwen2_moe"})
-"""Families whose query, key and value layers have biases whatever their configuration says."""
+"""Families whose query, key and value layers always have biases, whatever the configuration says."""
 _HEAD_NORMS = frozenset({"qwen3", "qwen3_moe"})
 """Families that normalize each head of queries and keys."""
 _KNOWN = frozenset({"llama", "mistral", "smollm3", "mixtral", *_QKV_BIASES, *_HEAD_NORMS}) - {"qwen2_moe"}
@@ -18,7 +18,7 @@ _EXPERTS = ("num_experts", "num_local_experts")
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A decoder of gated feed-forward layers; a mixture of experts has ``experts`` of them in a layer."""
+    """The sizes of a decoder with gated feed-forward layers; a mixture of experts has ``experts`` of them per layer."""
 
     layers: int
     hidden: int
@@ -35,7 +35,7 @@ class Shape:
     experts: int = 1
     experts_per_token: int = 1
     context: int = 2048
-    """Length of the longest sequence that it was made for, in tokens."""
+    """Longest sequence that the model was made for, in tokens."""
 
     @property
     def queries(self) -> int:
@@ -44,7 +44,7 @@ class Shape:
 
     @property
     def keys(self) -> int:
-        """Return the width of all heads' keys together, which is that of their values too."""
+        """Return the width of all heads' keys together; that of their values is the same."""
         return self.key_heads * self.head_size
 
     @property
@@ -64,7 +64,7 @@ class Shape:
 
     @property
     def computed_parameters(self) -> int:
-        """Return how many parameters a token is multiplied with: of the experts only its own, and the output once."""
+        """Return how many parameters a token is multiplied with: only its own experts', and the output's once."""
         return self.vocabulary * self.hidden + self.layers * self._layer(self.experts_per_token)
 
     def lora_parameters(self, rank: int) -> int:
@@ -93,14 +93,14 @@ def read_shape(path: Path) -> Shape:
     """Read a config.json.
 
     Raises:
-        ModelError: it is not one, or the parameters of its family cannot be counted.
+        ModelError: the file is not a config.json, or the parameters of its family cannot be counted.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ModelError(f"{path} cannot be read as a model's config.json: {error}") from error
     if not isinstance(document, dict):
-        raise ModelError(f"{path} is not a model's config.json: it holds no object")
+        raise ModelError(f"{path} is not a model's config.json: it is not a JSON object")
     return shape_of(document, str(path))
 
 
@@ -108,7 +108,7 @@ def shape_of(document: Mapping[str, Any], name: str) -> Shape:
     """Return the sizes in a configuration.
 
     Raises:
-        ModelError: it lacks one, or its family is not known.
+        ModelError: a size is missing, or the family is not known.
     """
     family = document.get("model_type")
     if family not in _KNOWN:

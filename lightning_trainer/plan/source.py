@@ -42,14 +42,14 @@ _SIZES: Mapping[str, Mapping[str, Any]] = {
     "meta-llama/Llama-3.1-70B": _llama(80, 8192, 64, 8, 28672, 128256),
     "meta-llama/Llama-3.1-70B-Instruct": _llama(80, 8192, 64, 8, 28672, 128256),
 }
-"""Of models that are asked about before they are fetched, which some need their owner's permission for."""
+"""Sizes of models that users plan for before a download, which for some needs the owner's permission."""
 
 
 def find_shape(spec: str) -> tuple[Shape, str]:
-    """Return a model's sizes, and where they were read.
+    """Return a model's sizes, and where they come from.
 
     Raises:
-        ModelError: its config.json cannot be had or read; the message says what to do.
+        ModelError: its config.json cannot be fetched or read; the message says what to do.
     """
     path = Path(spec).expanduser()
     if path.is_file():
@@ -65,12 +65,12 @@ def find_shape(spec: str) -> tuple[Shape, str]:
 def _downloaded(spec: str) -> Path:
     if spec.count("/") != 1 or spec.startswith((".", "/", "~")):
         raise ModelError(f"there is no config.json at {spec!r}, and it is not a Hugging Face id (owner/name)")
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # of each of its tries it would say something
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it would log every retry
     try:
         from huggingface_hub import hf_hub_download
 
         return Path(hf_hub_download(spec, "config.json"))
-    except Exception as error:  # the hub's, those of its HTTP clients, or its absence: they all mean the same
+    except Exception as error:  # from the hub, its HTTP client, or its import: they all mean the same
         if (cached := cached_folder(spec)) is not None:
             return cached / "config.json"
         raise ModelError(

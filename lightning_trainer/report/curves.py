@@ -1,4 +1,4 @@
-"""Curves of any range over steps, several in one frame, and the histogram of rewards; drawn as ``svg`` draws.
+"""Curves of any range over steps, several in one frame, and the histogram of rewards; in the style of ``svg``.
 
 A value that was not measured breaks its line. Colors are classes of the page's style sheet (``c0`` to ``c5``); each
 curve also has a dash of its own, so that they can be told apart without colors.
@@ -12,10 +12,10 @@ from html import escape
 from lightning_trainer.report.svg import Frame, Scale, drawing, frame_of, hover_columns, x_axis, y_axis
 
 COLORS = 6
-"""Classes ``c0`` to ``c5``; a seventh curve begins again."""
+"""Number of classes, ``c0`` to ``c5``; a seventh curve starts over."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 12, 38
 _DOTS = 60
-"""Points beyond which a curve is a line alone."""
+"""Beyond this many points a curve is drawn as a line only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +56,10 @@ def ticks_between(low: float, high: float, count: int = 4) -> list[float]:
 def curve_chart(
     curves: Sequence[Curve], *, width: int, height: int, label: str, x_name: str = "step", zero: bool = False
 ) -> str:
-    """Draw the curves in one frame; return nothing where none of them has a value.
+    """Draw the curves in one frame; return an empty text if none of them has a value.
 
     Args:
-        zero: let the y axis begin at 0 where nothing is below it.
+        zero: start the y axis at 0 if nothing is below it.
     """
     values = [y for curve in curves for y in curve.ys if y is not None and math.isfinite(y)]
     xs = sorted({x for curve in curves for x in curve.xs})
@@ -111,7 +111,7 @@ def histogram(bins: Sequence[Bin], *, width: int, height: int, label: str) -> st
 
 
 def legend(names: Sequence[str]) -> str:
-    """Return which color is which curve; nothing for a single one."""
+    """Return the key to the curves' colors; empty for a single curve."""
     if len(names) < 2:
         return ""
     swatches = (

@@ -1,4 +1,4 @@
-"""Before against after on the same tasks: only the tasks whose outcome changed carry evidence.
+"""Before versus after on the same tasks: only the tasks whose outcome changed carry evidence.
 
 Sources: test, Q. McNemar, Psychometrika 12 (1947) 153-157, in its exact binomial form; interval, D. G. Bonett and
 R. M. Price, Adjusted Wald confidence interval for a difference of binomial proportions based on paired data, Journal
@@ -29,7 +29,7 @@ def wilson_interval(successes: int, n: int, z: float = Z_95) -> tuple[float, flo
     share = successes / n
     center = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    # At the ends the bound is 0 or 1 exactly; rounding would leave it a hair off.
+    # At the ends the bound is exactly 0 or 1; rounding would leave it slightly off.
     low = 0.0 if successes == 0 else max(0.0, center - half)
     high = 1.0 if successes == n else min(1.0, center + half)
     return low, high

@@ -1,4 +1,4 @@
-"""The page's second half: what the figures rest on. Every sampled token, every published version, every setting."""
+"""The page's second half, the evidence for its figures: sampled tokens, published versions, and settings."""
 
 from html import escape
 

@@ -15,7 +15,7 @@ def section(title: str, *html: str, css: str = "") -> str:
 
 
 def paragraph(*html: str) -> str:
-    """Join finished sentences to one paragraph; empty ones are left out."""
+    """Join finished sentences into one paragraph; empty ones are left out."""
     return f"<p>{' '.join(filter(None, html))}</p>"
 
 

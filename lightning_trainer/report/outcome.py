@@ -67,7 +67,7 @@ def reward_section(steps: Sequence[StepResult]) -> str:
         shown = for_both_widths(
             lambda width, height: line_chart(xs, ys, width=width, height=height, titles=titles, label=label)
         )
-    else:  # an axis of shares would lie about rewards of another range
+    else:  # an axis of shares would misrepresent rewards of another range
         shown = table(["step", "reward"], [[str(x), figure(y, ".3f")] for x, y in zip(xs, ys, strict=True)])
     return section(
         title,

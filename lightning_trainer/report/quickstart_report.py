@@ -1,6 +1,6 @@
 """``report.json``: everything that the page shows, and nothing that cannot be recomputed from the run's own records.
 
-``None`` is "not measured", never zero. ``format`` grows when a field changes its meaning; an unknown field is refused.
+``None`` is "not measured", never zero. ``format`` grows when a field changes its meaning; unknown fields are refused.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ FORMAT = 1
 
 
 class ReportError(LightningError, ValueError):
-    """A file is not a report of this format."""
+    """A file cannot be read as a report of this format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class HeldOut:
     before: HeldOutResult
     after: HeldOutResult
     difference: PairedDifference | None = None
-    """None when the two did not try the same tasks."""
+    """None if the two did not try the same tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class StepResult:
 
     step: int
     reward_mean: float | None
-    """Of the step's sampled rollouts."""
+    """Mean over the step's sampled rollouts."""
     groups: int
     groups_trained: int | None = None
     """Groups whose rewards differ; the others carry no gradient."""
@@ -89,7 +89,7 @@ class StepResult:
     tokens_computed: int = 0
     """Positions that went through the model: the nodes of the token tree."""
     tokens_sequential: int = 0
-    """Positions without sharing."""
+    """Positions that would have gone through it if prefixes were not shared."""
     policy_version: int | None = None
     """The version that the step produced."""
     seconds: Mapping[str, float | None] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class ExampleToken:
     text: str
     id: int
     mask: bool
-    """Sampled by the policy and trained."""
+    """Whether it was sampled by the policy and trained."""
     logprob: float | None = None
     """Behavior log-probability, nats."""
     advantage: float | None = None
@@ -152,7 +152,7 @@ class QuickstartReport:
     versions: tuple[PolicyVersion, ...]
     ledger: tuple[LedgerRow, ...]
     sampled_tokens: int | None = None
-    """Tokens that the engine sampled for training, counted at the gateway: what the ledger has to add up to."""
+    """Tokens that the engine sampled for training, counted at the gateway: the ledger must add up to it."""
     probe_tolerance: float | None = None
     """Largest |trainer - engine| of a probe logprob with which a version is served, nats."""
     ready_s: float | None = None
@@ -168,7 +168,7 @@ class QuickstartReport:
 
     @property
     def ledger_balances(self) -> bool | None:
-        """Whether every sampled token is accounted for; None when they were not counted."""
+        """Whether every sampled token is accounted for; None if they were not counted."""
         return None if self.sampled_tokens is None else self.ledger_tokens == self.sampled_tokens
 
 

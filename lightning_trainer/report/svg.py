@@ -1,7 +1,7 @@
-"""Charts as inline SVG, drawn by hand: nothing to load, nothing to run, colors from the page's own variables.
+"""Charts as inline SVG, without a library: nothing to load, nothing to run, colors from the page's own variables.
 
-Every chart is drawn for a given width in CSS pixels, so that letters keep their size; the page carries a wide and a
-narrow drawing and shows one. All text is escaped here. y grows downwards in SVG: ``Scale`` turns it round.
+Every chart is drawn for a given width in CSS pixels, so that text keeps its size; the page carries a wide and a narrow
+drawing and shows one. All text is escaped here. In SVG, y grows downwards: ``Scale`` reverses it.
 """
 
 import math
@@ -11,7 +11,7 @@ from html import escape
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 12, 38
 _LABEL_WIDTH = 34
-"""Room that one label of the x axis needs."""
+"""Width that one label of the x axis needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One layer of a stack: what it is called, its CSS class, one value a column."""
+    """One layer of a stack: its name, its CSS class, and one value per column."""
 
     name: str
     css: str
@@ -59,7 +59,7 @@ def nice_ticks(high: float, count: int = 5) -> list[float]:
 def line_chart(
     xs: Sequence[int], ys: Sequence[float | None], *, width: int, height: int, titles: Sequence[str], label: str
 ) -> str:
-    """Draw a share in [0, 1] over steps; a missing value breaks the line, it is not zero."""
+    """Draw a share in [0, 1] over steps; a missing value is a gap in the line, not zero."""
     frame = frame_of(width, height, [0.0, 1.0], low=min(xs), high=max(xs), pad=0.5)
     parts = [y_axis(frame, [0, 0.25, 0.5, 0.75, 1.0], lambda v: f"{100 * v:.0f} %"), x_axis(frame, xs, "step")]
     run: list[tuple[float, float]] = []
@@ -113,7 +113,7 @@ def stacked_bars(
 
 
 def interval_chart(rows: Sequence[tuple[str, str, float, tuple[float, float]]], *, width: int, label: str) -> str:
-    """Draw shares with their intervals, one under the other; a row is (name, CSS class, share, interval)."""
+    """Draw shares with their intervals, one below the other; a row is (name, CSS class, share, interval)."""
     row_height, left, right = 40, 64, 22
     height = 12 + row_height * len(rows) + 26
     x = Scale(0, 1, left, width - right)
@@ -146,7 +146,7 @@ def frame_of(width: int, height: int, ticks: Sequence[float], *, low: float, hig
 
 
 def y_axis(frame: Frame, ticks: Sequence[float], text: Callable[[float], str]) -> str:
-    """Draw a line across the frame at each tick, with its text."""
+    """Draw a line across the frame at each tick, with its label."""
     right = frame.width - _RIGHT
     return "".join(
         f'<line class="grid" x1="{_LEFT}" x2="{right}" y1="{frame.y(t):.1f}" y2="{frame.y(t):.1f}"/>'
@@ -156,7 +156,7 @@ def y_axis(frame: Frame, ticks: Sequence[float], text: Callable[[float], str]) -
 
 
 def x_axis(frame: Frame, xs: Sequence[int], name: str) -> str:
-    """Draw the line at the foot, with as many of the values as there is room for."""
+    """Draw the line at the bottom, with as many of the values as there is room for."""
     room = max(1, int((frame.width - _LEFT - _RIGHT) / _LABEL_WIDTH))
     every = next(step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, len(xs)) if len(xs) / step <= room)
     shown = [x for x in xs if x % every == 0 or len(xs) == 1] or [xs[0]]
@@ -172,7 +172,7 @@ def x_axis(frame: Frame, xs: Sequence[int], name: str) -> str:
 
 
 def hover_columns(frame: Frame, xs: Sequence[int], titles: Sequence[str]) -> list[str]:
-    """A column as wide as its step carries the step's title: easier to hit than a dot."""
+    """Return invisible columns, each as wide as its step, that carry the steps' titles: easier to hit than a dot."""
     half = (frame.x(xs[0] + 1) - frame.x(xs[0])) / 2
     height = frame.height - _TOP - _BOTTOM
     return [
@@ -183,7 +183,7 @@ def hover_columns(frame: Frame, xs: Sequence[int], titles: Sequence[str]) -> lis
 
 
 def drawing(width: int, height: int, parts: Sequence[str], label: str, *, role: str = "img") -> str:
-    """Return the whole SVG; ``label`` is what a screen reader says of it. One with links in it is a ``group``."""
+    """Return the whole SVG; ``label`` is what a screen reader says. The role of one with links in it is ``group``."""
     return (
         f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="{role}" '
         f'aria-label="{escape(label, quote=True)}">{"".join(parts)}</svg>'

@@ -1,7 +1,7 @@
-"""One rollout's tokens as HTML: what the policy sampled, and what training told it about each token.
+"""One rollout's tokens as HTML: what the policy sampled, and each token's advantage in training.
 
-Sign is shown twice, by color and by the line below the token, so that it can be read without telling red from green.
-Strength is the advantage's size relative to the rollout's largest, in five steps.
+The sign is shown twice, by color and by the line below the token, for readers who cannot tell red from green.
+The strength is the advantage's size relative to the rollout's largest, in five steps.
 """
 
 from collections.abc import Sequence
@@ -59,7 +59,7 @@ def _sampled(token: ExampleToken) -> bool:
 
 
 def _runs(rollout: ExampleRollout, tokens: Sequence[ExampleToken], largest: float) -> str:
-    """Tokens one after the other; each call's first sampled token is marked with the call's number."""
+    """Return the tokens in order; each call's first sampled token is marked with the call's number."""
     parts = []
     for segment, run in groupby(tokens, key=lambda token: token.segment):
         if segment is not None:

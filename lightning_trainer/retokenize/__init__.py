@@ -1,1 +1,1 @@
-"""Calls of which only the words are known: ids made again with the policy's tokenizer, and checked."""
+"""Token ids for calls of which only the words are known: made again with the policy's tokenizer, and verified."""

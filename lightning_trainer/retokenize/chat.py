@@ -1,7 +1,7 @@
-"""Messages in the GenAI conventions' form as the chat messages that templates, servers and TRL take.
+"""Converts messages in the form of the GenAI conventions to the chat messages that templates, servers and TRL take.
 
-A message that cannot be put into words (an image, a part of an unknown kind) is refused, never left out: the ids of
-what is left would be of another prompt.
+A message that cannot be put into words (an image, a part of an unknown kind) is refused, never left out: the remaining
+ids would be those of another prompt.
 Source: OpenAI chat messages, as the ``apply_chat_template`` of transformers reads them.
 """
 
@@ -15,7 +15,7 @@ ChatMessage = dict[str, Any]
 
 
 class NoWordsError(LightningError, ValueError):
-    """A message has parts that are not words, or no role."""
+    """A message has parts that are not words, or lacks a role."""
 
 
 def chat_messages(messages: Iterable[Message]) -> list[ChatMessage]:
@@ -28,7 +28,7 @@ def chat_messages(messages: Iterable[Message]) -> list[ChatMessage]:
 
 
 def chat_answer(message: Message) -> ChatMessage:
-    """Return an answer of the model.
+    """Return the model's answer as a chat message.
 
     Raises:
         NoWordsError: it cannot be put into words, or is not one message.
@@ -40,7 +40,7 @@ def chat_answer(message: Message) -> ChatMessage:
 
 
 def chat_tools(tools: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return tool definitions as a request has them."""
+    """Return tool definitions in the form that requests use."""
     return [
         {"type": "function", "function": {key: tool.get(key) for key in ("name", "description", "parameters")}}
         for tool in tools

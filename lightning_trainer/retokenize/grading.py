@@ -1,15 +1,15 @@
-"""Text to ids with a grade: ``verified`` when what the engine said confirms them, else the call stays ``text_only``.
+"""Ids from text, with a grade: ``verified`` if the engine's data confirm them, else the call stays ``text_only``.
 
 What confirms ids made from words:
 
-1. they decode to exactly the words that were recorded, always;
-2. the server's own counts of prompt and response tokens are theirs, where it gave them; a count that differs refutes
-   them (another template, other tools, another spelling);
-3. where a scorer is at hand, every response token has a probability that a sampled token can have.
+1. always: they decode to exactly the recorded words;
+2. if the server reported its own counts of prompt and response tokens: they agree; a count that differs refutes the ids
+   (another template, other tools, another spelling);
+3. if there is a scorer: every response token has a probability that a sampled token can have.
 
-One of 2 and 3 is needed. Neither proves that the model sampled these very ids: other ids of the same number may spell
-the same words. So the grade is below ``exact``, and reinforcement learning takes such calls only where the policy says
-``allow_retokenized`` and the model that is trained is the one that answered: then the scores are behaviour
+Besides 1, either 2 or 3 is needed. Neither proves that the model sampled these very ids: the same number of other ids
+may spell the same words. So the grade is below ``exact``, and reinforcement learning takes such calls only if the
+policy sets ``allow_retokenized`` and the trained model is the one that answered: then the scores are behavior
 log-probabilities, and the policy ratio against them corrects for the difference.
 """
 
@@ -27,12 +27,12 @@ from lightning_trainer.retokenize.tokenizer import PolicyTokenizer
 from lightning_trainer.types import Call, Fidelity
 
 IMPLAUSIBLE_NATS = -20.0
-"""A token that was sampled at temperature 1 is below this once in e^20 times: such an id was not sampled there."""
+"""A token sampled at temperature 1 is below this once in e^20 times, so an id below it was not sampled."""
 _VERSION = re.compile(r"@v(\d{1,18})$")
 
 
 class UnscorableError(LightningError, ValueError):
-    """The engine is there and does not score these ids: there are too many, or one is not in its vocabulary."""
+    """The engine answers but cannot score these ids: there are too many, or one is not in its vocabulary."""
 
 
 class Scorer(Protocol):
@@ -45,7 +45,7 @@ class Scorer(Protocol):
         """Return ``log p(token | before it)`` in nats at temperature 1, for every token but the first.
 
         Raises:
-            UnscorableError: it does not score these.
+            UnscorableError: it cannot score these ids.
         """
         ...
 
@@ -57,7 +57,7 @@ def retokenized(
 
     Args:
         policy: the name of the policy whose tokenizer it is.
-        scorer: None where no engine is at hand; then the server's counts have to confirm the ids.
+        scorer: None if there is no engine; then the server's counts must confirm the ids.
     """
     try:
         return _verified(call, words, tokenizer, policy, scorer), None
@@ -73,9 +73,9 @@ def _verified(call: Call, words: Words | None, tokenizer: PolicyTokenizer, polic
     """Return the call with confirmed ids.
 
     Raises:
-        _UnconfirmedError: there are none.
-        NoWordsError: of its prompt or its tools.
-        UnscorableError: the engine does not score them.
+        _UnconfirmedError: nothing confirms any ids.
+        NoWordsError: its messages or tools cannot be put into words.
+        UnscorableError: the engine cannot score the ids.
     """
     if words is None or words.answer is None:
         raise _UnconfirmedError("no words of it were recorded")
@@ -86,7 +86,7 @@ def _verified(call: Call, words: Words | None, tokenizer: PolicyTokenizer, polic
             "the server gave no counts and no engine was named to score the ids, so nothing confirms them"
         )
     scores = None if scorer is None else _plausible_scores(scorer, prompt_ids, response_ids)
-    # The scores are of the plain softmax, at temperature 1 and without penalties.
+    # Scores are under the plain softmax, at temperature 1 and without penalties.
     plain = math.isclose(call.temperature, 1.0) and call.shaping is None
     sampled_here = scorer is not None and words.model == scorer.model and plain
     return replace(
@@ -118,7 +118,7 @@ def _as_counted(words: Words, prompt_ids: Sequence[int], spellings: Sequence[tup
 
 
 def _plausible_scores(scorer: Scorer, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> tuple[float, ...]:
-    """Return the log-probabilities of the response's tokens, each one that a sampled token can have (3 above)."""
+    """Return the log-probabilities of the response's tokens if a sampled token can have each of them (3 above)."""
     scores = scorer.score([*prompt_ids, *response_ids])[len(prompt_ids) - 1 :]
     if wrong := [one for one in scores if not one > IMPLAUSIBLE_NATS]:
         raise _UnconfirmedError(
@@ -147,6 +147,6 @@ def _text(prompt: Sequence[Message]) -> str:
 
 
 def _version(model: str | None) -> int:
-    """The version in a served name (``policy@v3``); a plain model is what the policy starts from."""
+    """Return the version in a served name (``policy@v3``); a plain model is version 0, from which the policy starts."""
     found = _VERSION.search(model or "")
     return int(found[1]) if found else 0

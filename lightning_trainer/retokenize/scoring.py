@@ -1,6 +1,6 @@
-"""Scores of ids from a running engine: vLLM's ``prompt_logprobs`` on the route of text completions.
+"""Scores of ids from a running engine: vLLM's ``prompt_logprobs`` in text completions.
 
-They are of the unscaled logits, so at temperature 1. Source: vLLM, OpenAI-compatible server, extra parameters.
+They come from the unscaled logits, that is, at temperature 1. Source: vLLM, OpenAI-compatible server, extra parameters.
 """
 
 from collections.abc import Sequence
@@ -13,16 +13,16 @@ from lightning_trainer.retokenize.grading import UnscorableError
 
 
 class EngineScorer:
-    """Asks one call at a time; use it as a context manager."""
+    """A client that lets an engine score one call at a time; use it as a context manager."""
 
     def __init__(
         self, base_url: str, model: str, *, api_key: str | None = None, headers: dict[str, str] | None = None
     ) -> None:
-        """Name the engine.
+        """Connect to an engine.
 
         Args:
-            base_url: up to and with ``/v1``.
-            model: as the engine serves it.
+            base_url: the engine's, including ``/v1``.
+            model: its name at the engine.
         """
         self.model = model
         key = {"authorization": f"Bearer {api_key}"} if api_key else {}

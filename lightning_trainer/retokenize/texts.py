@@ -1,4 +1,4 @@
-"""What was said in each call, and what the server counted: everything about a call that is not its ids."""
+"""What was said in each call, and the server's token counts: everything that ids are made from and checked against."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,24 +14,24 @@ from lightning_trainer.types import Span
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """One choice of one call."""
+    """The words of one choice of a call, with the server's token counts."""
 
     prompt: tuple[Message, ...]
     answer: Message | None
-    """None where no record of the call has its words."""
+    """None if no record of the call has its words."""
     tools: tuple[Mapping, ...] = ()
     is_chat: bool = True
-    """False: the prompt is one text that no chat template was put around (a text completion)."""
+    """False: the prompt is one text without a chat template (a text completion)."""
     model: str | None = None
-    """As the server names it."""
+    """The model's name at the server."""
     prompt_tokens: int | None = None
-    """As the server counted; None where it did not say."""
+    """The server's count; None if it did not report one."""
     response_tokens: int | None = None
-    """Of this choice; None also where the server counted several choices together."""
+    """The count of this choice; None also if the server counted several choices together."""
 
 
 def words_of(spans: Sequence[Span]) -> dict[str, Words]:
-    """Return the words of every call that the spans tell of, by call id (``Call.call_id``)."""
+    """Return the words of every call in the spans, by call id (``Call.call_id``)."""
     known = unique(spans)
     found: dict[str, Words] = {}
     calls = tuple(joined_calls(known, resolve_identities(known)))
@@ -57,7 +57,7 @@ def words_of(spans: Sequence[Span]) -> dict[str, Words]:
 
 
 def _conversation(joined: JoinedCall) -> Conversation:
-    """Of the most faithful record that has an answer's words: several may tell of one call, some without content."""
+    """Return that of the most faithful record with an answer's words: a call may have several, some without content."""
     read = [dialect_of(record.span).conversation(record.span) for record in joined.records]
     return next((one for one in read if one.output_messages and one.input_messages), Conversation())
 

@@ -1,8 +1,8 @@
 """The policy's own tokenizer and chat template, as the engine uses them.
 
-An answer of words alone is spelled as it is and closed with the end token; one with tool calls is what the template
-writes behind the prompt, since its words were taken apart by the engine's parser. What the model really sampled may
-have been spelled with other ids: that is why ``grading`` checks, and why such ids are never called exact.
+An answer without tool calls is tokenized as it is and closed with the end token. One with tool calls is what the
+template writes after the prompt, because the engine's parser took its words apart. What the model really sampled may
+have been spelled with other ids: that is why ``grading`` checks them, and why such ids are never graded exact.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,10 +14,10 @@ from lightning_trainer.retokenize.chat import ChatMessage, NoWordsError
 
 
 class PolicyTokenizer:
-    """Made once; reads only files."""
+    """A model's tokenizer with its chat template, loaded once, from local files only."""
 
     def __init__(self, folder: Path, chat_template: str | None = None) -> None:
-        """Load it.
+        """Load the tokenizer.
 
         Args:
             folder: of the model.
@@ -42,7 +42,7 @@ class PolicyTokenizer:
             raise ModelError(f"the model {folder} has no chat template; name one as engine.chat_template")
 
     def prompt_ids(self, messages: Sequence[ChatMessage], tools: Sequence[dict]) -> tuple[int, ...]:
-        """Return the ids of a chat prompt, up to where the model begins to speak.
+        """Return the ids of a chat prompt, up to where the answer begins.
 
         Raises:
             NoWordsError: the template refuses the messages; the message says why.
@@ -60,16 +60,16 @@ class PolicyTokenizer:
     def answers(
         self, messages: Sequence[ChatMessage], tools: Sequence[dict], answer: ChatMessage, finish_reason: str | None
     ) -> Iterator[tuple[int, ...]]:
-        """Yield spellings of an answer, the likelier first; every one decodes to the answer's words.
+        """Yield tokenizations of an answer, the likeliest first; each decodes to the answer's words.
 
         Raises:
-            NoWordsError: the template cannot write the answer behind the prompt.
+            NoWordsError: the template cannot write the answer after the prompt.
         """
         if answer.get("tool_calls") or answer.get("reasoning_content"):
             before = self._render(messages, tools, answering=True)
             after = self._render([*messages, answer], tools, answering=False)
             if not after.startswith(before):
-                raise NoWordsError("the chat template does not write the answer behind its prompt")
+                raise NoWordsError("the chat template does not write the answer after its prompt")
             text = after[len(before) :].partition(self._end)[0]
         else:
             text = answer["content"]
@@ -77,7 +77,7 @@ class PolicyTokenizer:
         if self.decoded(ids) != text:
             return
         closed = (*ids, self._tokenizer.eos_token_id)
-        # Cut at max_tokens there is no end token; a stop sequence of the user's leaves none either.
+        # An answer cut at max_tokens has no end token; neither does one that a stop sequence of the user's ended.
         yield from (ids, closed) if finish_reason == "length" else (closed, ids)
 
     def decoded(self, ids: Sequence[int]) -> str:
@@ -89,7 +89,7 @@ class PolicyTokenizer:
         return self._tokenizer.eos_token
 
     def _ids(self, text: str, *, special: bool = False) -> tuple[int, ...]:
-        # A rendered prompt has its special tokens in it; adding them again would double the first one.
+        # A rendered prompt already has its special tokens; adding them again would double the first one.
         try:
             return tuple(self._tokenizer(text, add_special_tokens=special)["input_ids"])
         except (TypeError, ValueError) as error:  # half of a surrogate pair

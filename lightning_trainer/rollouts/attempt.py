@@ -21,7 +21,7 @@ class AttemptEnded:
     """An attempt has ended, with a reward, with an error, or with neither."""
 
     stage: str
-    """``train``, ``baseline``, or the name given to an evaluation; ``retried`` if it failed and is made again."""
+    """``train``, ``baseline``, or the name of an evaluation; ``retried`` if it failed and is made again."""
     step: int | None
     task_id: str
     reward: float | None
@@ -84,7 +84,7 @@ def run_attempt(
     If it raises and ``may_retry`` is set, it is recorded as retried, and the caller makes another in its place.
     """
     began = time.monotonic()
-    # One id for both: calls made through a rollout's URL name no attempt of their own.
+    # One id for both: calls made through a rollout's URL do not name an attempt.
     name = uuid.uuid4().hex
     reward: float | None = None
     error: str | None = None

@@ -1,7 +1,7 @@
-"""Attempts that are coroutines: all of a process share one event loop, in a thread of its own.
+"""Attempts that are coroutines: those of a process share one event loop, in a thread of its own.
 
-One loop for the life of the process and not one an attempt: clients that an agent keeps from one attempt to the next
-(``AsyncOpenAI``, ``aiohttp``) belong to the loop on which they were first used.
+There is one loop for the life of the process, not one per attempt, because clients that an agent keeps from one attempt
+to the next (``AsyncOpenAI``, ``aiohttp``) belong to the loop on which they were first used.
 """
 
 import asyncio
@@ -15,26 +15,26 @@ from typing import Any, TypeVar, cast
 T = TypeVar("T")
 
 _loops: dict[int, asyncio.AbstractEventLoop] = {}
-"""By process: one that was forked has none of its parent's threads and gets its own."""
+"""Event loops by process: a forked process has none of its parent's threads and gets a loop of its own."""
 _making = threading.Lock()
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling it does nothing but make something to be awaited."""
+    """Whether calling it only creates something to be awaited."""
     while isinstance(function, functools.partial):
         function = function.func
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
 def result_of(value: T | Awaitable[T], timeout_s: float | None = None) -> T:
-    """Return the value, awaited where it is to be, in a copy of the context that is current here.
+    """Return the value; an awaitable is awaited in a copy of the caller's context.
 
     Raises:
-        TimeoutError: it took too long; it was cancelled then.
+        TimeoutError: it took too long and was cancelled.
     """
     if not inspect.isawaitable(value):
         return cast("T", value)
-    # The loop copies the caller's context when it is handed something: the attempt's identity comes along.
+    # The loop copies the caller's context with the coroutine, and so the attempt's identity.
     running = asyncio.run_coroutine_threadsafe(_awaited(value), _loop_of(os.getpid()))
     try:
         return running.result(timeout_s)

@@ -1,8 +1,8 @@
-"""An attempt that is a command: any program, in any language, once a task.
+"""An attempt that is a command: any program, in any language, run once per task.
 
-The task is the program's standard input, one JSON object. Python programs are captured as below ``lightning-trainer
-run``; any other finds a base URL that is this rollout's own in ``LIGHTNING_ROLLOUT_URL``. The last line of its standard
-output, where that is JSON, is the reward: ``0.5``, ``{"reward": 0.5}`` or ``{"rewards": {"score": 1, "format": 0}}``.
+The program reads the task from standard input, as one JSON object. Python programs are captured as with
+``lightning-trainer run``; others find this rollout's own base URL in ``LIGHTNING_ROLLOUT_URL``. If the last line of
+standard output is JSON, it is the reward: ``0.5``, ``{"reward": 0.5}`` or ``{"rewards": {"score": 1, "format": 0}}``.
 """
 
 import json
@@ -24,21 +24,21 @@ from lightning_trainer.rollouts.run_name import command_label
 from lightning_trainer.rollouts.task_file import FileTask
 
 _LONGEST_OUTPUT = 1 << 20
-"""Bytes of standard output and error that are looked at: their ends."""
+"""Bytes that are read from the end of standard output and of standard error."""
 
 
 class CommandError(LightningError):
-    """The program failed; the message is its exit status and what it said last."""
+    """The program failed; the message has its exit status and its last line of errors."""
 
 
 class Command:
-    """``Runner(policy, Command(["python", "agent.py"]))``: call it with a task.
+    """An attempt that runs a program: ``Runner(policy, Command(["python", "agent.py"]))``.
 
     Args:
-        command: program and arguments; no shell reads them.
+        command: program and arguments; they do not go through a shell.
         endpoint: the daemon's URL.
-        agent: who speaks where nothing in the program says so.
-        timeout_s: then the program, and all that it has started, is killed.
+        agent: the agent's name if nothing in the program sets one.
+        timeout_s: limit after which the program, and everything it has started, is killed.
     """
 
     def __init__(
@@ -53,10 +53,10 @@ class Command:
         self._lock = threading.Lock()
 
     def __call__(self, task: FileTask) -> float | None:
-        """Run the program for the rollout that is going on here, and return the reward it printed.
+        """Run the program for the current rollout, and return the reward that it printed.
 
         Raises:
-            CommandError: it ended with another status than 0, or printed a reward that is none.
+            CommandError: it ended with a status other than 0, or printed something that is not a reward.
             TimeoutError: it took too long.
             OSError: it cannot be run.
         """
@@ -66,7 +66,7 @@ class Command:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=self._environment(task),
-            start_new_session=True,  # so that what it starts can be killed with it
+            start_new_session=True,  # so that everything it starts can be killed with it
         ) as process:
             with self._lock:
                 self._running.add(process)
@@ -100,7 +100,7 @@ class Command:
             return environment
         task_id = identity.task_id or task.id
         rollout = ProgramRollout(
-            pid=os.getpid(),  # this process begins and ends the rollout, the program only belongs to it
+            pid=os.getpid(),  # this process begins and ends the rollout; the program only belongs to it
             task_id=task_id,
             rollout_id=identity.rollout_id,
             attempt_id=identity.attempt_id,
@@ -116,7 +116,7 @@ class Command:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End its whole process group; what it has started must not outlive the attempt."""
+    """Kill its whole process group: nothing that it started may outlive the attempt."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
@@ -129,7 +129,7 @@ def _last_line(output: bytes) -> str:
 
 
 def _reward(line: str) -> float | None:
-    """Return the number that the line gives, having recorded named ones; None where it is not a such line."""
+    """Record the line's named rewards and return the one without a name; None if the line does not have one."""
     try:
         said: Any = json.loads(line)
     except ValueError:

@@ -1,13 +1,13 @@
-"""Which of a step's candidate tasks are tried: those of whose kind nobody can say yet whether they succeed.
+"""Which of a step's candidate tasks are tried: those of a kind whose success is still uncertain.
 
 A group teaches by the differences between its attempts, so a task that is always solved, or never, is wasted. The
 variance ``p (1 - p)`` of a reward in [0, 1] says how much there is to learn ("learnability": Rutherford et al. 2024, No
 Regrets, arXiv 2408.15099, section 4). Tasks seldom come back, so ``p`` is learned by kind of task, and drawn from what
 is believed about it (Thompson sampling): a kind that was rarely tried is tried again now and then.
 
-By variance alone, a kind that is never solved counts as little as one that always is, and is hardly tried again while
-another is solved most of the time. But the first has everything to gain, and the second nothing, so what is missing
-counts too: ``p (1 - p) + 0.05 (1 - p)``.
+By variance alone, a kind that is never solved is worth as little as one that always is, and is hardly tried again while
+another is solved most of the time. But the former has everything to gain and the latter nothing, so the missing reward
+counts, too: ``p (1 - p) + 0.05 (1 - p)``.
 """
 
 import random
@@ -18,20 +18,19 @@ from typing import Generic
 from lightning_trainer.rollouts.attempt import TaskT
 
 _REMEMBERED = 0.7
-"""What a step's outcomes count for one step later: the policy that made them is not this one any more."""
+"""Decay of outcomes per step: the policy that produced them has changed since."""
 _MISSING = 0.05
-"""What a reward that is missing counts, next to its variance: a kind that is never solved is tried as much as one that
-is solved 19 times of 20."""
+"""Weight of the missing reward, next to the variance: a kind that is never solved is tried as often as one that is
+solved 19 times of 20."""
 
 
 class Curriculum(Generic[TaskT]):
     """Chooses tasks by the outcomes of training attempts at tasks of the same kind; evaluations are never looked at.
 
-    It keeps what it learned in memory: a run that is started again begins with none of it, and goes on with the tasks
-    that it had started.
+    What it learned is only in memory: a restarted run begins without it, and goes on with the tasks it had started.
 
     Args:
-        kind: of a task: a family, a level, a length; anything hashable.
+        kind: returns the kind of a task, such as a family, a level, or a length; anything hashable.
         seed: of the draws.
     """
 
@@ -40,10 +39,10 @@ class Curriculum(Generic[TaskT]):
         self._random = random.Random(seed)
         self._lock = threading.Lock()
         self._seen: dict[Hashable, list[float]] = {}
-        """Of each kind, how much was won and how much was lost."""
+        """For each kind, the sums of rewards and of what was missing to 1."""
 
     def saw(self, task: TaskT, reward: float) -> None:
-        """Learn from an attempt; a reward outside of [0, 1] counts as the nearer end."""
+        """Learn from an attempt; a reward outside of [0, 1] counts as the nearer bound."""
         won = min(1.0, max(0.0, reward))
         with self._lock:
             counts = self._seen.setdefault(self._kind(task), [0.0, 0.0])
@@ -51,7 +50,7 @@ class Curriculum(Generic[TaskT]):
             counts[1] += 1.0 - won
 
     def choose(self, candidates: Sequence[TaskT], count: int, *, started: Container[str] = ()) -> list[TaskT]:
-        """Return ``count`` of the candidates, and forget a part of what was seen: call it once a step.
+        """Return ``count`` of the candidates, and decay earlier outcomes: call it once per step.
 
         Args:
             started: ids of tasks that were chosen before an interruption; they come first.
@@ -63,7 +62,7 @@ class Curriculum(Generic[TaskT]):
         return ranked[:count]
 
     def _worth(self, task: TaskT) -> float:
-        """One draw of what there is to learn, from a uniform prior."""
+        """Draw how much there is to learn, starting from a uniform prior."""
         won, lost = self._seen.get(self._kind(task), (0.0, 0.0))
         p = self._random.betavariate(1.0 + won, 1.0 + lost)
         return (p + _MISSING) * (1.0 - p)

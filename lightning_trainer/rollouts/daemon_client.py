@@ -1,4 +1,4 @@
-"""A runner's questions to the daemon, over HTTP; a daemon that is restarting is waited for."""
+"""A runner's requests to the daemon, over HTTP; they wait for a daemon that is restarting."""
 
 import http.client
 import json
@@ -13,11 +13,11 @@ from lightning_instrumentation.errors import UnprovenDaemonError
 
 from lightning_trainer.errors import LightningError, TrainingError
 
-# What an unsuccessful answer says about the daemon: its own sentence, a wrong token, or another service.
+# What an error response means: a sentence of the daemon's, a wrong token, or another service.
 
 
 def refusal(url: str, status: int, body: bytes) -> str:
-    """Return one sentence about an answer that is not a success."""
+    """Return one sentence about a response that is not a success."""
     sentence = _sentence(body)
     if status in (401, 403) and sentence is not None:
         return f"the daemon refuses the token: set LIGHTNING_TOKEN to [daemon] token of its configuration ({url})"
@@ -27,7 +27,7 @@ def refusal(url: str, status: int, body: bytes) -> str:
 
 
 def not_a_daemon(url: str, why: str) -> str:
-    """Return one sentence for an answer that our daemon never gives."""
+    """Return one sentence about a response that our daemon never gives."""
     return f"what answers at {url} is not a lightning-trainer daemon ({why}): check --endpoint or LIGHTNING_ENDPOINT"
 
 
@@ -45,14 +45,14 @@ _POLL_S = 30.0
 _AGAIN_S = 0.5
 _LONGEST_ERROR = 65536
 _PAGE = 1000
-"""Number of groups in one answer; a shorter answer is the last."""
+"""Number of groups in one response; a shorter one is the last."""
 
 
 class DaemonClient:
-    """Asks a daemon about one policy.
+    """A client of the daemon's API for one policy.
 
     Args:
-        patience_s: how long an unreachable daemon is waited for before it is an error.
+        patience_s: how long to wait for an unreachable daemon before raising an error.
     """
 
     def __init__(self, endpoint: str, policy: str, *, token: str | None = None, patience_s: float = 300.0) -> None:
@@ -72,7 +72,7 @@ class DaemonClient:
             LightningError: it has not answered after ``patience_s``.
         """
         if not {"status", "version"} <= self._get(self._health, timeout_s=30.0).keys():
-            raise LightningError(not_a_daemon(self._origin, "it answers /healthz as none of ours does"))
+            raise LightningError(not_a_daemon(self._origin, "its answer to /healthz is not a daemon's"))
 
     def policy(self) -> dict[str, Any]:
         """Return the policy's status.
@@ -85,8 +85,8 @@ class DaemonClient:
     def groups(self, prefix: str, *, mode: str = "train", taken_until: int | None = None) -> dict[str, int]:
         """Return the number of attempts of a mode that have ended, by id of the groups whose id has the prefix.
 
-        With ``taken_until``, only attempts in a step up to that one count. What steps have taken is remembered, so only
-        what is new since the last question is asked for.
+        With ``taken_until``, only attempts in a step up to that one count. What steps have taken is cached, so only
+        what is new since the last request is fetched.
         """
         if taken_until is None:
             return self._groups(prefix, mode, {})
@@ -110,7 +110,7 @@ class DaemonClient:
             query["after"] = max(page)
 
     def wait_for_step(self, steps_done: int, *, groups_wanted: int) -> dict[str, Any]:
-        """Return the policy's status once that many steps are done, or the current one wants more groups.
+        """Return the policy's status once that many steps are done, or the current one wants more groups than given.
 
         Raises:
             TrainingError: training is paused or finished before that; the message is the daemon's reason.
@@ -126,7 +126,7 @@ class DaemonClient:
                 )
 
     def _once(self, url: str, timeout_s: float) -> tuple[int, bytes]:
-        """Ask on a connection whose daemon was proven, so another process that takes the port later gets no token."""
+        """Send a request on a connection whose daemon was proven, so no other process on the port gets the token."""
         connection, token = self._access.open(timeout_s)
         try:
             headers = {"accept": "application/json", "connection": "close", **authorization(token)}
@@ -167,7 +167,7 @@ class DaemonClient:
                 time.sleep(_AGAIN_S)
 
     def _say_that_it_waits(self, error: Exception) -> None:
-        """Log it once: a runner that is waiting looks like one that hangs."""
+        """Log once that it is waiting, because a waiting runner looks like one that hangs."""
         if not self._waiting_said:
             self._waiting_said = True
             _log.warning(

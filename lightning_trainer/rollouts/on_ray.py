@@ -14,10 +14,11 @@ _FLUSH_S = 30.0
 
 
 class OnRay:
-    """``Runner(policy, OnRay(attempt, num_cpus=1))``: call it with a task. What it raises is raised here.
+    """An attempt that runs as a Ray task: ``Runner(policy, OnRay(attempt, num_cpus=1))``.
 
-    ``ray.init(...)`` is the caller's, who knows the cluster; without it Ray starts one on this machine. Function and
-    task are pickled. The process that runs the attempt must reach the daemon at ``endpoint``.
+    What it raises is raised here. The caller, who knows the cluster, calls ``ray.init(...)``; otherwise Ray starts one
+    on this machine. Function and task are pickled. The process that runs the attempt must reach the daemon at
+    ``endpoint``.
 
     Args:
         attempt: ``attempt(task) -> reward``, a function or a coroutine.
@@ -30,7 +31,7 @@ class OnRay:
         except ImportError as error:
             raise MissingExtraError("OnRay needs Ray, which is not installed; pip install ray") from error
         self._ray = ray
-        # max_retries = 0: a worker that died may have made calls; whether to try again is the runner's to say.
+        # max_retries = 0: a worker that died may have made calls, so only the runner decides about another try.
         self._remote = ray.remote(_run).options(max_retries=0, **options)
         self._attempt = attempt
         self._endpoint = endpoint
@@ -54,4 +55,4 @@ def _run(attempt: AttemptFunction[Any], task: Any, identity: Identity | None, en
         try:
             return result_of(attempt(task))
         finally:
-            lt.flush(_FLUSH_S)  # Ray ends idle workers without a word
+            lt.flush(_FLUSH_S)  # Ray ends idle workers without notice

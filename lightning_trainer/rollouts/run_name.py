@@ -1,8 +1,7 @@
 """The name of a run: its group ids begin with it, so that no two runs of one daemon ever share a group.
 
-A name that follows from what is run finds the groups of an interrupted run again. It is held at the daemon while the
-run goes on: who starts the same thing a second time gets the next number (``name-2``), and two that were interrupted
-find both names free again.
+The name follows from what is run, so a restarted run finds its groups again. It is held at the daemon during the run: a
+second run of the same thing gets the next number (``name-2``), and if both are interrupted, both names are free again.
 """
 
 import functools
@@ -30,17 +29,17 @@ from lightning_trainer.rollouts.daemon_client import refusal
 _LONGEST = 120
 _NAME = re.compile(rf"[^\s/]{{1,{_LONGEST}}}")
 _SILENCE_S = 60.0
-"""The daemon sends a line every ten seconds; after this the connection counts as lost."""
+"""The daemon sends a line every ten seconds; after this long without one, the connection counts as lost."""
 _AGAIN_S = 0.5
 
 _log = logging.getLogger(__name__)
 
 
 def checked_run(name: str) -> str:
-    """Return the name.
+    """Return the name if it can be part of a group id.
 
     Raises:
-        LightningError: it cannot be part of a group id.
+        LightningError: it cannot.
     """
     if not _NAME.fullmatch(name):
         raise LightningError(
@@ -50,17 +49,17 @@ def checked_run(name: str) -> str:
 
 
 def default_run(policies: Sequence[str], attempt: Callable[..., Any]) -> str:
-    """Return a name that the same program gets whenever it is started, and another one does not."""
+    """Return a name that is the same whenever this program is started, and different for another program."""
     return _short(f"{'+'.join(policies)}:{attempt_label(attempt)}")
 
 
 def command_label(command: Sequence[str], *rest: object) -> str:
-    """Return what a command and whatever else tells its runs apart add to the name of a run."""
+    """Return what a command, and anything else that tells its runs apart, adds to a run's name."""
     return ":".join([" ".join([Path(command[0]).name, *command[1:]]), *map(str, rest)])
 
 
 def attempt_label(attempt: Callable[..., Any]) -> str:
-    """Return what a function adds to the name of a run: its own name and its program's, or its ``run_label``."""
+    """Return what a function adds to a run's name: its own name and its program's, or its ``run_label``."""
     label = getattr(attempt, "run_label", None)
     if isinstance(label, str):
         return label
@@ -74,7 +73,7 @@ def attempt_label(attempt: Callable[..., Any]) -> str:
 
 
 def _short(name: str) -> str:
-    """Return it as a name, with a digest where characters had to go."""
+    """Return the text as a name, with a digest if characters had to be removed."""
     plain = re.sub(r"[^\w.:+@-]+", "_", name)
     if len(plain) <= _LONGEST - 8:  # leaves room for a number
         return plain
@@ -85,13 +84,13 @@ def _short(name: str) -> str:
 def held_run(
     endpoint: str, name: str, *, token: str | None, numbered: bool, patience_s: float = 300.0
 ) -> Iterator[str]:
-    """Hold the name inside the block, or where it is ``numbered`` the first of ``name``, ``name-2`` ... that is free.
+    """Hold the name inside the block; if ``numbered``, the first of ``name``, ``name-2`` ... that is free.
 
     Args:
-        patience_s: how long an unreachable daemon is waited for.
+        patience_s: how long to wait for an unreachable daemon.
 
     Raises:
-        LightningError: another process holds it, or the daemon stays away.
+        LightningError: another process holds it, or the daemon cannot be reached.
     """
     candidates = (name if number == 1 else f"{name}-{number}" for number in itertools.count(1))
     give_up = time.monotonic() + patience_s
@@ -120,11 +119,11 @@ def held_run(
 
 
 class _HeldError(Exception):
-    """Someone else holds the name."""
+    """Another process holds the name."""
 
 
 class _Hold:
-    """An open connection, and a thread that opens it again when the daemon was restarted."""
+    """A held name: an open connection, and a thread that reopens it after a restart of the daemon."""
 
     def __init__(self, endpoint: str, name: str, token: str | None) -> None:
         parts = urllib.parse.urlsplit(endpoint)
@@ -138,7 +137,7 @@ class _Hold:
         threading.Thread(target=self._listen, args=(response,), name=f"run {name}", daemon=True).start()
 
     def end(self) -> None:
-        """Let go of the name."""
+        """Release the name."""
         self._ended.set()
         # Closing alone would wait for the thread, which is reading.
         if self._socket is not None:

@@ -1,4 +1,4 @@
-"""The runner of an agent that is a Python function, and the way from it to one that plays in an environment."""
+"""The runner for agents that are Python functions, with a constructor for agents that play in an environment."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 class Runner(StepRunner[TaskT]):
     """Runs ``attempt(task) -> reward`` for many tasks at once.
 
-    ``policy`` names the policy that is trained on them, or all of those whose agents take part in every attempt.
-    ``attempt`` returns the reward of the attempt (None: nothing scored it); what is to be awaited is awaited, all of it
-    on one event loop. It may raise; the attempt has failed then and the run goes on. ``timeout_s`` is the limit of one
-    attempt, ``retries`` how often one that has failed is made again: what failed is recorded and never trained, the
-    last one counts whatever became of it. ``baseline`` is the same at temperature 0; it runs once a group where the
-    policy's estimator takes its reward off (``remax``). ``run`` names the run; unless given, the name follows from the
-    policies and from ``attempt``, with a number where another process is running the same (``run_name.py``). ``tasks``
-    returns so many tasks of a step, for ``train`` without any. With a ``curriculum``, ``train`` takes more tasks of a
-    step than it needs, and the curriculum chooses among them.
+    ``policy`` names the policy that is trained on them, or several whose agents all take part in every attempt.
+    ``attempt`` returns the reward of the attempt (None: nothing scored it); an awaitable is awaited, on one event loop
+    for all. If it raises, the attempt has failed and the run goes on. ``timeout_s`` is the limit of one attempt,
+    ``retries`` how often a failed one is made again: the failed ones are recorded and never trained, and the last one
+    counts, whatever its outcome. ``baseline`` is the same at temperature 0; it runs once per group if the
+    policy's estimator subtracts its reward (``remax``). ``run`` names the run; by default the name follows from the
+    policies and from ``attempt``, with a number if another process is running the same (``run_name.py``). ``tasks``
+    returns a given number of tasks for a step; ``train`` uses it if it gets no tasks. With a ``curriculum``, ``train``
+    takes more tasks for a step than it needs, and the curriculum chooses among them.
     """
 
     @classmethod
@@ -34,8 +34,8 @@ class Runner(StepRunner[TaskT]):
 
         Args:
             environment: a name such as ``frozenlake:4x4`` or ``path/to/file.py:Class``, or a class.
-            agent: acts in the session that it is handed; one of ours with the policy's model when absent.
-            options: of ``EnvironmentRunner``.
+            agent: acts in the session that it gets; by default our own, with the policy's model.
+            options: for ``EnvironmentRunner``.
 
         Raises:
             LightningError: there is no such environment, or it does not start.

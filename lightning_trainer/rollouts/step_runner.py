@@ -1,14 +1,14 @@
 """Training and evaluation step by step: which attempts are run when.
 
-Attempts of step ``k`` are started once the daemon has done step ``k - 1 - max_staleness`` of its steps. With 0 that is
-synchronous: everything of a step is sampled by the version that the step before it published. With more, agents go on
-while the trainer trains, and whatever group is complete first is trained first: a slow attempt holds up nobody. It is
-the admission rule of AReaL (Fu et al. 2025, arXiv 2505.24298, equation 3) by groups. A step that the daemon takes from
-a file (``[[policy.stage]] data``) has no attempts.
+Attempts of step ``k`` start once the daemon has done step ``k - 1 - max_staleness``. With 0 this is synchronous: all of
+a step is sampled by the version that the previous step published. With more, agents go on while the trainer trains, and
+the group that is complete first is trained first: a slow attempt does not hold up the others. This is the admission
+rule of AReaL (Fu et al. 2025, arXiv 2505.24298, equation 3), applied to groups. A step that the daemon takes from a
+file (``[[policy.stage]] data``) has no attempts.
 
-An interrupted run goes on where it was: the daemon says how many steps are done and which attempts it has, by the run's
-name, which every group id begins with. Other runs of the same policy may go on at the same time: a step takes whatever
-groups are complete first, and each run keeps as many on their way as a step needs, so none waits for another. Ctrl-C
+An interrupted run resumes where it was: the daemon says how many steps are done and which attempts it has, by the run's
+name, with which every group id begins. Other runs of the same policy may go on at the same time: a step takes the
+groups that are complete first, and each run keeps as many in flight as a step needs, so none waits for another. Ctrl-C
 ends it with one line and exit status 130.
 """
 
@@ -32,15 +32,15 @@ from lightning_trainer.rollouts.team import TeamClient
 from lightning_trainer.rollouts.worker_pool import WorkerPool
 
 _INTERRUPTED = 130
-"""128 and the number of SIGINT."""
+"""128 plus the number of SIGINT."""
 
 
 @contextmanager
 def ends_in_one_line() -> Iterator[None]:
     """Turn a ``KeyboardInterrupt`` into a line on stderr and ``SystemExit(130)``: what shells expect, and no traceback.
 
-    ``finally`` blocks run as always. What has ended by then is recorded, and attempts that were going on count as never
-    made: a run that is started again makes them.
+    ``finally`` blocks run as always. Attempts that have ended by then are recorded; those in progress do not count, and
+    a run that is started again repeats them.
     """
     try:
         yield
@@ -58,7 +58,7 @@ class _Work(NamedTuple, Generic[TaskT]):
 
 
 class StepRunner(Generic[TaskT]):
-    """What a runner does, whatever its attempts are; see ``Runner`` for what it is given."""
+    """The base of all runners, whatever their attempts are; ``Runner`` explains the arguments."""
 
     def __init__(
         self,
@@ -98,15 +98,15 @@ class StepRunner(Generic[TaskT]):
     def train(self, tasks_of_step: Callable[[int], Sequence[TaskT]] | None = None, *, steps: int) -> None:
         """Run until the policy has done ``steps`` steps, ``group_size`` attempts at each of ``tasks_of_step(step)``.
 
-        Steps are the policy's: those that other runs' groups made count too, and then this run makes fewer.
+        Steps are the policy's: those trained on other runs' groups count, too, so this run then makes fewer.
 
-        With a curriculum ``tasks_of_step`` returns more tasks than a step has groups. With dynamic sampling a step that
-        lacks groups takes those of the next one, so there ``tasks_of_step`` is asked for steps beyond the last, too.
+        With a curriculum, ``tasks_of_step`` returns more tasks than a step has groups. With dynamic sampling, a step
+        that lacks groups takes those of the next one, so ``tasks_of_step`` is also called for steps beyond the last.
 
         Raises:
             LightningError: the tasks do not make the step that the daemon waits for, the policy needs a baseline and
-                there is none, a curriculum is given no tasks, another process holds the run's name, or the daemon stays
-                away.
+                there is none, a curriculum gets no tasks, another process holds the run's name, or the daemon cannot be
+                reached.
             TrainingError: training stopped before the last step.
         """
         status = self._daemon.policy()
@@ -143,7 +143,7 @@ class StepRunner(Generic[TaskT]):
         with WorkerPool(attempted, self._concurrency) as pool:
             while done < steps:
                 began = time.monotonic()
-                # What other runs have on their way is not counted on: it may take as long as it likes.
+                # Groups that other runs have in flight do not count: they may take any time.
                 taken = self._daemon.groups(f"{run}/step-", taken_until=done)
                 wanted = len(taken)
                 wanted += status["groups_wanted"] * _with_attempts(status, done + 1, done + 1)
@@ -173,17 +173,17 @@ class StepRunner(Generic[TaskT]):
                     )
                 )
             if not status["dynamic_sampling"]:
-                # There is something left only where other runs brought groups too: later steps take it, if it is whole.
+                # Groups are left only if other runs brought some, too: later steps take them, if they are complete.
                 pool.wait()
 
     @ends_in_one_line()
     def evaluate(self, tasks: Sequence[TaskT], *, stage: str) -> list[AttemptEnded]:
-        """Run one attempt a task that is recorded and never trained; results in the order of the tasks.
+        """Run one attempt per task that is recorded and never trained; results are in the order of the tasks.
 
-        A daemon that is starting is waited for, as by ``train``.
+        Like ``train``, it waits for a daemon that is starting.
 
         Raises:
-            LightningError: the daemon stays away.
+            LightningError: the daemon cannot be reached.
         """
         self._daemon.wait_until_there()
 
@@ -195,7 +195,7 @@ class StepRunner(Generic[TaskT]):
             return [future.result() for future in batch.futures]
 
     def _where_it_was(self, run: str, status: dict, done: int, ahead: int) -> tuple[int, int]:
-        """Return the first step that this run made groups of, and the last one of which it needs to make none."""
+        """Return the first step for which this run made groups, and the last one that needs none from it."""
         next_one = max(0, done - ahead) + 1
         made = _by_step(run, self._daemon.groups(f"{run}/step-"))
         if not made:
@@ -210,7 +210,7 @@ class StepRunner(Generic[TaskT]):
         return first, started
 
     def _chosen(self, run: str, tasks: Sequence[TaskT], step: int, status: dict) -> Sequence[TaskT]:
-        """Return what the curriculum chooses; what it chose before an interruption is gone on with."""
+        """Return the tasks that the curriculum chooses, first those that it chose before an interruption."""
         if self._curriculum is None:
             return tasks
         prefix = f"{run}/step-{step}/"
@@ -220,9 +220,9 @@ class StepRunner(Generic[TaskT]):
     def _groups(
         self, run: str, tasks: Sequence[TaskT], step: int, status: dict, taken: Container[str]
     ) -> list[list[_Work[TaskT]]]:
-        """Return the attempts of a step that the daemon has not seen the end of, group by group.
+        """Return the attempts of a step whose end the daemon has not seen, group by group.
 
-        What was taken before it was whole (``group_timeout_s``) stays as it is: more attempts would be a group anew.
+        A group taken before it was complete (``group_timeout_s``) stays as it is: more attempts would make a new group.
         """
         different = len({task.id for task in tasks})
         if different != status["groups_per_step"]:
@@ -230,7 +230,7 @@ class StepRunner(Generic[TaskT]):
                 f"step {step} has {different} different tasks, but the policy's groups_per_step is "
                 f"{status['groups_per_step']}; make them equal"
             )
-        # Group ids carry run and step: the same task met again later is another comparison.
+        # Group ids carry run and step: a later return of the same task is another comparison.
         works = [_Work(task, f"{run}/step-{step}/{task.id}", "train", step, "train") for task in tasks]
         wanted = {"train": status["group_size"], "baseline": int(status["needs_baseline"])}
         there = {mode: self._daemon.groups(f"{run}/step-{step}/", mode=mode) for mode, count in wanted.items() if count}
@@ -266,12 +266,12 @@ class StepRunner(Generic[TaskT]):
 
 
 def _reward_mean(status: dict, step: int) -> float | None:
-    """Return the mean reward of what that step trained; what ended meanwhile may belong to later ones."""
+    """Return the mean reward of what that step trained; attempts that ended meanwhile may belong to later ones."""
     return next((done["metrics"].get("reward/mean") for done in status["steps"] if done["step"] == step), None)
 
 
 def _with_attempts(status: dict, first: int, last: int) -> int:
-    """Return how many of the steps need attempts: those of a stage that is shown a file need none."""
+    """Return how many of the steps need attempts: those of a stage that trains on a file do not."""
     shown = status.get("shown_steps", ())
     return sum(
         not any(begin <= step and (end is None or step <= end) for begin, end in shown)

@@ -1,4 +1,4 @@
-"""Tasks in a file, one JSON object per line. Its content is up to the agent; ``id`` names it, or else its line."""
+"""Tasks in a file, one JSON object per line. Its content is up to the agent; its ``id``, or else its line, names it."""
 
 import json
 import random

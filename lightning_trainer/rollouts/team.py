@@ -11,9 +11,9 @@ _STEPS_NO_MORE = ("serving", "finished")
 
 
 class TeamClient:
-    """A step of the team is done when each of its policies has done that step.
+    """A client for a team of policies, whose step is done when each of them has done that step.
 
-    A policy that is never trained (``train = false``), or has done its ``max_steps``, holds up nobody.
+    A policy that is never trained (``train = false``), or has done its ``max_steps``, does not hold up the others.
     """
 
     def __init__(self, members: Sequence[DaemonClient]) -> None:
@@ -25,7 +25,7 @@ class TeamClient:
         self._members[0].wait_until_there()
 
     def policy(self) -> dict[str, Any]:
-        """Return what the policies have in common, the fewest steps done, and the first one's live version.
+        """Return the settings that the policies share, the fewest steps done, and the first policy's live version.
 
         Raises:
             LightningError: they do not take the same groups.
@@ -33,10 +33,10 @@ class TeamClient:
         return self._merged([member.policy() for member in self._members])
 
     def groups(self, prefix: str, *, mode: str = "train", taken_until: int | None = None) -> dict[str, int]:
-        """Return how many attempts of a mode have ended of each group whose id begins so; see ``DaemonClient``.
+        """Return how many attempts of a mode have ended, by id of the groups with the prefix; see ``DaemonClient``.
 
-        A group may have come to nothing before some policy's turn, so it is known of whichever took part in it; with
-        ``taken_until`` the policy that has taken the fewest says which are.
+        A group may have failed before some policy was called, so every policy is asked and the largest number counts;
+        with ``taken_until``, the policy that has taken the fewest groups decides.
         """
         if taken_until is not None:
             asked = [member.groups(prefix, mode=mode, taken_until=taken_until) for member in self._trained]
@@ -48,10 +48,10 @@ class TeamClient:
         return found
 
     def wait_for_step(self, steps_done: int, *, groups_wanted: int) -> dict[str, Any]:
-        """Return the team's status once that many steps are done, or a present one wants more than those groups.
+        """Return the team's status once that many steps are done, or a policy's current step wants more groups.
 
         Raises:
-            TrainingError: training of one is paused, or there is none left that is trained.
+            TrainingError: training of a policy is paused, or none is left that is trained.
         """
         statuses = [member.policy() for member in self._members]
         over = [status["phase"] in _STEPS_NO_MORE for status in statuses]

@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 class WorkerPool(Generic[WorkT, EndedT]):
-    """Runs ``run(work)`` in at most ``size`` threads; on exit, work that has not begun is dropped.
+    """A pool of at most ``size`` threads that call ``run(work)``; on exit, work that has not begun is dropped.
 
     The threads are daemonic, because an interrupted run must not wait for a hanging tool.
     """
@@ -44,7 +44,7 @@ class WorkerPool(Generic[WorkT, EndedT]):
             self._queue.put(None)
 
     def add(self, batch: Sequence[WorkT]) -> "Batch[EndedT]":
-        """Queue all of these; as soon as the last of them has ended, their spans are flushed."""
+        """Queue all of these; when the last of them has ended, their spans are flushed."""
         added = Batch[EndedT](len(batch))
         self._asked_for = [future for future in self._asked_for if not future.done()] + added.futures
         for work, future in zip(batch, added.futures, strict=True):

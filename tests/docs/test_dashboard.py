@@ -71,7 +71,7 @@ def test_the_commands_that_act_work_as_they_stand(run):
         ("lightning-trainer label nobody --reward 1", "there is no rollout 'nobody' in the store"),
         ("lightning-trainer label r-new-2 --attempt other --reward 1", "has no attempt 'other'"),
         ("lightning-trainer label r-new-2 --reward nan", "a reward is a number between"),
-        ("lightning-trainer pause --policy sales", "name one of the policies support; 'sales' is none"),
+        ("lightning-trainer pause --policy sales", "name one of the policies support; 'sales' is not one of them"),
         ("lightning-trainer ui --state-dir nowhere", "there is no store"),
         ("lightning-trainer ui --state-dir .lightning --beside nowhere", "there is no store"),
     ],

@@ -133,7 +133,7 @@ def test_versions_come_in_pages(after_twenty_steps):
         (("rollback", "99"), "policy 'support' has no version 99; it has 0 to 20"),
         (("rollback", "newest"), "version 'newest' is not a version; write it as 12, v12 or best"),
         (("rollback", "best", "--policy", "support"), "no version of 'support' has a held-out score"),
-        (("rollback", "sales@v3"), "name one of the policies support; 'sales' is none"),
+        (("rollback", "sales@v3"), "name one of the policies support; 'sales' is not one of them"),
         (("rollback", "support@v3", "--policy", "sales"), "--policy is 'sales' and the version is one of 'support'"),
         (("status",), "no daemon runs on"),
     ],

@@ -78,10 +78,10 @@ def test_relative_paths_are_relative_to_the_file(tmp_path):
         (POLICY + TRUSTED, 'so its tokens need truncated importance weights; set rollout_is = "token"'),
         (
             POLICY + 'max_staleness = 1\nalgorithm = { rollout_is = "token" }' + TRUSTED,
-            'max_staleness = 1 bounds how old a trained token is, and of trusted engines with version = "unknown"',
+            "max_staleness = 1 bounds the age of trained tokens, which is unknown for trusted engines with version",
         ),
         (POLICY + TRUSTED.replace('"unknown"', "-1"), "policy.0.trusted.0.version"),
-        (POLICY + TRUSTED.replace("gpu:8000", ":8000"), "it names no host; write host:port"),
+        (POLICY + TRUSTED.replace("gpu:8000", ":8000"), "it has no host; write host:port"),
         (POLICY + TRUSTED.replace("gpu:8000", "gpu:port"), "write host:port"),
         ("[[policy]", "is not valid TOML"),
     ],

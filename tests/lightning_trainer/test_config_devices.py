@@ -45,7 +45,7 @@ def test_auto_is_a_gpu_where_there_is_one_that_torch_computes_on(monkeypatch, bu
         ({"device": "cuda", "strategy": "megatron", "attention": "tree"}, "computed by fsdp2 alone, not by megatron"),
         ({"param_offload": True}, 'param_offload is about GPUs and the device is "cpu" here'),
         ({"gpus": [0]}, "gpus is about GPUs"),
-        ({"device": "cuda", "gpus": ["zero"]}, "'zero' names no GPU"),
+        ({"device": "cuda", "gpus": ["zero"]}, "'zero' does not name a GPU"),
         ({"device": "rocm"}, "'cpu' or 'cuda'"),
     ],
 )

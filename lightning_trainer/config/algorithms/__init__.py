@@ -1,1 +1,1 @@
-"""Algorithms by name: settings, presets and contracts. Free of torch, so that a configuration is refused early."""
+"""Algorithms by name: settings, presets and contracts. Nothing imports torch, so bad configurations fail early."""

@@ -1,7 +1,6 @@
-"""``[policy.algorithm]``: what is optimized. ``algorithm = "gspo"`` is a preset, a section may name one and change it.
+"""``[policy.algorithm]``: what is optimized. ``algorithm = "gspo"`` is a preset; a section may name one and change it.
 
-Names and meanings are verl's where it has the thing, so that its papers, scripts and metrics can be read side by side
-with it.
+Names and meanings are verl's wherever it has an equivalent, so that its papers, scripts and metrics can be compared.
 """
 
 from typing import Any, Literal, Self, TypeAlias
@@ -44,14 +43,14 @@ _NOT_IN_A_PAIR = ("entropy_coeff", "kl_loss_coef", "drop_zero_variance_groups")
 
 
 class OverlongConfig(Section):
-    """``overlong``: soft punishment of long responses (DAPO, arXiv 2503.14476, equation 13)."""
+    """``overlong``: a soft penalty on long responses (DAPO, arXiv 2503.14476, equation 13)."""
 
     max_response_tokens: int | None = Field(default=None, ge=2)
-    """From here on the whole penalty; set it to the ``max_tokens`` of your calls. Default: ``max_sample_tokens``."""
+    """Length with the full penalty; set it to the ``max_tokens`` of your calls. Default: ``max_sample_tokens``."""
     buffer_tokens: int | None = Field(default=None, ge=1)
-    """The penalty grows from 0 over the last so many tokens. Default: a fifth of ``max_response_tokens``."""
+    """The penalty grows from 0 over this many last tokens. Default: a fifth of ``max_response_tokens``."""
     penalty: float = Field(default=1.0, gt=0)
-    """Taken off the credit at the longest, in reward units."""
+    """The full penalty, taken off the credit, in reward units."""
 
 
 class CriticConfig(Section):
@@ -61,42 +60,42 @@ class CriticConfig(Section):
     cliprange_value: float = Field(default=0.5, gt=0)
     """How far a value may move from what it was before the step."""
     warmup_steps: int = Field(default=0, ge=0)
-    """The critic alone is trained in the first so many steps."""
+    """Number of first steps in which only the critic is trained."""
 
 
 class SftConfig(Section):
-    """``sft``: which attempts of live groups are shown."""
+    """``sft``: which attempts of live groups are imitated."""
 
     min_reward: float | None = Field(default=None, allow_inf_nan=False)
-    """The best attempt of a group is shown only if it earned so much; None: whatever it earned."""
+    """The best attempt of a group is imitated only if it earned at least this; None: whatever it earned."""
 
 
 class DpoConfig(Section):
     """``dpo``: preference pairs (arXiv 2305.18290)."""
 
     beta: float = Field(default=0.1, gt=0)
-    """How strongly the policy is held to the reference: the larger, the nearer it stays."""
+    """How strongly the policy is kept near the reference: the larger, the nearer it stays."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=0.5)
-    """Share of the pairs that are taken to be the wrong way round (Mitchell, A note on DPO with noisy preferences,
+    """Share of the pairs that are assumed to be the wrong way round (Mitchell, A note on DPO with noisy preferences,
     2023, equation 3)."""
     length_normalized: bool = False
     """Means over an answer's tokens instead of sums (Lambert et al., Tulu 3, arXiv 2411.15124, equation 6)."""
 
 
 class AlgorithmConfig(Section):
-    """``algorithm``: advantage, loss, regularisation and what is left out; ``docs/training.md`` is the guide."""
+    """``algorithm``: advantage, loss, regularization and filters; ``docs/training.md`` is the guide."""
 
     preset: str | None = None
-    """An algorithm by its paper's name; what is given with it replaces what the preset says."""
+    """An algorithm by its paper's name; settings given with it override the preset's."""
     objective: Objective = "rl"
     """What is learned from: rewards, demonstrations (``sft``) or preference pairs (``dpo``). Set by the presets."""
     advantage: str = "grpo"
-    """Name in verl's advantage-estimator registry (``estimators.py`` says what each needs), or ``credit``: none."""
+    """Name in verl's advantage-estimator registry (``estimators.py`` says what each needs); ``credit`` means none."""
     policy_loss: str = "vanilla"
     """Name in verl's policy-loss registry (``losses.py`` says what each reads)."""
     mini_batches: int = Field(default=1, ge=1)
-    """Into how many parts a step's groups are divided, each of which is an optimizer step of its own. A part has two
-    groups or more, so a step of few groups has fewer."""
+    """Into how many parts a step's groups are divided; each part is one optimizer step. A part has at least two groups,
+    so a step with few groups has fewer parts."""
     ppo_epochs: int = Field(default=1, ge=1)
     """How often a step goes over its batch."""
     loss_agg_mode: LossAggregation = "token-mean"
@@ -105,7 +104,7 @@ class AlgorithmConfig(Section):
     clip_ratio_low: float = Field(default=0.2, ge=0)
     clip_ratio_high: float = Field(default=0.28, ge=0)
     clip_ratio_c: float = Field(default=3.0, gt=1)
-    """Dual clip: bound on the ratio where the advantage is negative; ``inf`` is none."""
+    """Dual clip: bound on the ratio where the advantage is negative; ``inf`` turns it off."""
     normalize_by_std: bool = True
     """Divide the group's advantages by its standard deviation (GRPO); False is Dr. GRPO."""
     gamma: float = Field(default=1.0, ge=0, le=1)
@@ -113,7 +112,7 @@ class AlgorithmConfig(Section):
     lam: float = Field(default=0.95, ge=0, le=1)
     """For ``gae``."""
     entropy_coeff: float = Field(default=0.0, ge=0)
-    """Weight of the entropy bonus; 0 spares its computation."""
+    """Weight of the entropy bonus; with 0 it is not computed."""
     kl_loss_coef: float = Field(default=0.0, ge=0)
     """Weight of the divergence from the reference model in the loss; 0 in both places loads no reference."""
     kl_loss_type: KlEstimator = "k3"
@@ -121,20 +120,20 @@ class AlgorithmConfig(Section):
     """Weight of the divergence in the reward, taken off at every token."""
     kl_reward_type: Literal["k1", "k2", "k3", "abs", "low_var_kl"] = "k1"
     reference_model: str | None = None
-    """As ``model``; the model that the run starts from when absent."""
+    """As ``model``; absent: the model that the run starts from."""
     drop_zero_variance_groups: bool = True
     """A group whose rows all have the same credit carries no gradient; leaving it out saves its tokens."""
     dynamic_sampling: bool = False
     """Fill a step with further groups until ``groups_per_step`` of them have a spread (DAPO)."""
     max_sampling_rounds: int = Field(default=10, ge=1)
-    """Dynamic sampling looks at no more than so many times ``groups_per_step`` groups a step."""
+    """Dynamic sampling looks at no more than this many times ``groups_per_step`` groups per step."""
     keep_most_uncertain: float | None = Field(default=None, gt=0, le=1)
     """Share of a step's groups that is trained, those with the largest deviation of rewards (StarPO-S)."""
     deviation_floor: float | None = Field(default=None, gt=0, le=10)
-    """A group is trained where the deviation of its rewards is at least so many times the moving average of what it
-    was in earlier steps (RLPR, arXiv 2506.18254)."""
+    """A group is trained if the deviation of its rewards is at least this many times the moving average over earlier
+    steps (RLPR, arXiv 2506.18254)."""
     deviation_decay: float = Field(default=0.9, ge=0, lt=1)
-    """Of that average: what one step leaves of the average before it."""
+    """Decay of that average: how much of its earlier value a step keeps."""
     overlong: OverlongConfig | None = None
     tau_pos: float = Field(default=1.0, gt=0)
     tau_neg: float = Field(default=1.05, gt=0)
@@ -149,13 +148,13 @@ class AlgorithmConfig(Section):
     rollout_is: Literal["token", "sequence"] | None = None
     """Truncated importance sampling between engine and trainer, by verl's rollout correction."""
     rollout_is_threshold: float | str = 2.0
-    """Upper bound of a weight; ``"0.5_5.0"``: weights outside the two are 0 (IcePop)."""
+    """Upper bound of a weight; ``"0.5_5.0"``: weights outside these two bounds become 0 (IcePop)."""
     rollout_is_batch_normalize: bool = False
     rollout_rs: str | None = None
-    """Tokens or sequences that are left out, by verl's names: ``token_k1``, ``seq_mean_k3``, ... more with commas."""
+    """Tokens or sequences to reject, by verl's names: ``token_k1``, ``seq_mean_k3``, ...; separated by commas."""
     rollout_rs_threshold: float | str | None = None
     bypass_loss: Literal["ppo_clip", "reinforce"] = "ppo_clip"
-    """Of ``policy_loss = "bypass_mode"``."""
+    """The loss inside ``policy_loss = "bypass_mode"``."""
     critic: CriticConfig = CriticConfig()
     sft: SftConfig = SftConfig()
     dpo: DpoConfig = DpoConfig()
@@ -223,10 +222,10 @@ class AlgorithmConfig(Section):
 
 
 def _refuse_without_effect_in_imitation(algorithm: "AlgorithmConfig") -> None:
-    """Raise ``ValueError`` when a setting is given that the objective does not read, or its preset is not named.
+    """Raise ``ValueError`` if a given setting is one that the objective does not read, or its preset is not named.
 
-    SFT and DPO are both the loss ``-A log p`` with a factor ``A`` that the objective gives a token, so nothing that
-    belongs to rewards, ratios or estimators has a place next to them.
+    SFT and DPO are both the loss ``-A log p``, with a factor ``A`` per token that the objective decides, so settings of
+    rewards, ratios or estimators do not apply.
     """
     objective = algorithm.objective
     preset = PRESETS[objective]

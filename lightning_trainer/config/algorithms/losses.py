@@ -1,10 +1,10 @@
 """verl's policy losses: the formula, where it comes from, and which settings each reads.
 
-One place for the contract, free of torch. The formulas stay verl's (``verl.trainer.ppo.core_algos``, 0.9.1) and so do
-the names; ``benchmarks/algorithms`` compares each with plain PyTorch. In them ``r`` is the ratio of the present
-policy to the old one at a token, ``A`` the advantage, ``sg`` stops gradients. A sequence is a sample: the turns of an
-attempt that extend each other token for token are one. Where ``r`` is 1, as in the first update of a step on fresh
-samples, all but two have the gradient of ``-A log p``; they differ from the second update on.
+The contract is in this one place, without torch. The formulas and the names stay verl's
+(``verl.trainer.ppo.core_algos``, 0.9.1); ``benchmarks/algorithms`` compares each with plain PyTorch. In them ``r`` is
+the ratio of the present policy to the old one at a token, ``A`` the advantage, and ``sg`` stops gradients. A sequence
+is a sample: the turns of an attempt that extend each other token for token are one. Where ``r`` is 1, as in the first
+update of a step on fresh samples, all but two have the gradient of ``-A log p``; they differ from the second update on.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ class PolicyLoss:
     reads: tuple[str, ...] = ()
     """Settings of ``[policy.algorithm]`` that only some losses read."""
     per_micro_batch: bool = False
-    """It ranks or centres the tokens of a micro-batch, so the split into micro-batches has an effect."""
+    """Whether it ranks or centers the tokens of a micro-batch, so that the split into micro-batches has an effect."""
     aggregation: str | None = None
     """The only ``loss_agg_mode`` that it supports."""
     differs_at_one: bool = False

@@ -1,8 +1,8 @@
-"""Algorithms by the names of their papers: each a set of settings, each of which can be given along with the preset.
+"""Algorithms by the names of their papers: each is a set of settings, any of which can be given next to the preset.
 
-What a preset does not name keeps its default. Numbers are the papers'; where a paper gives none the comment says whose
-they are. ``mini_batches`` is how many optimizer steps the paper takes on a batch of rollouts, each with its own part of
-it; a batch of fewer groups than the paper's has fewer (``tree/mini_batches.py``).
+What a preset does not name keeps its default. Numbers are the papers'; where a paper gives none, the comment says
+whose they are. ``mini_batches`` is how many optimizer steps the paper takes on a batch of rollouts, each with its own
+part of it; a batch of fewer groups than the paper's has fewer (``tree/mini_batches.py``).
 """
 
 import math
@@ -15,9 +15,9 @@ _NO_DUAL_CLIP = {"clip_ratio_c": math.inf}
 _SYMMETRIC_CLIP = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.2, **_NO_DUAL_CLIP}
 _CLIP_HIGHER = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28, **_NO_DUAL_CLIP}
 _IMITATION = {"policy_loss": "gpg"}
-"""-A log p: what the objective makes of a token is its factor ``A``."""
+"""-A log p: the objective decides each token's factor ``A``."""
 _WHOLE_BATCH = {"drop_zero_variance_groups": False}
-"""For algorithms in which groups without spread still count: in a denominator or statistic, the KL, the critic."""
+"""For algorithms in which groups without a spread still count: in a denominator or statistic, the KL, the critic."""
 
 PRESETS: Mapping[str, Settings] = {
     # Shao et al., DeepSeekMath, arXiv 2402.03300, equation 3 and section 4.2: beta 0.04, k3, a single update after each
@@ -136,13 +136,13 @@ PRESETS: Mapping[str, Settings] = {
 
 
 def with_preset(given: Any) -> Any:
-    """Fill in what the named preset says and is not given.
+    """Fill in those settings of the named preset that are not given.
 
     Args:
         given: what ``algorithm`` is set to: a preset's name, or settings among which ``preset`` may be.
 
     Raises:
-        ValueError: there is no preset of this name (the message lists those there are).
+        ValueError: there is no preset of this name; the message lists the known ones.
     """
     if isinstance(given, str):
         given = {"preset": given}

@@ -1,4 +1,4 @@
-"""Thresholds of verl's rollout correction, read before verl is there to refuse them in a traceback.
+"""Thresholds of verl's rollout correction, checked before verl would refuse them with a traceback.
 
 Their syntax is verl's (``verl.trainer.ppo.rollout_corr_helper``): a number, or ``"lower_upper"``.
 """
@@ -23,7 +23,7 @@ def rejection_thresholds(rejections: str, thresholds: float | str | None) -> Non
     """Check ``rollout_rs`` and its threshold.
 
     Raises:
-        ValueError: a name is unknown, a threshold is missing, or there are as many as neither one nor the names.
+        ValueError: a name is unknown, a threshold is missing, or there is neither one for all names nor one for each.
     """
     names = [name.strip() for name in rejections.split(",") if name.strip()]
     if not names or (unknown := sorted(set(names) - REJECTIONS)):

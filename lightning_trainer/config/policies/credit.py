@@ -1,4 +1,4 @@
-"""``[policy.credit]``: one section a credit scheme, with the range of each setting; formulas are in ``credit/``."""
+"""``[policy.credit]``: one section per credit scheme, with the range of each setting; ``credit/`` has the formulas."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
@@ -15,12 +15,12 @@ class CreditSettings(Section):
     """Base of the schemes' sections."""
 
     needs_values: ClassVar[bool] = False
-    """It needs the values of a critic: while a step is built it gives rewards, which the trainer turns into
+    """Whether it needs a critic's values: while a step is built it gives rewards, which the trainer turns into
     advantages."""
     gives_advantages: ClassVar[bool] = False
-    """What it gives has its baseline taken off already: no estimator of verl's runs on it."""
+    """Whether it gives advantages, with the baseline already subtracted: none of verl's estimators runs on them."""
     needs_causes: ClassVar[bool] = False
-    """It needs ``Transition.causes``."""
+    """Whether it needs ``Transition.causes``."""
 
     @property
     def unused(self) -> tuple[str, ...]:
@@ -85,7 +85,7 @@ class HierarchicalCredit(CreditSettings):
 
     scheme: Literal["hierarchical"] = "hierarchical"
     agent_weights: Mapping[str, Weight] = Field(default_factory=dict)
-    """By agent name; 1 for those that are not named."""
+    """By agent name; 1 for agents that are not named."""
 
 
 class CausalCredit(CreditSettings):
@@ -174,10 +174,10 @@ CREDIT_SETTINGS: Mapping[str, type[CreditSettings]] = {
 
 
 def named_scheme(value: Any) -> Any:
-    """Fill in the default scheme and refuse one that there is not, in a sentence.
+    """Fill in the default scheme, and refuse an unknown one in a sentence.
 
     Args:
-        value: what ``credit`` is set to, before it is read.
+        value: what ``credit`` is set to, before validation.
 
     Raises:
         ValueError: the name is unknown; the known ones are listed.

@@ -1,12 +1,12 @@
-"""verl's advantage estimators: what each compares, what it is given as ``index`` and ``response_mask``, what it needs.
+"""verl's advantage estimators: what each compares, gets as ``index`` and ``response_mask``, and needs.
 
-One place for the contract, free of torch, so that a configuration is refused before a model is loaded. For all of them
-a row is what ``Segment.row_id`` says, ``response_mask`` is 1 on the row's sampled tokens alone (prompts, tool output
-and padding are in no row), and the row's credit stands on its last sampled token. ``index`` is what differs: rows with
-one index are compared with each other. We give (group id, agent, ``Segment.peers``), so roles are never mixed.
+The contract is in this one place, without torch, so that a configuration is refused before a model is loaded. For all
+of them a row is what ``Segment.row_id`` says, ``response_mask`` is 1 only on the row's sampled tokens (prompts, tool
+output and padding are in no row), and the row's credit is on its last sampled token. They differ in ``index``: rows
+with the same index are compared. We give (group id, agent, ``Segment.peers``), so roles are never mixed.
 
-The formulas stay verl's (``verl.trainer.ppo.core_algos``, 0.9.1) and so do the names; an estimator that is registered
-with verl by someone else is let through here and examined by its signature when training starts.
+The formulas and the names stay verl's (``verl.trainer.ppo.core_algos``, 0.9.1). An estimator that someone else
+registered with verl is accepted here, and its signature is checked when training starts.
 """
 
 from collections.abc import Mapping
@@ -22,10 +22,10 @@ class Estimator:
     """An advantage estimator of verl: which rows it compares, its source, and what it needs."""
 
     compares: Literal["group", "batch", "nothing"]
-    """Rows of one index; all rows of the batch; none with any other."""
+    """Rows with the same index; all rows of the batch; no rows at all."""
     source: str
     needs: Literal["values", "distribution", "baseline"] | None = None
-    """What there must be besides rewards: a critic's values; ``old_log_probs`` and the sum of the squared probabilities
+    """What it needs besides rewards: a critic's values; ``old_log_probs`` and the sum of the squared probabilities
     of every next token (``sum_pi_squared``), for which the policy is run once more before the step; or the reward of
     a greedy attempt at every task (``RolloutMode.BASELINE``)."""
 
@@ -50,7 +50,7 @@ ESTIMATORS: Mapping[str, Estimator] = {
 
 
 def needs_values(name: str) -> bool:
-    """Whether an estimator needs a critic; False for one that is not listed here."""
+    """Whether an estimator needs a critic; False if it is not listed here."""
     known = ESTIMATORS.get(name)
     return known is not None and known.needs == "values"
 

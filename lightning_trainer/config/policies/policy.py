@@ -25,7 +25,7 @@ ALL_AGENTS = "*"
 
 
 def matches(agent: str | None, patterns: Iterable[str]) -> bool:
-    """Whether an agent's name is one of the names, or fits one of the patterns; that there is none fits ``*`` alone."""
+    """Whether an agent's name fits one of the names or patterns; an absent name fits only ``*``."""
     if agent is None:
         return ALL_AGENTS in patterns
     return any(agent == pattern or fnmatchcase(agent, pattern) for pattern in patterns)
@@ -50,8 +50,8 @@ class PolicyConfig(Section):
     span_timeout_s: float = Field(default=30.0, ge=0)
     """An attempt that has ended and lacks spans is held back until none has come for this long; 0: never."""
     samples: Literal["calls", "merged", "tree"] = "merged"
-    """What is one sequence: a call; what an agent's calls in an attempt continue token for token; or what any calls of
-    the group do (``transitions/sequences.py``)."""
+    """What makes one sequence: a call; an agent's calls in an attempt, where they extend each other token for token; or
+    any calls of the group that do (``transitions/sequences.py``)."""
     max_sample_tokens: int = Field(default=2048, ge=8)
     over_length: Literal["drop", "cut"] = "drop"
     """A response that does not fit is left out, or trained up to the limit (``transitions/length_limit.py``)."""
@@ -76,21 +76,21 @@ class PolicyConfig(Section):
     )
     """Also train on ids that were made again from words and verified (``lightning-trainer build --retokenize``), where
     the engine scored them: the policy ratio against the scores corrects for what the model may have sampled instead.
-    The British spelling is read, too."""
+    The British spelling is accepted, too."""
     trusted: tuple[TrustedEngine, ...] = ()
-    """Engines besides the daemon's own whose exact calls are the policy's too; without any, no such call is trained."""
+    """Engines besides the daemon's own whose exact calls are trained, too; absent: none."""
     train_recorded: bool = False
     """Also train attempts that were recorded before the policy was first started."""
     train: bool = True
     """False: record and serve, never update."""
     max_steps: int | None = Field(default=None, ge=1)
     checkpoint_every: int = Field(default=10, ge=1)
-    """In steps. A crash repeats the recorded batches since the last one, to the same weights."""
+    """In steps. After a crash, the recorded batches since the last one are repeated and give the same weights."""
     keep_checkpoints: int = Field(default=2, ge=1)
     versions: VersionsConfig = VersionsConfig()
     """Which weights stay served as ``POLICY@vN``."""
     guard: GuardConfig | None = None
-    """None: every version that is proven goes live."""
+    """None: every version that passes its probe goes live."""
     canary: CanaryConfig | None = None
     """None: a version goes live for all rollouts at once."""
     credit: CreditConfig = TerminalCredit()
@@ -99,11 +99,11 @@ class PolicyConfig(Section):
     lora: LoraConfig | None = None
     """None: all weights are trained and published."""
     stage: tuple[StageConfig, ...] = ()
-    """Trained one after the other; without any, ``algorithm`` and ``credit`` are all there is."""
+    """Trained one after the other; without any, ``algorithm`` and ``credit`` hold for every step."""
     _taken: tuple[str, ...] = PrivateAttr(())
-    """Patterns of the policies that stand before this one in the configuration: the first that matches claims."""
+    """Patterns of the policies before this one in the configuration: the first that matches claims the agent."""
     _only: tuple[str, ...] | None = PrivateAttr(None)
-    """Patterns that agents have to match besides; None: any."""
+    """Patterns that agents must match as well; None: any."""
 
     @field_validator("agents")
     @classmethod
@@ -138,8 +138,8 @@ class PolicyConfig(Section):
             return self
         if self.max_staleness is not None:
             raise ValueError(
-                f"max_staleness = {self.max_staleness} bounds how old a trained token is, and of trusted engines with "
-                'version = "unknown" that is not known; leave max_staleness out, or give the version'
+                f"max_staleness = {self.max_staleness} bounds the age of trained tokens, which is unknown for trusted "
+                'engines with version = "unknown"; leave max_staleness out, or give the version'
             )
         if any(one.algorithm.objective == "rl" and one.algorithm.rollout_is is None for one in self.of_stages):
             raise ValueError(
@@ -209,17 +209,17 @@ class PolicyConfig(Section):
 
     @property
     def of_stages(self) -> tuple["PolicyConfig", ...]:
-        """The policy as it is trained in each stage; as it is where there are none."""
+        """The policy as it is trained in each stage; the policy itself if it has no stages."""
         return tuple(self._in_stage(stage) for stage in self.stage) or (self,)
 
     @property
     def last_step(self) -> int | None:
-        """After which training has ended: ``max_steps``, or the last stage's last; None: never."""
+        """The step after which training ends: ``max_steps``, or the last stage's last one; None: it never does."""
         return min((end for end in (self.max_steps, last_step(self.stage)) if end is not None), default=None)
 
     @property
     def shown_steps(self) -> tuple[tuple[int, int | None], ...]:
-        """First and last step of every stage that is shown a file, for which no attempt is wanted."""
+        """First and last step of every stage that trains on a file, which needs no attempts."""
         return tuple(
             (first, None if stage.steps is None else first + stage.steps - 1)
             for first, stage in zip(first_steps(self.stage), self.stage, strict=True)
@@ -228,33 +228,33 @@ class PolicyConfig(Section):
 
     @property
     def reference_model(self) -> str | None:
-        """The frozen model that is named by whichever stage needs one; None: the policy as it was before the stage."""
+        """The frozen model that a stage which needs one names; None: the policy as it was before the stage."""
         named = (one.algorithm.reference_model for one in self.of_stages if one.algorithm.needs_reference)
         return next((model for model in named if model is not None), None)
 
     @property
     def takes_unknown_versions(self) -> bool:
-        """Whether calls are trained of which it is not known which version sampled them."""
+        """Whether it trains on calls of which it is not known which version sampled them."""
         return any(engine.version == "unknown" for engine in self.trusted)
 
     @property
     def reward_weights(self) -> Mapping[str, float]:
-        """By the name of the evaluation."""
+        """Weights of the rewards, by the name of the evaluation."""
         return weights_of(self.reward)
 
     @property
     def corrected_rewards(self) -> frozenset[str]:
-        """Names of the rewards whose judge's errors are taken off."""
+        """Names of the rewards that are corrected for their judge's errors."""
         return corrected_of(self.reward)
 
     @property
     def all_reward_names(self) -> frozenset[str]:
-        """Of the evaluations that are a reward in any stage."""
+        """Names of the evaluations that are a reward in any stage."""
         return frozenset(name for one in self.of_stages for name in one.reward_weights)
 
     @property
     def estimator(self) -> str:
-        """The advantage estimator that runs on the credits; ``credit`` is none."""
+        """The advantage estimator that runs on the credits; ``credit`` means none."""
         return estimators.CREDIT if self.credit.gives_advantages else self.algorithm.advantage
 
     def claims(self, agent: str | None) -> bool:
@@ -270,7 +270,7 @@ class PolicyConfig(Section):
         )
 
     def only(self, agents: Iterable[str]) -> "PolicyConfig":
-        """Return the policy as it would be if it claimed, of the agents that it claims, those of some patterns alone.
+        """Return the policy restricted to those of its agents that match some patterns.
 
         Raises:
             ValueError: a pattern is empty.
@@ -280,15 +280,15 @@ class PolicyConfig(Section):
         return policy
 
     def behind(self, before: Iterable["PolicyConfig"]) -> "PolicyConfig":
-        """Return the policy as it stands behind others."""
+        """Return the policy with others before it in the configuration, which claim their agents first."""
         policy = self.model_copy()
         policy._taken = tuple(pattern for other in before for pattern in other.agents)
         return policy
 
 
 def any_agent() -> PolicyConfig:
-    """Return what recorded calls are looked at with while there is no policy: one that claims every agent.
+    """Return a policy that claims every agent, with which recorded calls are examined while there is no other.
 
-    It has no model, so it can be judged by, and neither served nor trained.
+    It has no model: calls can be judged with it, but it can be neither served nor trained.
     """
     return PolicyConfig(name="no-policy", agents=(ALL_AGENTS,), model="none")

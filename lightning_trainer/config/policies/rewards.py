@@ -8,19 +8,19 @@ LARGEST_WEIGHT = 1000
 
 
 class RewardTerm(Section):
-    """One of several rewards, where more than its weight is said."""
+    """One of several rewards, with more settings than its weight."""
 
     weight: float = 1.0
     correct: bool = False
-    """Take off what its judge is known to get wrong (``rewards/reliability.py``); the judge's ``checked_by`` says by
-    what."""
+    """Correct it for its judge's known errors (``rewards/reliability.py``), which are measured against the rewards in
+    the judge's ``checked_by``."""
 
 
 Reward = str | Mapping[str, float | RewardTerm]
 
 
 def checked_reward(reward: Reward) -> Reward:
-    """Raises ValueError: it names nothing, or a weight cannot be one."""
+    """Return the reward. Raises ValueError: it names nothing, or a weight is not allowed."""
     if isinstance(reward, str):
         return reward
     if not reward:
@@ -42,7 +42,7 @@ def weights_of(reward: Reward) -> Mapping[str, float]:
 
 
 def corrected_of(reward: Reward) -> frozenset[str]:
-    """Return the names of those whose judge is corrected."""
+    """Return the names of the rewards whose judge is corrected."""
     if isinstance(reward, str):
         return frozenset()
     return frozenset(name for name, term in reward.items() if isinstance(term, RewardTerm) and term.correct)

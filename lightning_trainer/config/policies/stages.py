@@ -1,6 +1,6 @@
-"""``[[policy.stage]]``: what a policy is trained by, one stage after the other, as in SFT first and then RL.
+"""``[[policy.stage]]``: the stages of a policy's training, one after the other, such as SFT and then RL.
 
-Which stage a step belongs to is decided by its number alone, so a run that is interrupted goes on in the same one.
+A step's number alone decides its stage, so an interrupted run resumes in the same one.
 """
 
 from collections.abc import Sequence
@@ -16,20 +16,20 @@ from lightning_trainer.config.sections import Section
 
 
 class StageConfig(Section):
-    """One stage. What it does not set is the policy's own."""
+    """One stage. Settings that it leaves out are the policy's own."""
 
     steps: int | None = Field(default=None, ge=1)
-    """How many; only the last stage may leave it out, and goes on until ``max_steps``."""
+    """How many it has; only the last stage may leave this out, and then goes on until ``max_steps``."""
     data: Path | None = None
     """Demonstrations for ``sft`` or pairs for ``dpo``, as ``lightning-trainer build`` or TRL has them; relative to the
-    configuration's folder. None: what the agents do meanwhile."""
+    configuration's folder. None: train on what the agents do meanwhile."""
     batch_size: int = Field(default=64, ge=1)
-    """Rows of ``data`` a step."""
+    """Rows of ``data`` per step."""
     algorithm: AlgorithmConfig | None = None
     credit: CreditConfig | None = None
     reward: Reward | None = None
     lr: float | None = Field(default=None, gt=0)
-    """The highest; the optimizer's schedule goes on over all stages."""
+    """Peak learning rate; the optimizer's schedule runs on across all stages."""
 
     @field_validator("credit", mode="before")
     @classmethod
@@ -56,7 +56,7 @@ def first_steps(stages: Sequence[StageConfig]) -> tuple[int, ...]:
     """Return the number of each stage's first step.
 
     Raises:
-        ValueError: a stage that another one follows does not say how long it is.
+        ValueError: a stage that is not the last one does not say how long it is.
     """
     found, step = [], 1
     for number, stage in enumerate(stages, start=1):

@@ -15,12 +15,13 @@ class TrustedEngine(Section):
     host: str
     """``host`` (any port), ``host:port`` or a URL, as in ``LIGHTNING_TRUSTED_HOSTS``."""
     model: str = Field(min_length=1)
-    """The name that it serves the policy's weights by; what it answers by another name is not the policy's."""
+    """The name under which it serves the policy's weights; its answers under another name are not the policy's."""
     version: Annotated[int, Field(ge=0, strict=True)] | Literal["unknown"]
-    """Of the policy, whose weights it serves; 0 is what the policy starts from."""
+    """The policy's version whose weights it serves; 0 is what the policy starts from."""
     logprobs: Literal["raw", "processed"] = "raw"
-    """``raw``, vLLM's default: of the model's own distribution, so only calls at temperature 1 without penalties or a
-    bias can be trained. ``processed``: of what the tokens were drawn from (``--logprobs-mode processed_logprobs``)."""
+    """``raw``, vLLM's default: under the model's own distribution, so only calls at temperature 1 without penalties or
+    a bias can be trained. ``processed``: under what the tokens were drawn from (``--logprobs-mode
+    processed_logprobs``)."""
 
     @field_validator("host")
     @classmethod
@@ -30,11 +31,11 @@ class TrustedEngine(Section):
         except ValueError as error:
             raise ValueError(f"it cannot be read ({error}); write host:port") from error
         if not named:
-            raise ValueError("it names no host; write host:port")
+            raise ValueError("it has no host; write host:port")
         return host
 
     def serves(self, server: str, model: str) -> bool:
-        """Whether it is at ``server``, as ``Call.server`` names it, and serves the policy's weights by that name."""
+        """Whether it is at ``server``, as ``Call.server`` names it, and serves the policy's weights as ``model``."""
         host, port = _place(self.host)
         seen_host, seen_port = _place(server)
         return model == self.model and host == seen_host and port in (None, seen_port)

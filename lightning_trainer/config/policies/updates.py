@@ -13,12 +13,12 @@ class OptimizerConfig(Section):
     """``optimizer``: AdamW."""
 
     lr: float = Field(default=1e-5, gt=0)
-    """The highest; the schedule says what becomes of it."""
+    """Peak learning rate; ``schedule`` says how it changes."""
     schedule: Literal["constant", "cosine"] = "constant"
-    """``cosine``: down to ``min_lr_ratio`` of it over ``total_steps``, and on at that."""
+    """``cosine``: falls to ``min_lr_ratio`` of ``lr`` over ``total_steps``, and stays there."""
     total_steps: int | None = Field(default=None, ge=1)
     warmup_steps: int = Field(default=0, ge=0)
-    """Linearly up from 0 in the first ones."""
+    """First steps, in which the learning rate rises linearly from 0."""
     min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
     weight_decay: float = Field(default=0.0, ge=0)
     betas: tuple[float, float] = (0.9, 0.99)
@@ -48,12 +48,12 @@ _NOT_LINEAR = ("embed_tokens", "lm_head")
 
 
 class LoraConfig(Section):
-    """The adapter's size and place. There is no dropout: the probe and the loss are functions of the weights alone."""
+    """The adapter's size and target layers. No dropout: the probe and the loss are functions of the weights alone."""
 
     rank: int = Field(default=16, ge=1, le=512)
     alpha: int = Field(default=32, ge=1)
     target_modules: Literal["all-linear"] | tuple[ModuleName, ...] = Field(default="all-linear")
-    """``all-linear``: every linear layer but the output; else the layers' last names (``["q_proj", "v_proj"]``)."""
+    """``all-linear``: every linear layer but the output; else last parts of layer names (``["q_proj", "v_proj"]``)."""
 
     @field_validator("target_modules")
     @classmethod

@@ -1,1 +1,1 @@
-"""What each page shows, as values for its template; one module a page."""
+"""What each page shows, as values for its template; one module per page."""

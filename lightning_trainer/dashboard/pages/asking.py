@@ -8,7 +8,7 @@ from lightning_trainer.errors import LightningError
 
 _LONGEST = 512
 _YEARS = range(1970, 2200)
-"""In nanoseconds, times in these years fit the store's integers."""
+"""Years whose times in nanoseconds fit the store's integers."""
 
 
 class PageError(LightningError):
@@ -78,7 +78,7 @@ class Asked:
         return found
 
     def time_ns(self, name: str) -> int | None:
-        """Read a time as browsers write it (``2026-11-23T22:55``), UTC where it names no zone."""
+        """Read a time as browsers write it (``2026-11-23T22:55``); it is UTC unless it has a zone."""
         value = self.text(name)
         if value is None:
             return None

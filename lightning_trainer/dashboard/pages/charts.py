@@ -56,7 +56,7 @@ def _groups(rows: Mapping[str, Sequence[StepMetrics]]) -> dict[str, list[dict[st
 
 
 def _place(name: str) -> tuple[int, str]:
-    """Ours in the catalog's order, which begins with what people look at first; then the others by name."""
+    """Sort key: our metrics in the catalog's order, which puts the most looked at first; then the others by name."""
     return (_ORDER.get(name, len(_ORDER)), name)
 
 

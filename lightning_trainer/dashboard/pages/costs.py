@@ -29,10 +29,10 @@ class PolicyCost:
     computed: float
     sequential: float
     sampled: float
-    """Tokens that its rollouts sampled, whatever became of them."""
+    """Tokens that its rollouts sampled, trained or not."""
     agents: Sequence[AgentTokens]
     rows: Sequence[StepMetrics]
-    """The newest, newest first."""
+    """Rows of the newest steps, newest first."""
 
     @property
     def all_seconds(self) -> float:

@@ -1,4 +1,4 @@
-"""Overview: each policy's phase, served version, curves, pace, where the time goes, and what is wrong, in words."""
+"""Overview: each policy's phase, served version, curves, pace, where the time goes, and what is wrong."""
 
 import asyncio
 from collections.abc import Sequence
@@ -35,16 +35,16 @@ class Card:
 
     name: str
     config: PolicyConfig | None
-    """None: the store knows it and the configuration does not."""
+    """None: the policy is in the store but not in the configuration."""
     now: PolicyNow | None
     past: PolicyPast
     warnings: Sequence[str]
     reward: float | None
     reward_change: float | None
-    """Against the step before."""
+    """Change since the step before."""
     held_out: tuple[int, float, int] | None
     tokens_a_second: float | None
-    """Trained tokens by the time of the newest steps."""
+    """Trained tokens divided by the time of the newest steps."""
     step_seconds: float | None
     chart: Markup
     time_chart: Markup

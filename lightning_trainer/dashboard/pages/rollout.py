@@ -26,7 +26,7 @@ from lightning_trainer.store.tables import spans as span_table
 from lightning_trainer.types import AttributeValue, Evaluation, Span
 
 _MOST_TOKENS = 1_500
-"""Tokens shown of a call's prompt, and of its answer."""
+"""How many tokens of a call's prompt, and of its answer, are shown."""
 _GOOD = (Verdict.TRAINED, Verdict.IN_TRAINING, Verdict.WOULD)
 
 
@@ -55,7 +55,7 @@ async def rollout(site: Site, asked: Asked) -> dict[str, Any]:
     text_of = await asyncio.to_thread(_texts, one.policy.model) if site.policies else None
     largest = 0.0 if one.explanation is None else largest_advantage(one.explanation)
     attempts = () if one.explanation is None else one.explanation.attempts
-    # Without an explanation, what was said and recorded is shown all the same.
+    # Even without an explanation, show what was said and recorded.
     entries, entries_held = conversation(one.spans) if not attempts else ([], 0)
     rows, spans_held = span_rows(one.spans) if not attempts else ([], 0)
     return {
@@ -107,7 +107,7 @@ async def span(site: Site, asked: Asked) -> dict[str, Any]:
 
 
 async def whole_text(site: Site, asked: Asked) -> str:
-    """One text attribute of a span, all of it."""
+    """The whole text of one attribute of a span."""
     found = await _span(site, asked.needed("trace"), asked.needed("span"))
     value = found.attributes.get(asked.needed("attribute"))
     if value is None:

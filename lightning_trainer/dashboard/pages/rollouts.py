@@ -81,7 +81,7 @@ def _cursor(text: str | None) -> tuple[int, str] | None:
         return None
     started, comma, attempt_id = text.partition(",")
     if not (comma and started.isascii() and started.isdigit() and len(started) < 20 and int(started) < 2**63):
-        raise PageError("before= is where a page ended, as our own links have it: take it away")
+        raise PageError("before= is not the end of a page as our own links write it: remove it")
     return int(started), attempt_id
 
 

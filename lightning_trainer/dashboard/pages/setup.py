@@ -1,4 +1,4 @@
-"""Set-up: the configuration as it is in force, what ``doctor`` finds, and lines that connect an agent."""
+"""Set-up: the configuration in force, what ``doctor`` finds, and lines that connect an agent."""
 
 import asyncio
 import re

@@ -1,1 +1,1 @@
-"""Questions of the pages to a store, each on one snapshot; none of them looks through its whole history."""
+"""The pages' queries of a store, each on one snapshot; none of them reads its whole history."""

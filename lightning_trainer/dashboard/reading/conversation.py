@@ -1,7 +1,7 @@
-"""What was said in an attempt, in order: messages, tools and their answers; each once, although every call repeats it.
+"""What was said in an attempt, in order: messages, tool calls and their results; each once, although calls repeat them.
 
-Of a call's messages, those that an earlier call of the same agent had are left out. A call that client and gateway both
-recorded is shown once.
+Messages of a call that an earlier call of the same agent had are left out. A call that client and gateway both recorded
+is shown once.
 """
 
 import json
@@ -25,16 +25,16 @@ class Part:
     """A part of a message: text, reasoning, a tool call, a tool's result, or media."""
 
     kind: str
-    """text, reasoning, tool_call, tool_call_response, or the part's own type: then ``text`` is a reference or JSON."""
+    """text, reasoning, tool_call, tool_call_response, or another type, for which ``text`` is a reference or JSON."""
     text: str
     name: str | None = None
-    """Of a tool."""
+    """Name of a tool."""
     call_id: str | None = None
-    """Id of the model's call of the tool."""
+    """Id of the model's tool call."""
     raw: str | None = None
-    """Query of the route that has all of it, where it is long."""
+    """Query for the route that returns all of it, if it is long."""
     image: str | None = None
-    """Query of the route that has its picture; ``text`` then says what it is."""
+    """Query for the route that returns its picture; ``text`` then says what it is."""
     size: tuple[int, int] = (0, 0)
     """Width and height of the picture in pixels; (0, 0): not known."""
 
@@ -49,7 +49,7 @@ class Entry:
     span_id: str
     at_ns: int
     seconds: float | None = None
-    """Of a call or a tool."""
+    """Duration of a call or a tool."""
     error: str | None = None
     sampled: bool = False
     """Whether a model said it in this call."""
@@ -130,7 +130,7 @@ def _tool(span: Span, agent: str | None, called: Set[str]) -> Entry:
 
 
 def _with_pictures(result: str, span: Span) -> list[Part]:
-    """Return the parts of a tool's result in MCP's form; none where it has no picture that the store keeps."""
+    """Return the parts of a tool's result in MCP's form; none if it has no picture that the store keeps."""
     if f'"{SCHEME}' not in result:
         return []
     try:
@@ -144,7 +144,7 @@ def _with_pictures(result: str, span: Span) -> list[Part]:
 
 
 def raw_query(span: Span, attribute: str) -> str:
-    """Return the query with which the route of whole texts is asked for a span's attribute."""
+    """Return the query with which the route of whole texts returns a span's attribute."""
     return urlencode({"trace": span.trace_id, "span": span.span_id, "attribute": attribute})
 
 

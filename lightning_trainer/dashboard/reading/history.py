@@ -12,15 +12,15 @@ from lightning_trainer.store.tables import versions as version_table
 from lightning_trainer.types import PolicyVersion
 
 SHOWN_STEPS = 100
-"""Points of a chart: more than its pixels can show would only cost time."""
+"""Points of a chart: more than its pixels can show would only take time."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyPast:
-    """What is recorded of a policy."""
+    """A policy's recorded history."""
 
     rows: Sequence[StepMetrics]
-    """Of the newest steps, first to last."""
+    """Rows of the newest steps, first to last."""
     steps: int
     """The newest step that is recorded."""
     live: PolicyVersion | None
@@ -41,7 +41,7 @@ class AgentTokens:
 
 @dataclass(frozen=True, slots=True)
 class TaskScores:
-    """One task under two versions: mean rewards, and of how many attempts."""
+    """One task under two versions: mean rewards, and the numbers of attempts."""
 
     task: str
     one: float

@@ -1,7 +1,7 @@
 """Images in messages that a browser may draw: four raster formats of bounded size, known by their bytes.
 
 What a message claims about itself is not trusted: the type is read from the bytes, and so is its size in pixels, since
-a small file can unfold to gigabytes. SVG is markup and is never drawn. An address is not fetched.
+a small file can decompress to gigabytes. SVG is markup and is never drawn. An address is not fetched.
 Sources: PNG (W3C), 11.2.2; GIF89a; JFIF and ITU-T T.81, B.2.2; WebP container specification.
 """
 
@@ -20,7 +20,7 @@ _MOST_BYTES = 8 * 2**20
 _MOST_PIXELS = 32 * 10**6
 DRAWN = ("image/png", "image/jpeg", "image/gif", "image/webp")
 _NOT_SIZES = (0xC4, 0xC8, 0xCC)
-"""JPEG markers in the range of frame headers that mean something else."""
+"""JPEG markers in the range of frame headers that are not frame headers."""
 
 
 @dataclass(frozen=True, slots=True)

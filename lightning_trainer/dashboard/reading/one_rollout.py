@@ -47,7 +47,7 @@ def read_rollout(
     """Return a rollout; None if the store has nothing of it.
 
     Args:
-        gatherings: by policy; shared by the rollouts of one snapshot, so that what a step consumed is judged once.
+        gatherings: by policy; shared by the rollouts of one snapshot, so that each step's input is judged only once.
     """
     attempts = attempt_table.select(connection, rollout_id=rollout_id)
     if attempts:

@@ -12,13 +12,13 @@ from lightning_trainer.store.scan import read_only
 Rows = dict[str, tuple[list[StepMetrics], int]]
 """By the name of a curve: the steps that are shown, and how many there are."""
 _PLAIN = ("state", ".lightning")
-"""Names of state folders that say nothing; the folder above says which run it is."""
+"""Default names of state folders; the folder above says which run it is."""
 
 
 def run_names(folders: Sequence[Path]) -> list[str]:
-    """Return the runs' names: of each state folder, or of the folder above it if the former says nothing.
+    """Return a name for each run: its state folder's, or the name of the folder above if the former is a default.
 
-    Where that would name two of them alike, each is named by its whole path.
+    Runs that would get the same name are named by their whole paths.
     """
     names = [folder.parent.name if folder.name in _PLAIN else folder.name for folder in folders]
     return [name if names.count(name) == 1 else str(folder) for name, folder in zip(names, folders, strict=True)]
@@ -27,7 +27,7 @@ def run_names(folders: Sequence[Path]) -> list[str]:
 async def read_other_runs(
     folders: Sequence[Path], policy: str | None, first: int | None, last: int | None
 ) -> tuple[Rows, list[str]]:
-    """Return their steps by ``POLICY in RUN``, and a sentence for each run that cannot be read.
+    """Return the runs' steps by ``POLICY in RUN``, and a sentence for each run that cannot be read.
 
     Args:
         policy: only policies of this name.

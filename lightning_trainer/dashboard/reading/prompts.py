@@ -1,6 +1,6 @@
 """System prompts of an agent, and when each was first and last seen: a changed text is another prompt.
 
-Read from the newest spans backwards, for hundredths of a second of processor time; the answer says how far that came.
+Spans are read newest first, for hundredths of a second of processor time; the result says how far that went.
 """
 
 import json
@@ -33,7 +33,7 @@ class Prompt:
     first_ns: int
     last_ns: int
     rollout_id: str | None
-    """Of the newest call with it."""
+    """The rollout of the newest call with it."""
     calls: set[str] = field(default_factory=set)
     models: set[str] = field(default_factory=set)
 

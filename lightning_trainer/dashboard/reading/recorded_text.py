@@ -1,7 +1,7 @@
 """Text and names in the spans of attempts, looked for in their bytes before anything is decoded.
 
-Decoding and reading an attempt takes a millisecond or more, looking through its bytes some microseconds. So what cannot
-contain the text is ruled out first, and only what is left is decoded and looked at closely.
+Decoding and reading an attempt takes a millisecond or more, scanning its bytes some microseconds. So attempts that
+cannot contain the text are ruled out first, and only the others are decoded and read.
 """
 
 import json
@@ -17,12 +17,12 @@ from lightning_trainer.store.tables.spans import select_of_attempts
 from lightning_trainer.types import Attempt, Span
 
 _UNSURE = re.compile(r"[^\x00-\x7f]+")
-"""Their small and capital letters differ in bytes that ``bytes.lower`` leaves alone."""
+"""Characters whose upper and lower case differ in bytes that ``bytes.lower`` leaves alone."""
 _PATTERN = re.compile(r"\[[^\]]*\]?|[*?]")
 
 
 class WantedText:
-    """A text that is searched for, whatever its capitals."""
+    """A text that is searched for, ignoring case."""
 
     def __init__(self, text: str) -> None:
         lower = text.lower()
@@ -41,7 +41,7 @@ class WantedText:
 
 
 class WantedName:
-    """A name or shell pattern of an agent; capitals count."""
+    """A name or shell pattern of an agent; case matters."""
 
     def __init__(self, pattern: str) -> None:
         self._sure = _longest(_PATTERN.split(pattern)).encode("utf-8", "replace")
@@ -56,7 +56,7 @@ class WantedVersion:
     def __init__(self, name: str) -> None:
         number = name.rpartition("@")[2].removeprefix("v")
         known = number.isascii() and number.isdigit() and len(number) < 19
-        # As the gateway records it; nobody writes the fields of an attribute in another order than OTLP's.
+        # As the gateway records it; every encoder writes the fields of an attribute in OTLP's order.
         self._sure = attributes_to_proto({semconv.POLICY_VERSION: int(number)})[0].SerializeToString() if known else b""
 
     def may_be_in(self, body: bytes) -> bool:
@@ -72,7 +72,7 @@ class InBytes(Protocol):
 
 
 def possible(connection: Connection, attempts: Sequence[Attempt], wanted: Sequence[InBytes]) -> list[bool]:
-    """Return of each attempt whether its spans, and those that name only its rollout, can hold everything."""
+    """Return for each attempt whether its spans, and those that name only its rollout, can hold everything."""
     missing = {one.attempt_id: set(range(len(wanted))) for one in attempts}
     attempt_of: dict[str, list[str]] = {}
     for one in attempts:

@@ -1,8 +1,8 @@
 """The search for attempts, newest first and a page at a time.
 
-Time, task, group and step are answered by indices. Outcome and mode are in the attempt's row, everything else in the
-spans: attempts are looked at newest first, for hundredths of a second of processor time, and the answer says how far
-that came. So no search takes longer in an old store than in a new one.
+Time, task, group and step are found by indices. Outcome and mode are in the attempt's row, everything else in the
+spans: attempts are examined newest first, for hundredths of a second of processor time, and the result says how far the
+search came. So no search takes longer in an old store than in a new one.
 """
 
 import time
@@ -31,20 +31,20 @@ _READ_AT_ONCE, _LOOKED_THROUGH_AT_ONCE = 10, 25
 _SURVEYED = 200
 """Attempts that the histogram is made of, where reading them is quick."""
 _QUICK_S, _LONGEST_S = 0.04, 0.06
-"""Of processor time, so that a busy machine does not make pages shorter."""
+"""Limits on processor time, so that a busy machine does not make pages shorter."""
 _LONGEST_WALL_S = 0.3
-"""By the clock."""
+"""Limit on wall-clock time."""
 _EVEN_FOR_A_SHORT_PAGE_S = 0.25
-"""Of processor time, where the first attempts are so long that a page of them would take longer."""
+"""Limit on processor time for attempts so long that a full page of them would take longer."""
 _LAST = "\U0010ffff"
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Conditions; None imposes none. ``before`` is where the page before this one ended: (started_ns, attempt id)."""
+    """The conditions of a search; None: any. ``before`` is where the previous page ended: (started_ns, attempt id)."""
 
     task: str | None = None
-    """Its id, or the beginning of it."""
+    """A task id, or the beginning of one."""
     group: str | None = None
     step: int | None = None
     since_ns: int | None = None
@@ -92,7 +92,7 @@ class Found:
     """Of every attempt that was looked at and meets all conditions but those on the reward."""
     looked_at: int
     next: tuple[int, str] | None
-    """Where to go on; None where there is nothing older."""
+    """Where to go on; None if there is nothing older."""
     until_ns: int | None
     """Start of the oldest attempt that was looked at."""
 

@@ -1,4 +1,4 @@
-"""Attempts in one line each: who spoke, what it earned, which versions answered. Read from spans, and kept in memory.
+"""Attempts in one line each: agents, reward, and the versions that answered. Read from spans, and kept in memory.
 
 A summary is made again if more of its attempt has arrived since; the cache holds the newest few thousand.
 """
@@ -43,7 +43,7 @@ class Summary:
 
 
 class SummaryCache:
-    """Used from the store's reader threads; a race costs a summary that is made twice."""
+    """Summaries by attempt. It is used from the store's reader threads; after a race, a summary is made twice."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, tuple[tuple[int, int], Summary]] = OrderedDict()

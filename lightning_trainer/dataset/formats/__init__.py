@@ -1,1 +1,1 @@
-"""The file formats of datasets, one a file."""
+"""The file formats of datasets, one per module."""

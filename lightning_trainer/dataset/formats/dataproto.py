@@ -1,9 +1,9 @@
 """Samples as verl's ``DataProto``: what its PPO trainer holds between generation and the actor's update.
 
-Keys are verl's (0.9.1, ``trainer/ppo/ray_trainer.py``): prompts padded on the left, responses on the right, and behind
-the first prompt everything is response, with ``response_mask`` 0 on tool output and later prompts. Each row is one
-sample; ``advantages`` are worked out already, since verl's own estimators take a row for a whole attempt, and a sample
-of several calls need not be one. verl is imported with this module (10-20 s).
+Keys are verl's (0.9.1, ``trainer/ppo/ray_trainer.py``): prompts are padded on the left, responses on the right, and
+everything after the first prompt is response, with ``response_mask`` 0 on tool output and later prompts. Each row is
+one sample; ``advantages`` are computed already, because verl's own estimators take a row for a whole attempt, which a
+sample of several calls need not be. Importing this module imports verl (10-20 s).
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,8 +29,8 @@ def to_dataproto(
 
     Args:
         samples: each with at least one trained token.
-        advantages: by sample id, one value a token.
-        pad_token_id: what the sides are filled with; masked everywhere.
+        advantages: by sample id, one value per token.
+        pad_token_id: the token that both sides are padded with; masked everywhere.
 
     Returns:
         Tensors ``[B, P]`` prompts; ``[B, R]`` responses, response_mask, rollout_log_probs, old_log_probs, advantages,
@@ -38,7 +38,7 @@ def to_dataproto(
         sample_id. meta_info: temperature.
 
     Raises:
-        DatasetError: there is no sample, or they were sampled at different temperatures (verl has one a batch).
+        DatasetError: there is no sample, or they were sampled at different temperatures (verl has one per batch).
     """
     temperature = _common_temperature(samples)
     starts = [sample.loss_mask.index(1) for sample in samples]

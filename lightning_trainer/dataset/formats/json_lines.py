@@ -1,4 +1,4 @@
-"""Datasets as plain JSON lines: one row a line, each with the name and version of its schema; bytes as base64 text."""
+"""Datasets as plain JSON lines: one row per line, each with the name and version of its schema; bytes as base64."""
 
 from base64 import b64encode
 from collections.abc import Iterable, Iterator
@@ -19,7 +19,7 @@ def write_json_lines(rows: Iterable[Row], path: Path, schema: str | None = None)
     """Write rows.
 
     Args:
-        schema: name and version that every row says; None for forms whose columns someone else defines.
+        schema: name and version that every row carries; None for forms whose columns someone else defines.
 
     Raises:
         DatasetError: the file cannot be written.
@@ -36,7 +36,7 @@ def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_placed_json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the objects of a file, each behind its place in words: file and line.
+    """Yield the objects of a file, each with its place in words: file and line.
 
     Raises:
         DatasetError: it cannot be read, or a line is not a JSON object; the message names the line.

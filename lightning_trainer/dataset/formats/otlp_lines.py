@@ -1,7 +1,7 @@
-"""Spans from OTLP JSON lines: one ExportTraceServiceRequest a line, as a collector's file exporter writes them.
+"""Spans from OTLP JSON lines: one ExportTraceServiceRequest per line, as a collector's file exporter writes them.
 
-A line is read as the receiver reads a body (``ingest/http/otlp_json.py``), so a span is the same by either way. A line
-that cannot be read is left out and named; of a file that is still being written that is the last one.
+A line is read as the receiver reads a body (``ingest/http/otlp_json.py``), so both give the same spans. A line that
+cannot be read is left out and reported, such as the last one of a file that is still being written.
 Source: OpenTelemetry Protocol File Exporter.
 """
 
@@ -22,9 +22,9 @@ def read_lines(lines: Iterable[bytes], name: str, problems: list[str]) -> Iterat
     """Yield the spans of a file.
 
     Args:
-        lines: with their line ends; empty ones count as lines and hold nothing.
+        lines: with their line ends; empty ones are counted but ignored.
         name: of the file, for messages.
-        problems: one sentence is added for everything that is left out.
+        problems: gets one sentence for everything that is left out.
 
     Raises:
         MalformedTelemetryError: the first line is not OTLP in JSON, so the file is something else.

@@ -1,4 +1,4 @@
-"""Datasets as Parquet: a fixed schema whose name and version stand in the file's metadata, with the ledger next to it.
+"""Datasets as Parquet: a fixed schema, whose name and version are in the file's metadata, together with the ledger.
 
 Words (messages, tools) are columns of JSON text, since no two requests have the same shape. Log-probabilities and
 advantages are 32-bit floats, as spans carry them and as trainers compute; credits and rewards are 64-bit.
@@ -149,7 +149,7 @@ def read_samples_parquet(path: Path) -> tuple[Sample, ...]:
 
 
 def read_rows_parquet(path: Path, schema: str) -> Iterator[Row]:
-    """Yield the rows of a file that :func:`write_parquet` wrote, words as the messages that they are.
+    """Yield the rows of a file that :func:`write_parquet` wrote, with words parsed to messages.
 
     Raises:
         DatasetError: it cannot be read, or is of another schema.
@@ -166,7 +166,7 @@ def read_rows_parquet(path: Path, schema: str) -> Iterator[Row]:
 
 
 def read_ledger(path: Path) -> tuple[LedgerRow, ...]:
-    """Read the account of what is and is not in a file.
+    """Read a file's ledger: the account of what is and is not in it.
 
     Raises:
         DatasetError: it cannot be read, or has none.
@@ -174,7 +174,7 @@ def read_ledger(path: Path) -> tuple[LedgerRow, ...]:
     try:
         written = (pq.read_schema(path).metadata or {})[_LEDGER_KEY]
     except (OSError, pa.ArrowException, KeyError) as error:
-        raise DatasetError(f"{path} holds no ledger: {error}") from error
+        raise DatasetError(f"{path} does not hold a ledger: {error}") from error
     return tuple(LedgerRow(**row) for row in orjson.loads(written))
 
 

@@ -25,7 +25,7 @@ def conversational_row(example: Example) -> Row:
 
 
 def tokenized_row(example: Example) -> Row:
-    """Return a demonstration in ids: exactly those that the engine saw, whatever template TRL would use."""
+    """Return a demonstration in ids: exactly those that the engine saw, independent of TRL's template."""
     start, sampled = len(example.prompt_ids), len(example.response_ids)
     return {
         "input_ids": [*example.prompt_ids, *example.response_ids],
@@ -34,7 +34,7 @@ def tokenized_row(example: Example) -> Row:
 
 
 def preference_row(pair: Pair) -> Row:
-    """Return a preference pair in words, with its prompt apart."""
+    """Return a preference pair in words, with an explicit prompt."""
     assert pair.chosen.prompt is not None
     return {
         "prompt": list(pair.chosen.prompt),

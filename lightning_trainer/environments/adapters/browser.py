@@ -44,14 +44,14 @@ _LONGEST_TEXT = 200
 
 
 class NotPossibleError(Exception):
-    """What the model asked for cannot be done on this page; the message is what it is told."""
+    """The model's action cannot be done on this page; the model is told the message."""
 
 
 class BrowserEnvironment(ABC):
-    """Turns in a browser: a page as text, an action, the page again.
+    """The base of environments in a browser: a page as text, an action, the page again.
 
     Args:
-        max_turns: after so many turns the attempt is lost.
+        max_turns: after this many turns the attempt is lost.
         tools: offer ``click`` and ``type`` as tools instead of text actions.
         screenshots: every observation has a picture of the page.
     """
@@ -68,7 +68,7 @@ class BrowserEnvironment(ABC):
 
     @abstractmethod
     def _click(self, ref: int) -> float | None:
-        """Click an element; return the reward if that ended the attempt. Raises NotPossibleError: there is no such."""
+        """Click an element; return the reward if that ended the attempt. Raises NotPossibleError: there is none."""
 
     @abstractmethod
     def _type(self, ref: int, text: str) -> float | None:
@@ -88,7 +88,7 @@ class BrowserEnvironment(ABC):
 
     @abstractmethod
     def _close(self) -> None:
-        """End the browser: this object is broken, and another one will take its place."""
+        """End the browser: this object is broken and will be replaced."""
 
     def reset(self, task: Task) -> Observation:
         with self._browsing():
@@ -141,7 +141,7 @@ class BrowserEnvironment(ABC):
         return Step(shown, answer.reward, answer.done)
 
     def _acted(self, ref: int, text: str | None) -> tuple[str, float | None]:
-        """Click, or type a text; return what the model is told before the page, and the reward if it is over."""
+        """Click, or type a text; return what the model is told before the page, and the reward if the attempt ended."""
         try:
             if text is None:
                 return "", self._click(ref)
@@ -176,17 +176,17 @@ class BrowserEnvironment(ABC):
 
 
 def no_element(ref: int) -> NotPossibleError:
-    """There is nothing of that number on the page."""
+    """Return the error that nothing on the page has this number."""
     return NotPossibleError(f"There is no element {ref}.")
 
 
 def no_entry(ref: int, text: str) -> NotPossibleError:
-    """The list has no such entry."""
+    """Return the error that the list has no such entry."""
     return NotPossibleError(f"The list {ref} has no entry {json.dumps(text, ensure_ascii=False)}.")
 
 
 def programs(environment: str, chromium: str | None, chromedriver: str | None) -> tuple[str, str]:
-    """Return the paths of the browser and of its driver: otherwise Selenium would download them.
+    """Return the paths of the browser and its driver, which Selenium would otherwise download.
 
     Args:
         environment: what the user wrote, for the error.
@@ -212,7 +212,7 @@ def _program(environment: str, name: str, given: str | None, usual: tuple[str, .
 
 
 def end(error: Exception) -> NoReturn:
-    """End a process whose browser is gone: nothing of it is left, and another process starts afresh."""
+    """End this process, whose browser is gone; another process starts afresh."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     print(
         f"the browser does not answer: {type(error).__name__}: {lines[0] if lines else ''}", file=sys.stderr, flush=True

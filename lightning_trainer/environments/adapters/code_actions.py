@@ -56,7 +56,7 @@ class CodeActions:
         self._used = False
 
     def reset(self, task: Task) -> Observation:
-        if self._used:  # start without anything from the last attempt
+        if self._used:  # nothing may remain from the last attempt
             self._sandbox.restart()
         self._used = False
         self._left = self._turns

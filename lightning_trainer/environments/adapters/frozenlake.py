@@ -27,9 +27,9 @@ class FrozenLake:
 
     Args:
         size: ``4x4``, or any from ``2x2`` to ``8x8``.
-        slippery: two of three moves slide in another direction.
-        frozen: probability that a field is not a hole.
-        max_turns: after so many turns the attempt is lost.
+        slippery: two of three moves slip in another direction.
+        frozen: probability that a tile is not a hole.
+        max_turns: after this many turns the attempt is lost.
     """
 
     version = f"1-gymnasium-{version_of('gymnasium')}"

@@ -29,7 +29,7 @@ class GymnasiumText:
 
     Args:
         name: as for ``gymnasium.make``.
-        max_turns: after so many turns the attempt ends, if the environment has not ended it.
+        max_turns: after this many turns the attempt ends, if the environment has not ended it.
         options: for ``gymnasium.make``.
     """
 

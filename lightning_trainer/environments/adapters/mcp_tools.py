@@ -1,4 +1,4 @@
-"""Any MCP server: its tools are offered to the model, and its results are the observations.
+"""Any MCP server as an environment: the model gets its tools, and their results are the observations.
 
 Tasks come from a file, as ``lightning-trainer scenarios mcp`` writes it: ``question``, ``answer``, and the server's
 ``command``. The model calls tools as often as it likes, then answers in text, which is compared with the answer.
@@ -17,7 +17,7 @@ INSTRUCTIONS = "Use the tools. When you know it, answer with the value alone."
 """The system message."""
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 _MORE_WORDS = 80
-"""Characters that an answer may have beyond the expected value, so that listing everything does not pay."""
+"""How many characters longer than the expected value an answer may be, so that listing everything does not pay."""
 _LONGEST_RESULT = 20_000
 
 
@@ -26,7 +26,7 @@ class McpTools:
 
     Args:
         command: the server's command, in place of the tasks' own; or its URL.
-        max_turns: after so many turns the attempt is lost.
+        max_turns: after this many turns the attempt is lost.
     """
 
     version = "1"

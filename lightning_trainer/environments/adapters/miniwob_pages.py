@@ -28,7 +28,7 @@ from lightning_trainer.environments.protocol import Task
 _PAGES = Path(miniwob.__file__).parent / "html" / "miniwob"
 _FIELDS = ("input", "textarea")
 _CANDIDATES = 64
-"""Variants of a page that are tried to find one of the task's split."""
+"""How many variants of a page are tried to find one of the task's split."""
 
 # The runner limits an attempt's time: the pages' own ten seconds may be too short for a model.
 _NO_CLOCK = "core.EPISODE_MAX_TIME = 0x7fffffff;"
@@ -51,7 +51,7 @@ class MiniWoB(BrowserEnvironment):
 
     Args:
         page: of MiniWoB++, such as ``click-button``; only pages that clicking and typing can solve.
-        max_turns: after so many turns the attempt is lost.
+        max_turns: after this many turns the attempt is lost.
         tools: offer ``click`` and ``type`` as tools instead of text actions.
         screenshots: every observation has a picture of the page.
         wait_ms: wait after each action, for animated pages.
@@ -112,7 +112,7 @@ class MiniWoB(BrowserEnvironment):
             raise no_element(ref)
         action = {"action_type": self._kinds.index(kind), "ref": ref, "text": text}
         self._seen, reward, done, _, _ = self._world.step(action)
-        # The page gives negative rewards for mistakes; here a wrong end counts no less than none.
+        # The page gives negative rewards for mistakes; here a wrong end is worth 0, like none.
         return max(0.0, float(reward)) if done else None
 
     def _element(self, ref: int) -> str:
@@ -135,9 +135,9 @@ class MiniWoB(BrowserEnvironment):
 
 
 def _lines(elements: tuple[dict[str, Any], ...], lists: Mapping[str, Any]) -> list[str]:
-    """Return the visible part of a page: leaves and lists; boxes that only contain others are left out."""
+    """Return the visible part of a page: leaves and lists, without boxes that only contain others."""
     lines: list[tuple[list[str], list[str]]] = []
-    """Each element's words, and what follows: the number comes last, as in an answer that says first what it clicks."""
+    """Each element's words, and what follows them: the number comes last, as in an answer that ends with the click."""
     for element in elements:
         tag, text = element["tag"].lower(), " ".join(element["text"].split())
         if tag == "t":

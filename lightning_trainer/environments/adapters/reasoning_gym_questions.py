@@ -1,4 +1,4 @@
-"""reasoning-gym's generated questions with a checkable answer, one turn each: ``reasoning-gym:basic_arithmetic``.
+"""reasoning-gym's generated questions with checkable answers, one turn each: ``reasoning-gym:basic_arithmetic``.
 
 Source: Stojanovski et al. 2025, arXiv 2505.24760; https://github.com/open-thought/reasoning-gym.
 """

@@ -1,6 +1,6 @@
 """gym-sokoban's rooms in text: push every box onto a target.
 
-Only its room generator is used; the rules are the few lines here. Its environment is for the old Gym, which fails with
+Only its room generator is used; the rules are the few lines below. Its environment needs the old Gym, which fails with
 a current NumPy. RAGEN (arXiv 2504.20073) trains on the same rooms.
 """
 
@@ -30,7 +30,7 @@ class Sokoban:
     Args:
         size: of the room, ``6x6`` with its walls.
         boxes: how many.
-        max_turns: after so many turns the attempt is lost.
+        max_turns: after this many turns the attempt is lost.
     """
 
     version = f"1-gym-sokoban-{version_of('gym-sokoban')}"

@@ -28,11 +28,11 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 
 
 class TextWorld:
-    """A game of TextWorld.
+    """A TextWorld game.
 
     Args:
         challenge: ``coin_collector``, ``treasure_hunter`` or ``simple``.
-        max_turns: after so many turns the attempt ends.
+        max_turns: after this many turns the attempt ends.
         hints: list the possible commands with each observation.
         settings: of the challenge, such as ``level=5``.
     """
@@ -96,6 +96,6 @@ class TextWorld:
         compile_game(made, options)
         try:
             os.rename(folder, home / name)
-        except OSError:  # another process was first with the same game
+        except OSError:  # another process has compiled the same game first
             shutil.rmtree(folder, ignore_errors=True)
         return game

@@ -39,7 +39,7 @@ from lightning_trainer.environments.protocol import (
 )
 
 _MODEL = "policy"
-"""Environments may read the model's name; it does not decide which model answers."""
+"""A model name for environments that read it; it does not decide which model answers."""
 
 
 class Verifiers:
@@ -170,7 +170,7 @@ def _loaded(environment: str, options: dict[str, Any]) -> tuple[Any, bytes]:
         made = vf.load_environment(environment, **options)
         return made, Path(str(sys.modules[env_module_name(environment)].__file__)).read_bytes()
     path = Path(environment)
-    if not path.is_absolute():  # it would be, if it were there
+    if not path.is_absolute():  # an existing path was made absolute
         raise ValueError(f"there is no file {environment!r}; write verifiers:path/to/file.py")
     return module_of(path).load_environment(**options), path.read_bytes()
 

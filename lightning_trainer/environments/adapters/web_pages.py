@@ -73,27 +73,27 @@ _ENTRIES = "function() { return Array.from(this.options || []).map(option => opt
 
 
 class Pages(Protocol):
-    """What a user's class has; it is created once."""
+    """The methods of a user's class, which is created once."""
 
     def open(self, task: Task) -> tuple[str, str]:
-        """Return what the agent is told to do, and the address of the first page or its HTML."""
+        """Return the agent's goal, and the address of the first page or its HTML."""
         ...
 
     def reward(self, run: Callable[[str], Any]) -> float | None:
-        """Return what the attempt earned, None while it goes on; ``run`` runs JavaScript in the page."""
+        """Return the attempt's reward, or None while it goes on; ``run`` runs JavaScript in the page."""
         ...
 
 
 class WebPages(BrowserEnvironment):
-    """A browser on somebody's pages.
+    """An environment of the user's web pages in a browser.
 
     Args:
-        file: of a class with the methods of ``Pages``.
-        pages: the name of the class, where there are several.
-        max_turns: after so many turns the attempt is lost.
+        file: contains a class with the methods of ``Pages``.
+        pages: the name of the class, if there are several.
+        max_turns: after this many turns the attempt is lost.
         tools: offer ``click`` and ``type`` as tools instead of text actions.
         screenshots: every observation has a picture of the page.
-        hosts: names that the browser finds, separated by commas, or ``*``: a policy in training clicks on anything.
+        hosts: names that the browser may resolve, separated by commas, or ``*``: in training, a policy clicks anything.
         width, height: of the window, in pixels.
         chromium, chromedriver: paths of the browser and its driver; by default those on the PATH.
 
@@ -120,7 +120,7 @@ class WebPages(BrowserEnvironment):
         binary, driver = programs("web:FILE", chromium, chromedriver)
         options = ChromeOptions()
         options.binary_location = binary
-        options.unhandled_prompt_behavior = "accept"  # nobody reads what alert() and confirm() ask
+        options.unhandled_prompt_behavior = "accept"  # alert() and confirm() would wait for an answer
         self._profile = tempfile.TemporaryDirectory(prefix="lightning-browser-")
         switches = [*_SWITCHES, f"--window-size={width},{height}", f"--user-data-dir={self._profile.name}"]
         self._hosts = hosts
@@ -138,7 +138,7 @@ class WebPages(BrowserEnvironment):
         self._command("Browser.setDownloadBehavior", behavior="deny")
         self._goal = ""
         self._elements: list[dict[str, Any]] = []
-        """Those that can be acted on; an element's number is its place, from 1."""
+        """Elements that can be acted on; an element's number is its place, from 1."""
 
     def _open(self, task: Task) -> str:
         opened: object = self._pages.open(task)
@@ -147,7 +147,7 @@ class WebPages(BrowserEnvironment):
                 f"open() returned {str(opened)[:100]!r}; it must be two texts: a goal, and an address or HTML"
             )
         self._goal, start = opened
-        # Every attempt starts as a stranger to the site, in one window.
+        # Every attempt starts in one window, without cookies or other data of the last one.
         self._to_newest_window()
         self._command("Network.clearBrowserCookies")
         self._command("Storage.clearDataForOrigin", origin="*", storageTypes="all")
@@ -206,13 +206,13 @@ class WebPages(BrowserEnvironment):
             raise ValueError(f"{script[:100]!r} fails in the page: {str(error).splitlines()[0]}") from None
 
     def _to_newest_window(self) -> None:
-        """Go on in the window that a link has opened; the others are closed."""
+        """Continue in the window that a link has opened, and close the others."""
         while opened := [one for one in self._driver.window_handles if one != self._driver.current_window_handle]:
             self._driver.close()
             self._driver.switch_to.window(opened[-1])
 
     def _settle(self) -> None:
-        """Wait for what a click has started: a navigation, or what the page draws with its next frame."""
+        """Wait for what a click started: a navigation, or the page's next frame."""
         self._to_newest_window()
         give_up = time.monotonic() + _SETTLED_S
         time.sleep(0.02)
@@ -256,7 +256,7 @@ class WebPages(BrowserEnvironment):
         return self._elements[ref - 1]
 
     def _corners(self, element: Mapping[str, Any]) -> list[float] | None:
-        """Return the four corners of an element on the screen: x and y, by turns; None if it has none."""
+        """Return an element's four corners on the screen, as alternating x and y; None if it has none."""
         number = element["backendDOMNodeId"]
         try:
             self._command("DOM.scrollIntoViewIfNeeded", backendNodeId=number)
@@ -265,7 +265,7 @@ class WebPages(BrowserEnvironment):
             return None
 
     def _call(self, element: Mapping[str, Any], function: str, *arguments: object) -> Any:
-        """Return what a JavaScript function returns whose ``this`` is an element."""
+        """Call a JavaScript function with an element as its ``this``, and return its result."""
         found = self._command("DOM.resolveNode", backendNodeId=element["backendDOMNodeId"])["object"]
         return self._command(
             "Runtime.callFunctionOn",

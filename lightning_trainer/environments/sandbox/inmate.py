@@ -1,4 +1,4 @@
-"""The process in the sandbox: it locks itself in, then runs one piece of code after the other in one namespace.
+"""The process in the sandbox: it locks itself in, then runs pieces of code, one by one, in the same namespace.
 
 Everything here may be under the code's control, including this file's own answers: an answer is only ever an
 observation, and comparisons with expected values happen outside.
@@ -18,7 +18,7 @@ from typing import Any
 
 
 class _Output(io.TextIOBase):
-    """Keeps the beginning of what is printed."""
+    """An output stream that keeps the beginning of what is printed."""
 
     def __init__(self, most: int) -> None:
         self._left = most

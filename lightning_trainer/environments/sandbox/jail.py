@@ -67,7 +67,7 @@ def enter(prefixes: list[str], limits: dict[str, int]) -> None:
 
 
 def _wait_for(child: int) -> None:
-    """As the outer process, end the way the child did."""
+    """In the outer process: wait for the child, and end the way it did."""
     for descriptor in (0, 1):
         os.close(descriptor)
     _, status = os.waitpid(child, 0)
@@ -76,7 +76,7 @@ def _wait_for(child: int) -> None:
 
 
 def _new_root(prefixes: list[str], disk_mib: int) -> None:
-    root = "/tmp"  # exists everywhere; it is mounted over, and then left
+    root = "/tmp"  # exists everywhere; the new root is mounted over it
     _mount("none", "/", None, _REC | _PRIVATE)
     _mount("tmpfs", root, "tmpfs", _NOSUID | _NODEV, "size=1m,mode=0755")
     # A single file system for everything that code can write, with limits on bytes and files.
@@ -141,7 +141,7 @@ def _drop(privileged: bool) -> None:
 
 
 def _filter() -> None:
-    """Block the system calls of ``_FORBIDDEN``; the other walls stand without it."""
+    """Block the system calls of ``_FORBIDDEN``; the other protections do not depend on this."""
     with contextlib.suppress(OSError, AttributeError):
         library: Any = ctypes.CDLL("libseccomp.so.2")
         library.seccomp_init.restype = ctypes.c_void_p

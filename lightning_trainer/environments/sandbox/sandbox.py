@@ -1,6 +1,6 @@
 """The sandbox from outside: started, called with a time limit, watched for memory, killed, and recreated.
 
-It refuses to run if the walls cannot be built: there is no mode without them.
+It refuses to run if the isolation cannot be set up: there is no mode without it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LONGEST_ANSWER = 1 << 22
 
 
 class SandboxUnavailableError(EnvironmentFailedError):
-    """The machine does not allow the walls; the message says which ones, and what to do."""
+    """The machine does not allow the isolation; the message says which part, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class SandboxLimits:
     """The limits of a sandbox."""
 
     seconds: float = 5.0
-    """For one piece of code."""
+    """Limit for one piece of code."""
     memory_mib: int = 256
     """Limit for one process, and for all of them together."""
     processes: int = 16
@@ -54,16 +54,16 @@ class Ran:
     error: str | None
     """The code's exception, or why it was stopped; None: it finished."""
     value: Any = None
-    """Of the last expression, if it is JSON-able."""
+    """Value of the last expression, if JSON can represent it."""
     lost: bool = False
-    """The sandbox was recreated: the code's definitions are gone."""
+    """Whether the sandbox was recreated: the code's definitions are gone."""
 
 
 class Sandbox:
     """Python whose variables persist from ``run`` to ``run``; not thread-safe.
 
     Raises:
-        SandboxUnavailableError: the walls cannot be built here.
+        SandboxUnavailableError: the isolation cannot be set up here.
     """
 
     def __init__(self, limits: SandboxLimits | None = None) -> None:
@@ -104,7 +104,7 @@ class Sandbox:
             if stream is not None:
                 with contextlib.suppress(OSError):
                     stream.close()
-        # They are gone when the kernel says so, not when the signal is sent.
+        # They end some time after the signal is sent.
         psutil.wait_procs(children, timeout=5)
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""From recorded calls to tasks: a chain of calls, a question without any of its results, and the last call's value.
+"""Tasks from recorded calls: a chain of calls, a question without any of its results, and the last call's value.
 
 Difficulty is the number of calls. A chain is executed again before it is kept: an answer that differs the second time
 cannot be checked. Only a digest of its content decides whether it is held out; the digest is also the task's name.
@@ -96,10 +96,10 @@ def make_scenarios(
     held_out: int,
     seed: int = 0,
 ) -> tuple[list[Scenario], list[Scenario]]:
-    """Return at most so many training and held-out scenarios, cycling through the difficulties.
+    """Return at most the given numbers of training and held-out scenarios, cycling through the difficulties.
 
     Args:
-        fresh: another process of the server, which executes every chain again.
+        fresh: another process of the same server, in which every chain is executed again.
     """
     chance = random.Random(seed)
     tools = {tool.tool.name: tool.tool for tool in fresh.tools}

@@ -18,7 +18,7 @@ from lightning_trainer.environments.protocol import Tool
 _LONGEST_TEXT = 80
 """Maximum length of a value that may be an argument or an answer."""
 _ENTRIES = 12
-"""Entries of a list that are read; the rest is ignored."""
+"""How many entries of a list are read; the rest is ignored."""
 _VALUES_OF_A_NAME = 200
 _CALLS_KEPT = 5000
 _DRY_ROUNDS = 10
@@ -58,7 +58,7 @@ class Called:
     tool: str
     arguments: tuple[tuple[str, Scalar], ...]
     sources: tuple[tuple[str, Source], ...]
-    """Origins of those arguments that an earlier result gave."""
+    """Origins of the arguments that come from an earlier result."""
     result: Any = field(hash=False, compare=False)
 
     @property
@@ -73,7 +73,7 @@ class Found:
 
     calls: list[Called] = field(default_factory=list)
     refused: int = 0
-    """Calls that the server answered with an error."""
+    """Number of calls that the server answered with an error."""
     skipped: tuple[str, ...] = ()
     """Tools that may change something, and were not allowed by name."""
 

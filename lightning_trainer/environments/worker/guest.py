@@ -28,7 +28,7 @@ _F_SETSIG = 10
 
 
 def main() -> None:
-    """Tie this process to the daemon's, limit its memory, and answer questions until the pipe closes."""
+    """Tie this process to the one that started it, limit its memory, and answer requests until the pipe closes."""
     start = json.loads(sys.argv[1])
     _die_with(start["lifeline"])
     _limit(start["memory_mib"])
@@ -127,8 +127,8 @@ def _offer_protocol(root: Path) -> None:
 
 
 def _die_with(lifeline: int) -> None:
-    """Let the kernel kill this process group when the other end of the pipe closes: a thread waiting for that would not
-    run while the environment's code holds the GIL."""
+    """Let the kernel kill this process group when the other end of the pipe closes: a thread that waits for this would
+    not run while the environment's code holds the GIL."""
     if not sys.platform.startswith("linux"):
         return
     fcntl.fcntl(lifeline, _F_SETSIG, signal.SIGKILL)

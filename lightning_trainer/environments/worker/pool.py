@@ -11,11 +11,11 @@ from lightning_trainer.environments.limits import Limits
 from lightning_trainer.environments.worker.process import EnvironmentProcess, Launch
 
 _STARTS_AT_ONCE = 4
-"""Imports take a core each: starting more at once only makes all of them slower."""
+"""Processes that start at once: each one's imports take a core, so more would only be slower."""
 
 
 class EnvironmentPool:
-    """At most ``size`` processes. The first one starts at once, so an environment that cannot run fails before any
+    """At most ``size`` processes. The first one starts immediately, so an environment that cannot run fails before any
     attempt.
 
     Raises:

@@ -54,13 +54,13 @@ class Launch:
     """How a process of an environment is started."""
 
     label: str
-    """Its name in messages."""
+    """The environment's name in messages."""
     python: str
     module: str
     """An importable module, or the path of a file."""
     attribute: str
     isolated: bool = True
-    """It sees only its own interpreter's packages, not ``PYTHONPATH`` and the current folder."""
+    """Whether it sees only its own interpreter's packages, without ``PYTHONPATH`` and the current folder."""
     variant: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     path: tuple[str, ...] = ()
@@ -169,7 +169,7 @@ class EnvironmentProcess:
             if not launch.isolated and "PYTHONPATH" in os.environ:
                 environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
             process = subprocess.Popen(
-                # -P: the folder of guest.py must not offer its modules by their bare names.
+                # -P: modules in the folder of guest.py must not be importable by their bare names.
                 [launch.python, "-I" if launch.isolated else "-P", str(_GUEST), json.dumps(start)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -305,7 +305,7 @@ class EnvironmentProcess:
         self._stderr = (self._stderr + piece)[-_KEPT_OF_STDERR:]
 
     def _look_at_memory(self, what: str) -> None:
-        """Check the memory now and then: it costs more than a step."""
+        """Check the memory now and then, because a check costs more than a step."""
         now = time.monotonic_ns()
         if now - self._looked_ns < _LOOK_AT_MEMORY_S * 1e9:
             return

@@ -1,1 +1,1 @@
-"""Rollouts in environments: an agent of ours plays, or a program of the user's does."""
+"""Rollouts in environments, played by our own agent or by the user's program."""

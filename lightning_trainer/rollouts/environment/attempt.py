@@ -1,4 +1,4 @@
-"""An attempt that is played in an environment; its reward is what the steps earned together."""
+"""An attempt that is played in an environment; its reward is the sum over its steps."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from lightning_trainer.environments.worker.pool import EnvironmentPool
 from lightning_trainer.errors import LightningError
 
 _SEEDS_OF_A_RUN = 1_000_000
-"""Between the first tasks of two ``seed``s."""
+"""Distance between the first tasks of two ``seed``s."""
 
 
 class EnvironmentAttempt:
     """``Runner(policy, EnvironmentAttempt("frozenlake:4x4", agent))``: plays one task.
 
     Args:
-        environment: a name (processes of their own play it), or a class of this process, made anew for each attempt.
-        agent: acts in the session that it is handed.
-        processes: at once, of an environment with a name; more attempts wait for one.
-        timeout_s: of one attempt, its model calls with it.
+        environment: a name (it runs in processes of its own), or a class in this process, created for each attempt.
+        agent: acts in the session that it gets.
+        processes: how many of a named environment may run at once; further attempts wait for one.
+        timeout_s: limit of one attempt, including its model calls.
         seed: of the order of training tasks.
 
     Raises:
@@ -80,7 +80,7 @@ class EnvironmentAttempt:
         with self._playable() as environment:
             session = Session(environment, task, timeout_s=self._timeout_s)
             self._agent(session)
-            if session.failure is not None:  # an agent that went on all the same
+            if session.failure is not None:  # the agent went on despite the failure
                 raise session.failure
             return session.reward
 
@@ -99,11 +99,11 @@ class EnvironmentAttempt:
         ]
 
     def training_tasks(self, step: int, count: int) -> Sequence[Task]:
-        """Return the tasks of a step, which counts from 1: no task twice, where there are enough."""
+        """Return the tasks of a step, counted from 1; if there are enough tasks, none comes twice."""
         return self.tasks(TRAIN, count, first=self._seed * _SEEDS_OF_A_RUN + (step - 1) * count)
 
     def held_out_tasks(self, count: int) -> Sequence[Task]:
-        """Return always the same tasks, none of which training has."""
+        """Return tasks that training never has, always the same ones."""
         return self.tasks(HELD_OUT, count)
 
     def named_task(self, name: str, fields: Mapping[str, Any]) -> Task:
@@ -126,11 +126,11 @@ class EnvironmentAttempt:
 
 
 def _named(environment: type[Environment]) -> tuple[str, str]:
-    """Return name and version of a class: its own, or the digest of its file."""
+    """Return a class's name and its version: its own, or the digest of its file."""
     version = getattr(environment, "version", None)
     if version is None:
         try:
             version = digest_of(Path(inspect.getfile(environment)))
-        except (OSError, TypeError):  # typed into an interpreter
+        except (OSError, TypeError):  # defined in an interactive interpreter
             version = "0"
     return environment.__qualname__, str(version)

@@ -1,6 +1,6 @@
-"""A program of the user's as the agent of an environment: it acts over HTTP, and the environment scores it.
+"""The user's program as the agent of an environment: it acts over HTTP, and the environment scores it.
 
-The program runs as any command of ``rollouts`` does. In its task are the first observation, the tools in the form that
+The program runs as any command of ``rollouts`` does. Its task has the first observation, the tools in the form that
 OpenAI's API takes, and ``environment_url``: ``POST {environment_url}/step`` with ``{"text": ...}`` or ``{"tool_calls":
 [{"name": ..., "arguments": {...}}]}`` answers ``{"observation": ..., "reward": ..., "done": ...}``.
 """
@@ -22,7 +22,7 @@ _LONGEST_BODY = 1 << 20
 
 
 class ProgramAgent:
-    """``EnvironmentRunner(..., agent=ProgramAgent(Command([...], endpoint=...)))``."""
+    """An agent that is a command: ``EnvironmentRunner(..., agent=ProgramAgent(Command([...], endpoint=...)))``."""
 
     def __init__(self, command: Command) -> None:
         self._command = command
@@ -43,7 +43,7 @@ class ProgramAgent:
             CommandError: it failed.
             TimeoutError: it took too long.
         """
-        # A program that knows the URL acts in the session; no other can guess it.
+        # Any program that knows the URL can act in the session; others cannot guess it.
         secret = secrets.token_urlsafe(24)
         self._sessions[secret] = session
         try:
@@ -89,7 +89,7 @@ class _Steps(BaseHTTPRequestHandler):
             return self._say(422, {"error": f"an action is {said}; this one cannot be read: {error}"})
         try:
             observation = session.step(action)
-        except Exception as error:  # the program is told; the attempt fails with what it makes of that
+        except Exception as error:  # the program is told, and decides whether it fails
             return self._say(409, {"error": f"{type(error).__name__}: {error}"})
         self._say(200, {"observation": to_json(observation), "reward": session.rewards[-1], "done": session.done})
 

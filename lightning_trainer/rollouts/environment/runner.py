@@ -1,4 +1,4 @@
-"""A runner whose attempts are played in an environment, by an agent of ours or of the user's."""
+"""A runner whose attempts are played in an environment, by our own agent or the user's."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from lightning_trainer.rollouts.environment.attempt import EnvironmentAttempt
 from lightning_trainer.rollouts.step_runner import StepRunner
 
 _GRACE_S = 30.0
-"""The session's own limit comes first; this much later its thread is given up."""
+"""How long after the session's own limit its thread is abandoned."""
 
 
 class EnvironmentRunner(StepRunner[Task]):
-    """``Runner.from_environment``: training tasks and held-out tasks come from the environment.
+    """The runner of ``Runner.from_environment``: training tasks and held-out tasks come from the environment.
 
     Args:
-        environment: a name, or a class of this process.
-        policy: that is trained.
-        agent: acts in the session that it is handed; a ``ChatAgent`` with the policy's model when absent, which
-            ``agent_options`` go to.
-        processes: of the environment at once; as many as attempts when absent.
+        environment: a name, or a class in this process.
+        policy: the name of the policy that is trained.
+        agent: acts in the session that it gets; by default a ``ChatAgent`` with the policy's model, which gets
+            ``agent_options``.
+        processes: how many of the environment may run at once; by default as many as attempts.
         seed: of the training tasks.
         limits, folder, python: of the environment's processes.
-        label: what tells this run from others of the policy, where ``run`` does not name it.
-        curriculum: of tasks that ``train`` is given; the environment's own tasks have no kind.
+        label: what tells this run from others of the policy, unless ``run`` names it.
+        curriculum: for tasks that ``train`` is given; the environment's own tasks have no kind.
         run, concurrency, retries, on_event: as for any runner.
     """
 
@@ -92,7 +92,7 @@ class EnvironmentRunner(StepRunner[Task]):
         )
 
     def evaluate_held_out(self, count: int, *, stage: str = "held-out") -> list[AttemptEnded]:
-        """Play so many tasks that training never has, once each; recorded, never trained."""
+        """Play ``count`` tasks that training never has, once each; they are recorded, never trained."""
         return self.evaluate(self.environment.held_out_tasks(count), stage=stage)
 
     def close(self) -> None:

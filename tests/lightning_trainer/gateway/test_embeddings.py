@@ -114,7 +114,7 @@ async def test_a_redirect_does_not_carry_the_key_elsewhere(open_gateway, server,
     ("given", "sentence"),
     [
         ({"embeddings": "api.openai.com"}, "embeddings is 'api.openai.com'; write a base URL"),
-        ({"embeddings_key": "K"}, "embeddings_key = 'K' is for nobody"),
+        ({"embeddings_key": "K"}, "embeddings_key = 'K' has no server"),
         ({"embeddings": "https://x/v1", "embeddings_key": "sk-123-secret"}, "embeddings_key"),
     ],
 )

@@ -208,7 +208,7 @@ POLICY = {"agents": ["a"], "model": "random:tiny"}
             {"judge": [JUDGE], "policy": [{**POLICY, "name": "x"}, {**POLICY, "name": "y"}]},
             "name one of the policies x, y",
         ),
-        ({"judge": [{**JUDGE, "policy": "z"}], "policy": [{**POLICY, "name": "x"}]}, "'z' is none"),
+        ({"judge": [{**JUDGE, "policy": "z"}], "policy": [{**POLICY, "name": "x"}]}, "'z' is not one of them"),
         ({"judge": [{**JUDGE, "answer_after": "("}]}, "'(' is not a regular expression"),
         ({"judge": [{**JUDGE, "lead_in": "It is "}]}, "ends in white space; leave it out, and say it as separator"),
     ],

@@ -71,7 +71,7 @@ def test_a_file_or_a_folder_is_read_where_it_is(tmp_path):
     ("text", "said"),
     [
         ("{", "cannot be read as a model's config.json"),
-        ("[]", "it holds no object"),
+        ("[]", "it is not a JSON object"),
         ('{"model_type": "mamba"}', "of the family 'mamba', whose parameters this cannot count; it knows llama"),
         ('{"model_type": "llama"}', "is not a whole config.json: KeyError 'hidden_size'"),
         ('{"model_type": "llama", "hidden_size": 8, "num_attention_heads": 0}', "is not a whole config.json"),

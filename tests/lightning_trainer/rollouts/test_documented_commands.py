@@ -192,7 +192,7 @@ def test_an_evaluation_does_not_begin_at_another_service(tmp_path, monkeypatch) 
         done = CliRunner().invoke(app, shlex.split(f"{command}{server.server_port} -- touch {tmp_path}/ran"))
         server.shutdown()
     assert done.exit_code == 2
-    assert "is not a lightning-trainer daemon (it answers /healthz as none of ours does)" in " ".join(
+    assert "is not a lightning-trainer daemon (its answer to /healthz is not a daemon's)" in " ".join(
         done.stderr.split()
     )
     assert not (tmp_path / "ran").exists()
