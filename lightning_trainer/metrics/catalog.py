@@ -12,6 +12,7 @@ ABOUT: Mapping[str, str] = {
     "groups/total": "groups of the step",
     "groups/kept": "groups that were trained",
     "groups/zero_variance": "groups whose rewards were all equal",
+    "groups/low_variance": "groups whose rewards differed too little to train on",
     "groups/refused": "groups that could not be compared",
     "groups/solved": "groups whose rewards were all 1.0",
     "attempts/total": "attempts of the step",

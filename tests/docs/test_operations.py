@@ -21,7 +21,8 @@ from lightning_trainer.cli.daemon.serve import CONFIG, TEMPORARY
 from lightning_trainer.config import DaemonConfig, EngineConfig, MetricsConfig, PolicyConfig
 from lightning_trainer.config.policies.versions import GuardConfig
 from lightning_trainer.daemon.publication.guard import held_out_score
-from lightning_trainer.metrics.row import step_metrics
+from lightning_trainer.metrics.catalog import ABOUT, describe
+from lightning_trainer.metrics.row import group_metrics, step_metrics
 from lightning_trainer.metrics.warnings import RULES
 from lightning_trainer.store.records import StepRecord, StepState
 from lightning_trainer.store.scan import read_only
@@ -153,8 +154,9 @@ def test_the_table_names_every_metric_that_is_ours():
     report = StepReport(1, {}, {}, 1, 1, 1, {"train": 1.0})
     version = PolicyVersion("p", 1, 1, VersionState.LIVE, 0, probe_max_abs=0.1, probe_mean_abs=0.1, publish_s=1.0)
     row = step_metrics("p", StepRecord(1, StepState.TRAINED, (), report), [], version)
-    for name in row.values:
+    for name in {*row.values, *group_metrics([]), *ABOUT}:
         assert f"`{name}`" in PAGE
+        assert describe(name)
 
 
 def test_the_table_and_the_unit_have_the_exit_statuses_that_there_are():

@@ -2,6 +2,7 @@
 
 import pytest
 
+from lightning_trainer.config.policies.credit import CREDIT_SETTINGS
 from lightning_trainer.samples.batches import build_batch
 from lightning_trainer.samples.transitions.reasons import Reason
 from lightning_trainer.sampling import support_of
@@ -15,24 +16,19 @@ DROPS = {
     "other_policy": {"policy": "another"},
     "no_choice": {"response_ids": (9, 9), "support": support_of(50, [[9], [9]])},
 }
-SCHEMES = (
-    "terminal",
-    "equal_shares",
-    "steps",
-    "discounted",
-    "agent_return",
-    "hierarchical",
-    "causal",
-    "magrpo",
-    "gigpo",
-)
+SCHEMES = tuple(name for name, settings in CREDIT_SETTINGS.items() if not settings.needs_values)
 
 
 @pytest.fixture
 def build(make_call, make_attempt, make_evaluation, make_policy):
-    """Two attempts of three calls each with rewards of calls, agent and attempt; ``drop``: what is done to one."""
+    """Two attempts of three calls each with rewards of calls, agent and attempt.
 
-    def build(credit, drop=None, which="a1-1", rewards=(1.0, 0.0), single=(0.25, 0.5, 0.125), samples="merged"):
+    ``drop``: what is done to one call; ``others``: what the second attempt's calls earn, if not the same.
+    """
+
+    def build(
+        credit, drop=None, which="a1-1", rewards=(1.0, 0.0), single=(0.25, 0.5, 0.125), others=None, samples="merged"
+    ):
         calls, evaluations = [], []
         for attempt_id, reward in zip(("a1", "a2"), rewards, strict=True):
             for t in range(3):
@@ -41,7 +37,8 @@ def build(make_call, make_attempt, make_evaluation, make_policy):
                 changes |= DROPS[drop] if drop and name == which else {}
                 calls.append(make_call(name, start=10 * t, attempt_id=attempt_id, **changes))
                 if single is not None:
-                    evaluations.append(make_evaluation(single[t], None, span_id=name))
+                    earned = others if others and attempt_id == "a2" else single
+                    evaluations.append(make_evaluation(earned[t], None, span_id=name))
             evaluations.append(make_evaluation(reward, attempt_id))
         policy = make_policy(credit=credit, samples=samples, max_sample_tokens=50)
         attempts = [make_attempt("a1"), make_attempt("a2")]
@@ -63,6 +60,14 @@ def test_no_call_of_the_others_gets_another_credit(build, scheme, drop):
         # magrpo compares turn by turn: what was compared with the dropped call alone has no peer left.
         assert len(left) == (4 if scheme == "magrpo" else 5)
         assert left == pytest.approx({name: whole[name] for name in left})
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_scheme_says_which_rewards_it_does_not_use(build, scheme):
+    unused = CREDIT_SETTINGS[scheme]().unused
+    credit = _credits(build({"scheme": scheme}))
+    assert (_credits(build({"scheme": scheme}, others=(0.75, 0.5, 0.375))) == credit) == ("calls" in unused)
+    assert (_credits(build({"scheme": scheme}, rewards=(0.5, 0.75))) == credit) == ("attempts" in unused)
 
 
 @pytest.mark.parametrize("drop", DROPS)

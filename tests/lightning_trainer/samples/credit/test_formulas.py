@@ -41,13 +41,15 @@ class World:
     def __init__(self, seed, scheme, make_call, make_attempt):
         self.random = random.Random(seed)
         draw = self.random
-        self.settings = {"scheme": scheme, **_settings(scheme, draw)}
+        # Drawn apart, so that another scheme's settings do not change this one's graphs.
+        self.settings = {"scheme": scheme, **_settings(scheme, random.Random(f"settings {seed}"))}
         self.agents = ["solver", "critic", "scout"][: draw.randint(1, 3)]
         self.attempts = [make_attempt(f"a{number}") for number in range(draw.randint(2, 4))]
         self.calls, self.parents = [], {}
         self.rewards, self.own, self.outcome = {}, {}, {}
         kinds = draw.choice([("steps",), ("own",), ("outcome",), ("steps", "outcome"), ("steps", "own", "outcome")])
-        if scheme in ("terminal", "equal_shares") and "outcome" not in kinds and "own" not in kinds:
+        unused = CREDIT_SETTINGS[scheme].model_validate(self.settings).unused
+        if "calls" in unused and "outcome" not in kinds and "own" not in kinds:
             kinds = ("outcome", *kinds)
         if scheme == "steps":
             kinds = ("steps", *kinds)
