@@ -27,12 +27,24 @@ from lightning_trainer.types import TrainingBatch
 pytestmark = [pytest.mark.loop, pytest.mark.engine, pytest.mark.verl, pytest.mark.slow, pytest.mark.timeout(5400)]
 
 AGENT = Path(__file__).with_name("agent_script.py")
+ROOT = Path(__file__).parents[2]
 WAIT_S = 1200
 """For a start, or for what comes back: engines take a minute of one core each, and the machine may be busy."""
 HEAD = "10.77.0.1"
 RAY = {"RAY_AUTH_MODE": "disabled", "RAY_worker_niceness": "0", "RAY_memory_monitor_refresh_ms": "0"}
 OF_THIS_PROCESS = ("RAY_", "GLOO_")
 """Environment that a trainer in this process has set for its own machine: a node must not inherit it."""
+OWN_FOLDERS = """
+mount -t tmpfs tmpfs /dev/shm || exit
+case "$0" in
+/tmp/*)
+    mkdir /dev/shm/kept && mount --bind "$0" /dev/shm/kept && mount -t tmpfs tmpfs /tmp && mkdir -p "$0" \\
+    && mount --bind /dev/shm/kept "$0" && umount /dev/shm/kept && rmdir /dev/shm/kept || exit ;;
+*) mount -t tmpfs tmpfs /tmp || exit ;;
+esac
+"$@"; exit
+"""
+"""What a node's first process runs. Of /tmp it sees the checkout alone, if that is there: what it runs is installed."""
 HALF, STEPS = 6, 10
 KILLED_AT, KILLED_AGAIN_AT = 3, 7
 """So many steps are done then."""
@@ -103,8 +115,8 @@ class Nodes:
             ray += ["--head", "--port=6379", "--num-cpus=0", "--include-dashboard=false"]
             command = [*ray, f"--temp-dir={self._ray_folder}"]
         else:
-            own = 'mount -t tmpfs tmpfs /dev/shm && mount -t tmpfs tmpfs /tmp && "$@"; exit'
-            command = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", own, "node"]
+            command = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", OWN_FOLDERS]
+            command += [str(ROOT)]
             command += [*ray, f"--address={HEAD}:6379", "--num-cpus=6"]
         clean = {name: value for name, value in os.environ.items() if not name.startswith(OF_THIS_PROCESS)}
         with (self._folder / f"node-{number}.log").open("ab") as log:
@@ -127,6 +139,12 @@ class Nodes:
         process.wait()
         _, alive = psutil.wait_procs(below, timeout=30)
         assert not alive, f"node {number} outlives its first process: {alive}"
+
+    def all_run(self) -> bool:
+        """Raises AssertionError: a node has ended by itself."""
+        for number, process in self._processes.items():
+            assert process.poll() is None, f"node {number} has ended: {self.log(number)}"
+        return True
 
     def commands(self, number: int) -> list[str]:
         """Return the command lines of what runs on a node now."""
@@ -173,7 +191,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
             _until(lambda: _alive(1), lambda: nodes.log(0))
             for number in (1, 2):
                 nodes.start(number)
-            _until(lambda: _alive(3), lambda: nodes.log(1) + nodes.log(2))
+            _until(lambda: nodes.all_run() and _alive(3), lambda: nodes.log(1) + nodes.log(2))
             yield nodes
     finally:
         nodes.remove()
