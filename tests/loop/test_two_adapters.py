@@ -15,7 +15,7 @@ import pytest
 pytestmark = [pytest.mark.loop, pytest.mark.engine, pytest.mark.verl, pytest.mark.slow]
 
 SCRIPT = Path(__file__).with_name("team_script.py")
-STEPS = 10
+STEPS = 20
 POLICY = """
 [[policy]]
 name = "{name}"
