@@ -14,13 +14,12 @@ import sys
 
 from tasks import SERVER, made
 
-from lightning_trainer.environments.protocol import Task
 from lightning_trainer.errors import LightningError
-from lightning_trainer.rollouts import AttemptEnded, Curriculum, Event, Runner
+from lightning_trainer.rollouts import AttemptEnded, Event, Runner
 from lightning_trainer.rollouts.task_file import Epochs
 
-CANDIDATES = 24
-"""Tasks of a step that the curriculum chooses from: of the length that the agent gets right about half of the time."""
+TASKS_PER_STEP = 8
+"""The policy's groups_per_step."""
 AGENT = {"max_tokens": 40, "max_turns": 4}
 """A call of a tool has some 30 tokens; the third turn of two calls is the answer."""
 
@@ -52,10 +51,9 @@ def main() -> None:
             processes=16,  # more than two cores can play at once
             timeout_s=240,
             on_event=show,
-            curriculum=Curriculum[Task](lambda task: task.fields["difficulty"], seed=options.seed),
         ) as runner:
             # A seed and a step name the tasks, so an interrupted run goes on with the same ones.
-            order = Epochs(tasks.train, per_step=CANDIDATES, seed=options.seed)
+            order = Epochs(tasks.train, per_step=TASKS_PER_STEP, seed=options.seed)
             named = runner.environment.named_task
 
             def evaluate(stage: str) -> None:

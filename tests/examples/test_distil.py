@@ -97,7 +97,7 @@ def test_it_asks_the_same_before_and_after(expert, tmp_path: Path, monkeypatch, 
         "after: 3 of 4 held-out questions answered",
     ]
     assert {request["model"] for request in requests} == {"distil"}
-    assert len(trained) == 24  # the curriculum chooses from them
+    assert len(trained) == 8
     assert {task.id for task in trained}.isdisjoint(task.id for task in expert["train_tasks"](0, expert["QUESTIONS"]))
 
 

@@ -100,7 +100,7 @@ def test_who_calls_the_tools_is_right_at_tasks_of_one_call_and_of_two(
     assert len(requests) == 2 * sum(task.fields["difficulty"] + 1 for task in asked)
     assert {tool["function"]["name"] for tool in requests[0]["tools"]} == {"parcel", "courier"}
     assert {task.name for task in trained} <= {task.id for task in tasks.train}
-    assert len(trained) == example["CANDIDATES"]  # the curriculum chooses from them
+    assert len(trained) == example["TASKS_PER_STEP"]
 
 
 def test_another_server_comes_after_two_dashes(example, monkeypatch) -> None:
@@ -129,7 +129,7 @@ def test_tasks_are_the_same_every_time_and_held_out_ones_are_not_trained(example
     parts = [{json.dumps([task.fields["calls"], task.fields["question"]]) for task in some} for some in
              (tasks.train, tasks.held_out)]  # fmt: skip
     assert parts[0].isdisjoint(parts[1])
-    assert len(parts[0]) >= 12 * example["CANDIDATES"]
+    assert len(parts[0]) >= 24 * example["TASKS_PER_STEP"]
     assert len(parts[1]) >= 64
 
 
@@ -165,7 +165,7 @@ def without_ids(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def test_the_policy_has_the_groups_and_the_parser_that_the_example_needs(example) -> None:
     config = load_config(FOLDER / "lightning.toml")
-    assert example["CANDIDATES"] == 3 * config.only_policy.groups_per_step
+    assert example["TASKS_PER_STEP"] == config.only_policy.groups_per_step
     assert config.engine.tool_call_parser == "hermes"
     wait, imitation, rl = config.policy[0].stage
     assert (wait.data, wait.steps, rl.data, rl.steps) == (None, 1, None, None)
