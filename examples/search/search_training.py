@@ -12,7 +12,7 @@ from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts import AttemptEnded, Event, Runner
 
 TASKS_PER_STEP = 8
-"""The policy's groups_per_step: half of them ask for a country, half for a river, so that each step tells them apart."""
+"""The policy's groups_per_step: half of them ask for a country, half for a river, so each step tells them apart."""
 
 
 def sample(task: Task) -> float:

@@ -88,7 +88,7 @@ def test_each_call_in_training_is_rewarded_and_held_out_questions_by_their_answe
     lt.shutdown(0)
     printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("before", "after"))]
     assert printed == ["before: 0 of 3 held-out questions answered", "after: 0 of 3 held-out questions answered"]
-    assert outcomes == [0.0] + [1.0] * 23
+    assert outcomes == [0.0] + [1.0] * 7
     assert [value for value, _, _ in given] == [0.0] + [1.0] * (3 * len(trained[1:]))
     assert {name for _, name, _ in given} == {"action"}
     assert [response for _, _, response in given] == [f"call-{number}" for number in range(4, len(given) + 4)]
