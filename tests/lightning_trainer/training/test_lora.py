@@ -1,6 +1,7 @@
 """An adapter is all that is trained, saved and published, and what is published is a PEFT adapter of the model."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from pydantic import ValidationError
@@ -185,3 +186,27 @@ def test_the_model_below_the_adapter_is_the_reference(trainer, tiny_models, batc
 def test_a_layer_that_the_model_lacks_is_refused(modules, because, trainer):
     with pytest.raises(TrainingError, match=because):
         trainer(lora=LoraConfig(target_modules=modules))
+
+
+@pytest.mark.verl
+def test_an_adapter_learns_what_was_rewarded_and_unlearns_what_was_not(trainer, sample):
+    trained = trainer()
+    answers = {"won": [1, 2, 3, 4], "lost": [1, 2, 5, 6]}
+
+    def scores() -> dict[str, float]:
+        return {name: sum(trained.score([ids])[0][1:]) for name, ids in answers.items()}
+
+    before = scores()
+    for step in (1, 2, 3):
+        logprobs = {name: (0.0, *trained.score([ids])[0]) for name, ids in answers.items()}
+        samples = (
+            replace(
+                sample(name, ids, [0, 0, 1, 1], group="g", credit=float(name == "won")),
+                behavior_logprobs=logprobs[name],
+            )
+            for name, ids in answers.items()
+        )
+        trained.step(TrainingBatch("tiny", step, tuple(samples)))
+    after = scores()
+    assert after["won"] > before["won"]
+    assert after["lost"] < before["lost"]
