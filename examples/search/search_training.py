@@ -9,10 +9,12 @@ from agent import solve
 from tasks import Task, heldout_tasks, score, train_tasks
 
 from lightning_trainer.errors import LightningError
-from lightning_trainer.rollouts import AttemptEnded, Event, Runner
+from lightning_trainer.rollouts import AttemptEnded, Curriculum, Event, Runner
 
 TASKS_PER_STEP = 8
 """The policy's groups_per_step: half of them ask for a country, half for a river, so each step tells them apart."""
+CANDIDATES = 24
+"""Tasks of a step that a curriculum chooses from."""
 
 
 def sample(task: Task) -> float:
@@ -25,13 +27,21 @@ def answer(task: Task) -> float:
     return score(solve(task.question, temperature=0.0), task)
 
 
-def main(about: str | None, policy: str, sample: Callable[[Task], float] = sample, *, steps: int = 40) -> None:
+def main(
+    about: str | None,
+    policy: str,
+    sample: Callable[[Task], float] = sample,
+    *,
+    steps: int = 40,
+    curriculum: bool = False,
+) -> None:
     """Run as the command line says.
 
     Args:
         about: the program's documentation, whose first line says what it does.
         sample: one attempt in training.
         steps: when the command line does not say.
+        curriculum: each step's tasks are of the kind whose outcome is least certain, instead of half of either.
     """
     parser = argparse.ArgumentParser(description=(about or "").splitlines()[0])
     parser.add_argument("--policy", default=policy)
@@ -59,9 +69,17 @@ def main(about: str | None, policy: str, sample: Callable[[Task], float] = sampl
 
     try:
         evaluate("before")
-        runner = Runner(options.policy, sample, concurrency=options.concurrency, timeout_s=300, on_event=show)
+        runner = Runner(
+            options.policy,
+            sample,
+            concurrency=options.concurrency,
+            timeout_s=300,
+            on_event=show,
+            curriculum=Curriculum[Task](lambda task: task.asked, seed=options.seed) if curriculum else None,
+        )
+        count = CANDIDATES if curriculum else TASKS_PER_STEP
         # A seed and a step name the tasks, so an interrupted run goes on with the same ones.
-        runner.train(lambda step: train_tasks(options.seed * 10_000 + step, TASKS_PER_STEP), steps=options.steps)
+        runner.train(lambda step: train_tasks(options.seed * 10_000 + step, count), steps=options.steps)
         evaluate("after")
     except LightningError as error:
         sys.exit(f"error: {error}")

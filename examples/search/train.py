@@ -9,4 +9,4 @@ The agent (agent.py) is not changed and does not know.
 from search_training import main
 
 if __name__ == "__main__":
-    main(__doc__, "search")
+    main(__doc__, "search", curriculum=True)
