@@ -1,7 +1,6 @@
 """``lightning-trainer scenarios mcp``: from a server's list of tools to files of tasks, and of demonstrations."""
 
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_trainer.cli.terminal.console import TerminalConsole
+from lightning_trainer.dataset.atomic import replacing
 from lightning_trainer.environments.mcp_server import McpServer
 from lightning_trainer.environments.scenarios import demonstrations, explore, make_scenarios
 from lightning_trainer.errors import ConfigError, LightningError
@@ -38,7 +38,7 @@ def make_mcp_scenarios(wish: Wish) -> None:
 
     Raises:
         ConfigError: the difficulty cannot be read, or the server lacks a tool that was named.
-        LightningError: the server cannot be used, or its answers give no task.
+        LightningError: the server cannot be used, its answers give no task, or a file cannot be written.
     """
     difficulties = _difficulties(wish.difficulty)
     console = TerminalConsole()
@@ -63,14 +63,13 @@ def make_mcp_scenarios(wish: Wish) -> None:
             f"{len(found.calls)} calls gave no chain of difficulty {wish.difficulty} with an answer that can be "
             "checked; try a lower one, or more --budget"
         )
-    wish.out.mkdir(parents=True, exist_ok=True)
     for name, scenarios in (("train", train), ("held-out", held_out)):
         _write(wish.out / f"{name}.jsonl", (scenario.as_task(wish.command) for scenario in scenarios))
-    if shown:
+    if wish.demonstrations:
         _write(wish.out / "demonstrations.jsonl", shown)
     by_difficulty = Counter(len(scenario.chain.links) for scenario in train)
     calls_of_tasks = ", ".join(f"{number} of {calls}" for calls, number in sorted(by_difficulty.items()))
-    rows = f"{len(shown)} rows of demonstrations; " if shown else ""
+    rows = f"{len(shown)} rows of demonstrations; " if wish.demonstrations else ""
     said = (
         f"{len(train)} training tasks (calls: {calls_of_tasks}) and {len(held_out)} held-out tasks in {wish.out}; "
         f"{rows}{len(found.calls)} calls were made, {found.refused} refused"
@@ -92,9 +91,6 @@ def _difficulties(text: str) -> list[int]:
 
 
 def _write(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Replace the file atomically."""
-    unfinished = path.with_suffix(".unfinished")
-    with unfinished.open("w", encoding="utf-8") as file:
+    with replacing(path) as aside, aside.open("w", encoding="utf-8") as file:
         for row in rows:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
-    os.replace(unfinished, path)

@@ -18,7 +18,8 @@ INSTRUCTIONS = "Use the tools. When you know it, answer with the value alone."
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 _MORE_WORDS = 80
 """How many characters longer than the expected value an answer may be, so that listing everything does not pay."""
-_LONGEST_RESULT = 20_000
+LONGEST_RESULT = 20_000
+"""Characters of a tool's result that the model is shown."""
 
 
 class McpTools:
@@ -78,7 +79,7 @@ class McpTools:
         if "_unreadable" in arguments:
             return "error: the arguments are not a JSON object"
         self._changed |= name not in self._reads_only
-        return self._running.call(name, arguments).text[:_LONGEST_RESULT]
+        return self._running.call(name, arguments).text[:LONGEST_RESULT]
 
 
 def is_right(said: str, answer: Any) -> bool:

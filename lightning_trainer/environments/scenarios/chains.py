@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lightning_trainer.environments.mcp_server import McpResult
 from lightning_trainer.environments.protocol import Tool, is_held_out
 from lightning_trainer.environments.scenarios.exploring import Called, Found, Path, Scalar, Server, at, leaves
 
@@ -39,21 +40,26 @@ class Chain:
         """Return the chain as JSON: its digest names the task, and decides whether it is held out."""
         return json.dumps([[link.tool, link.arguments, link.taken] for link in self.links] + [self.path])
 
-    def executed(self, server: Server) -> Any:
-        """Return the answer; None if a call fails or a path no longer exists."""
+    def executed(self, server: Server) -> list[tuple[dict[str, Any], McpResult]]:
+        """Make the calls, and return each one's arguments and result; empty if one fails or a path no longer exists."""
+        made: list[tuple[dict[str, Any], McpResult]] = []
         value: Any = None
         for link in self.links:
-            arguments = dict(link.arguments)
             try:
-                arguments |= {name: at(value, path) for name, path in link.taken}
-                result = server.call(link.tool, arguments)
-                if result.failed:
-                    return None
-                value = result.value
+                arguments = {**dict(link.arguments), **{name: at(value, path) for name, path in link.taken}}
             except (KeyError, IndexError, TypeError):
-                return None
+                return []
+            result = server.call(link.tool, arguments)
+            if result.failed:
+                return []
+            made.append((arguments, result))
+            value = result.value
+        return made
+
+    def answer(self, made: Sequence[tuple[dict[str, Any], McpResult]]) -> Any:
+        """Return the answer that the calls came to; None if they came to none."""
         try:
-            return at(value, self.path)
+            return at(made[-1][1].value, self.path)
         except (KeyError, IndexError, TypeError):
             return None
 
@@ -134,7 +140,7 @@ def _next(
         # A value that the question contains, or a question that also has another answer, teaches nothing.
         if scenario.question in asked or str(answer) in _values(chain):
             continue
-        if chain.executed(fresh) == answer:
+        if chain.answer(chain.executed(fresh)) == answer:
             return scenario
     return None
 

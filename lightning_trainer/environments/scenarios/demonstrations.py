@@ -7,14 +7,14 @@ chain is a right solution that no one had to write.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
-from lightning_trainer.environments.adapters.mcp_tools import INSTRUCTIONS, is_right
+from lightning_trainer.environments.adapters.mcp_tools import INSTRUCTIONS, LONGEST_RESULT, is_right
 from lightning_trainer.environments.protocol import tools_for_openai
 from lightning_trainer.environments.scenarios.chains import Scenario
-from lightning_trainer.environments.scenarios.exploring import Server, at
+from lightning_trainer.environments.scenarios.exploring import Server
 
 
 def demonstrations(scenarios: Iterable[Scenario], server: Server, count: int) -> list[dict[str, Any]]:
@@ -29,7 +29,7 @@ def demonstrations(scenarios: Iterable[Scenario], server: Server, count: int) ->
         sends them in the environment ``mcp``.
     """
     tools = tools_for_openai([tool.tool for tool in server.tools])
-    conversations = (conversation(scenario.as_task(()), server) for scenario in scenarios)
+    conversations = (_conversation(scenario, server) for scenario in scenarios)
     return [
         {"prompt": messages[:place], "completion": [message], "tools": tools}
         for messages in islice(filter(None, conversations), count)
@@ -38,24 +38,20 @@ def demonstrations(scenarios: Iterable[Scenario], server: Server, count: int) ->
     ]
 
 
-def conversation(task: Mapping[str, Any], server: Server) -> list[dict[str, Any]]:
-    """Return a task as the conversation that solves it, in OpenAI's messages; empty if its chain no longer does."""
+def _conversation(scenario: Scenario, server: Server) -> list[dict[str, Any]]:
+    """Return the conversation that solves a scenario, in OpenAI's messages; empty if its chain no longer does."""
+    made, answer = scenario.chain.executed(server), str(scenario.answer)
+    if scenario.chain.answer(made) != scenario.answer or not is_right(answer, scenario.answer):
+        return []
     messages: list[dict[str, Any]] = [
         {"role": "system", "content": INSTRUCTIONS},
-        {"role": "user", "content": task["question"]},
+        {"role": "user", "content": scenario.question},
     ]
-    value: Any = None
-    for number, call in enumerate(task["calls"]):
-        arguments = call["arguments"] | {name: at(value, path) for name, path in call["taken"].items()}
-        result = server.call(call["tool"], arguments)
-        if result.failed:
-            return []
-        value, call_id = result.value, f"call-{number}"
-        function = {"name": call["tool"], "arguments": json.dumps(arguments, ensure_ascii=False)}
-        tool_calls = [{"id": call_id, "type": "function", "function": function}]
+    for number, (link, (arguments, result)) in enumerate(zip(scenario.chain.links, made, strict=True)):
+        function = {"name": link.tool, "arguments": json.dumps(arguments, ensure_ascii=False)}
+        call = {"id": f"call-{number}", "type": "function", "function": function}
         messages += [
-            {"role": "assistant", "content": "", "tool_calls": tool_calls},
-            {"role": "tool", "tool_call_id": call_id, "content": result.text},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": call["id"], "content": result.text[:LONGEST_RESULT]},
         ]
-    answer = str(task["answer"])
-    return [*messages, {"role": "assistant", "content": answer}] if is_right(answer, task["answer"]) else []
+    return [*messages, {"role": "assistant", "content": answer}]

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from lightning_trainer.cli.app import app
 from lightning_trainer.environments import Task
-from lightning_trainer.environments.adapters.mcp_tools import McpTools, is_right
+from lightning_trainer.environments.adapters.mcp_tools import LONGEST_RESULT, McpTools, is_right
 from lightning_trainer.environments.mcp_server import McpResult, McpServer, McpServerError, McpTool
 from lightning_trainer.environments.protocol import Tool
 from lightning_trainer.environments.scenarios import demonstrations, explore, make_scenarios
@@ -124,6 +124,33 @@ def test_a_chain_that_fails_when_it_is_executed_again_is_not_demonstrated() -> N
     rows = demonstrations(train + held_out, Failing(), 9)
     assert len(rows) == 3  # list, get, and the answer of the other city
     assert "entry 2" in rows[0]["prompt"][1]["content"]
+
+
+def test_a_chain_that_finds_another_answer_or_none_is_not_demonstrated() -> None:
+    class Changing(FakeServer):
+        def __init__(self, city: object) -> None:
+            super().__init__()
+            self.city = city
+
+        def call(self, name, arguments) -> McpResult:
+            return McpResult("", False, self.city) if name == "get_city" else super().call(name, arguments)
+
+    found = explore(FakeServer(), seed=0)
+    train, held_out = make_scenarios(found, FakeServer(), difficulties=[2], count=9, held_out=9)
+    for city in ({"people": 7}, {"inhabitants": 1000}, None):
+        assert demonstrations(train + held_out, Changing(city), 9) == []
+
+
+def test_what_a_tool_returned_is_demonstrated_as_long_as_the_agent_is_shown_it() -> None:
+    class Verbose(FakeServer):
+        def call(self, name, arguments) -> McpResult:
+            result = super().call(name, arguments)
+            return McpResult("x" * 30_000, result.failed, result.value)
+
+    found = explore(FakeServer(), seed=0)
+    train, held_out = make_scenarios(found, FakeServer(), difficulties=[2], count=9, held_out=9)
+    (said,) = {row["prompt"][-1]["content"] for row in demonstrations(train + held_out, Verbose(), 9)[1:3]}
+    assert said == "x" * LONGEST_RESULT
 
 
 def test_who_makes_the_recorded_calls_finds_the_recorded_answer(scenarios: Path) -> None:
