@@ -83,19 +83,19 @@ def scenarios_mcp(
 ) -> None:
     """Generate tasks from an MCP server's tools: executed chains of calls whose last value is the answer."""
     with one_sentence():
-        from lightning_trainer.cli.environments.mcp_scenarios import Wish, make_mcp_scenarios
+        from lightning_trainer.cli.environments.mcp_scenarios import ScenarioOptions, make_mcp_scenarios
 
         make_mcp_scenarios(
-            Wish(
-                tuple(command),
-                out,
-                count,
-                held_out,
-                demonstrations,
-                difficulty,
-                seed,
-                budget,
-                tuple(tool or ()),
-                timeout,
+            ScenarioOptions(
+                command=tuple(command),
+                out=out,
+                count=count,
+                held_out=held_out,
+                demonstrations=demonstrations,
+                difficulty=difficulty,
+                seed=seed,
+                budget=budget,
+                tools=tuple(tool or ()),
+                timeout_s=timeout,
             )
         )

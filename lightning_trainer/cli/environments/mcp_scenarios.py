@@ -18,7 +18,7 @@ _LONGEST_CHAIN = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ScenarioOptions:
     """The arguments of ``lightning-trainer scenarios mcp``."""
 
     command: tuple[str, ...]
@@ -33,45 +33,48 @@ class Wish:
     timeout_s: float
 
 
-def make_mcp_scenarios(wish: Wish) -> None:
-    """Write ``train.jsonl``, ``held-out.jsonl`` and, if any are wished for, ``demonstrations.jsonl``.
+def make_mcp_scenarios(options: ScenarioOptions) -> None:
+    """Write ``train.jsonl``, ``held-out.jsonl`` and, if any are asked for, ``demonstrations.jsonl``.
 
     Raises:
         ConfigError: the difficulty cannot be read, or the server lacks a tool that was named.
         LightningError: the server cannot be used, its answers give no task, or a file cannot be written.
     """
-    difficulties = _difficulties(wish.difficulty)
+    difficulties = _difficulties(options.difficulty)
     console = TerminalConsole()
-    with console.status("asking the server ..."), McpServer(wish.command, timeout_s=wish.timeout_s) as server:
+    with console.status("asking the server ..."), McpServer(options.command, timeout_s=options.timeout_s) as server:
         names = [tool.tool.name for tool in server.tools]
-        unknown = [name for name in wish.tools if name not in names]
+        unknown = [name for name in options.tools if name not in names]
         if unknown:
             raise ConfigError(f"the server has no tool {unknown[0]!r}; it has {', '.join(names)}")
-        found = explore(server, seed=wish.seed, budget=wish.budget, depth=difficulties[-1], allowed=wish.tools)
+        found = explore(server, seed=options.seed, budget=options.budget, depth=difficulties[-1], allowed=options.tools)
     if not found.calls:
         skipped = f"; left alone: {', '.join(found.skipped)} (name them with --tool)" if found.skipped else ""
         raise LightningError(
             f"no tool of the server could be called: {len(names)} tools, {found.refused} calls refused{skipped}"
         )
-    with console.status("executing the chains again ..."), McpServer(wish.command, timeout_s=wish.timeout_s) as fresh:
+    with (
+        console.status("executing the chains again ..."),
+        McpServer(options.command, timeout_s=options.timeout_s) as fresh,
+    ):
         train, held_out = make_scenarios(
-            found, fresh, difficulties=difficulties, count=wish.count, held_out=wish.held_out, seed=wish.seed
+            found, fresh, difficulties=difficulties, count=options.count, held_out=options.held_out, seed=options.seed
         )
-        shown = demonstrations(train, fresh, wish.demonstrations)
+        shown = demonstrations(train, fresh, options.demonstrations)
     if not train:
         raise LightningError(
-            f"{len(found.calls)} calls gave no chain of difficulty {wish.difficulty} with an answer that can be "
+            f"{len(found.calls)} calls gave no chain of difficulty {options.difficulty} with an answer that can be "
             "checked; try a lower one, or more --budget"
         )
     for name, scenarios in (("train", train), ("held-out", held_out)):
-        _write(wish.out / f"{name}.jsonl", (scenario.as_task(wish.command) for scenario in scenarios))
-    if wish.demonstrations:
-        _write(wish.out / "demonstrations.jsonl", shown)
+        _write(options.out / f"{name}.jsonl", (scenario.as_task(options.command) for scenario in scenarios))
+    if options.demonstrations:
+        _write(options.out / "demonstrations.jsonl", shown)
     by_difficulty = Counter(len(scenario.chain.links) for scenario in train)
     calls_of_tasks = ", ".join(f"{number} of {calls}" for calls, number in sorted(by_difficulty.items()))
-    rows = f"{len(shown)} rows of demonstrations; " if wish.demonstrations else ""
+    rows = f"{len(shown)} rows of demonstrations; " if options.demonstrations else ""
     said = (
-        f"{len(train)} training tasks (calls: {calls_of_tasks}) and {len(held_out)} held-out tasks in {wish.out}; "
+        f"{len(train)} training tasks (calls: {calls_of_tasks}) and {len(held_out)} held-out tasks in {options.out}; "
         f"{rows}{len(found.calls)} calls were made, {found.refused} refused"
     )
     console.print(said, markup=False, highlight=False)
