@@ -32,8 +32,8 @@ class TrainingConfig(Section):
     attention: Literal["auto", "tree", "stock"] = "auto"
     """``tree`` computes every shared prefix once; ``stock`` is verl's own engine; ``auto``: ``stock`` if necessary."""
     dtype: Dtype = Field(default=_AUTO, validate_default=True)
-    """Precision of the matrix products; weights, gradients and optimizer are float32. ``auto`` means bfloat16 on GPUs
-    and on processors that have instructions for it, else float32."""
+    """Precision of the matrix products, and of linear layers below an adapter; trained weights, gradients and optimizer
+    are float32. ``auto`` means bfloat16 on GPUs and on processors that have instructions for it, else float32."""
     world_size: int = Field(default=1, ge=1)
     """Processes that each hold a part of the weights and share a batch (FSDP2); more than one need Ray."""
     threads: int | None = Field(default=None, ge=1)

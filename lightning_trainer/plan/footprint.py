@@ -4,9 +4,10 @@ Legend: ``P`` parameters, ``T`` trained parameters, ``W`` trainer processes with
 
 Trainer: float32 weights 4P/W, gradients 4T/W, AdamW's moments 8T/W (Kingma & Ba 2014, arXiv 1412.6980). Products in
 bfloat16 read copies of the weights: 2P if one process has them all, else those of two layers, because they are gathered
-layer by layer. What the backward pass keeps of a token is counted tensor by tensor (``kept_bytes``), as in Korthikanti
-et al. 2022 (arXiv 2205.05198, section 4), but for RMSNorm, rotary positions and gated feed-forward layers, and without
-a matrix of scores: the tree engine and flash attention recompute it.
+layer by layer. Weights below an adapter are kept in the precision of the products, without copies
+(``training.update.engines.frozen``). What the backward pass keeps of a token is counted tensor by tensor
+(``kept_bytes``), as in Korthikanti et al. 2022 (arXiv 2205.05198, section 4), but for RMSNorm, rotary positions and
+gated feed-forward layers, and without a matrix of scores: the tree engine and flash attention recompute it.
 """
 
 from dataclasses import dataclass, fields
@@ -89,20 +90,24 @@ def trainer_memory(
     count = shape.parameters
     trained = count if lora_rank is None else shape.lora_parameters(lora_rank)
     item = 4 if dtype == "float32" else 2
-    gathered = 0.0
+    weights, gathered = 4.0 * count, 0.0
     if processes > 1:
         # Two layers, or embeddings and output, are gathered at a time.
         gathered = float(item * (2 * shape.layer_parameters + shape.embedding_parameters))
+        if lora_rank is not None:
+            weights = float(item * count)
     elif dtype != "float32":
-        # Autocast keeps its copies until the end of a pass; those of frozen weights only for the backward pass.
-        per_layer = lora_rank is not None and checkpointing
-        gathered = 2.0 * (2 * shape.layer_parameters + shape.embedding_parameters if per_layer else count)
+        gathered = 2.0 * count
+        if lora_rank is not None:
+            # What autocast still copies: embeddings that are the output too, and a mixture's experts.
+            weights -= 2 * shape.linear_parameters
+            gathered -= 2 * (shape.linear_parameters + (0 if shape.tied else shape.vocabulary * shape.hidden))
     kept = kept_bytes(shape, dtype)
     # With recomputation each layer keeps only its input, and one layer at a time has all of its activations.
     of_layers = shape.layers * 4 * shape.hidden + kept if checkpointing else shape.layers * kept
     rows = TRAINED_SHARE * tokens
     return TrainerMemory(
-        weights=4 * count / processes,
+        weights=weights / processes,
         gradients=4 * trained / processes,
         optimizer=8 * trained / processes,
         copies=gathered,

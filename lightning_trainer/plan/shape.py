@@ -58,6 +58,13 @@ class Shape:
         return self.vocabulary * self.hidden * (1 if self.tied else 2)
 
     @property
+    def linear_parameters(self) -> int:
+        """Return the number of parameters that only linear layers read: not a mixture's experts, nor a tied output."""
+        attention = 2 * self.hidden * (self.queries + self.keys)
+        forward = 3 * self.hidden * self.feed_forward if self.experts == 1 else 0
+        return self.layers * (attention + forward) + (0 if self.tied else self.vocabulary * self.hidden)
+
+    @property
     def parameters(self) -> int:
         """Return the number of parameters of the whole model."""
         return self.embedding_parameters + self.layers * self.layer_parameters + self.hidden

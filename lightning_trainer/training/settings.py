@@ -62,7 +62,7 @@ class TrainerSettings:
     strategy: Strategy = "fsdp2"
     attention: Literal["auto", "tree", "stock"] = "auto"
     dtype: Dtype = "float32"
-    """Of matrix products; weights, gradients, and optimizer state are float32."""
+    """Of matrix products; trained weights, gradients, and optimizer state are float32."""
     serving_dtype: Dtype = "float32"
     """Of the published file."""
     max_model_len: int = 2048

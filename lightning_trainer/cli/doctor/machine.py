@@ -125,7 +125,9 @@ def check_disk(config: Config, parameters: Parameters) -> Check:
     while not folder.exists():
         folder = folder.parent
     checkpoints = [policy.keep_checkpoints + 1 if policy.train else 0 for policy in config.policy]
-    saved = sum(number * (count or 0) for number, count in zip(checkpoints, parameters, strict=True))
+    # That of an adapter is small beside the spans.
+    whole = [0 if policy.lora else number for policy, number in zip(config.policy, checkpoints, strict=True)]
+    saved = sum(number * (count or 0) for number, count in zip(whole, parameters, strict=True))
     need = saved * CHECKPOINT_BYTES_PER_PARAMETER + _SPANS_GIB * GIB
     free = shutil.disk_usage(folder).free
     found = (

@@ -24,6 +24,8 @@ _RAY = 1.0 * GIB
 _DAEMON = 0.5 * GIB
 _BYTES_PER_PARAMETER_TRAINED = 16
 """float32 weights, gradients and AdamW's two moments."""
+_BYTES_PER_PARAMETER_FROZEN = {"float32": 4, "bfloat16": 3}
+"""Below an adapter; the linear layers' are kept in the precision of the products."""
 _ACTIVATION_BYTES_PER_TOKEN = {"float32": 1.39 * 2**20, "bfloat16": 0.78 * 2**20}
 _SMALL_MICRO_BATCH = 1024
 CHECKPOINT_BYTES_PER_PARAMETER = 12
@@ -66,14 +68,17 @@ def memory_need(config: Config, parameters: Parameters) -> MemoryNeed:
         _ENGINE_BASE + of_policy[name] * ITEM_BYTES[config.engine.dtype] + config.engine.kv_cache_gib * GIB
         for name in engines
     )
-    trained = [of_policy[group[0].name] for group in trainer_groups(config) if any(policy.train for policy in group)]
-    if not trained:
-        return MemoryNeed(engine, 0.0, 0.0, _DAEMON)
     training = config.training
+    bases = [group[0] for group in trainer_groups(config) if any(policy.train for policy in group)]
+    if not bases:
+        return MemoryNeed(engine, 0.0, 0.0, _DAEMON)
+    trained = [of_policy[base.name] for base in bases]
+    frozen = _BYTES_PER_PARAMETER_FROZEN[training.dtype]
+    per_parameter = [_BYTES_PER_PARAMETER_TRAINED if base.lora is None else frozen for base in bases]
     bytes_per_token = _ACTIVATION_BYTES_PER_TOKEN[training.dtype]
     per_token = sorted((bytes_per_token * (size / _MEASURED_PARAMETERS) ** (2 / 3) for size in trained), reverse=True)
     at_once = sum(per_token[: training.policies_at_once])
-    weights = sum(_TRAINER_BASE + size * _BYTES_PER_PARAMETER_TRAINED for size in trained)
+    weights = sum(_TRAINER_BASE + size * own for size, own in zip(trained, per_parameter, strict=True))
     most = training.max_tokens_per_micro_batch
     return MemoryNeed(
         engine=engine,

@@ -103,6 +103,19 @@ def test_the_guard_of_a_policy_needs_a_second_engine_unless_it_trains_an_adapter
     assert guarded.engine == plain.engine
 
 
+def test_an_adapter_needs_the_model_once_and_next_to_no_disk(tmp_path):
+    """A 3B model's adapter is trained in 24 GiB; all of its weights are not."""
+    policy = {"lora": {"rank": 4, "alpha": 8}, "keep_checkpoints": 1000}
+    engine, training = {"dtype": "bfloat16"}, {"dtype": "bfloat16", "max_tokens_per_micro_batch": 1024}
+    state = {"state_dir": str(tmp_path)}
+    whole, adapter = (
+        config(policy=changes, engine=engine, training=training, daemon=state) for changes in ({}, policy)
+    )
+    needs = [memory_need(one, [3e9]) for one in (whole, adapter)]
+    assert needs[0].trainer_full - needs[1].trainer_full == pytest.approx((16 - 3) * 3e9)
+    assert machine.check_disk(adapter, [1e12]).state is State.OK
+
+
 def test_the_guards_program_is_looked_for_where_it_will_be_run(tmp_path):
     (tmp_path / "score.sh").write_text("#!/bin/sh\necho 1\n")
     given = {"working_dir": str(tmp_path)}

@@ -37,10 +37,16 @@ def test_of_all_weights_sixteen_bytes_a_parameter_are_needed_besides():
     assert divided.copies == 2 * layers_and_embeddings
 
 
-def test_of_an_adapter_only_its_own_parameters_are_trained():
+def test_of_an_adapter_only_its_own_parameters_are_trained_over_rounded_weights():
     memory = trainer_memory(LLAMA_8B, tokens=1, lora_rank=16)
     assert LLAMA_8B.lora_parameters(16) == 41_943_040
-    assert (memory.weights, memory.gradients) == (4 * LLAMA_8B.parameters, 4 * 41_943_040)
+    assert (memory.gradients, memory.optimizer) == (4 * 41_943_040, 8 * 41_943_040)
+    embeddings, norms = 128_256 * 4096, (2 * 32 + 1) * 4096
+    assert LLAMA_8B.linear_parameters == LLAMA_8B.parameters - embeddings - norms
+    assert memory.weights == 2 * LLAMA_8B.linear_parameters + 4 * (embeddings + norms)
+    assert memory.copies == 2 * norms
+    assert trainer_memory(LLAMA_8B, tokens=1, lora_rank=16, dtype="float32").weights == 4 * LLAMA_8B.parameters
+    assert trainer_memory(LLAMA_8B, tokens=1, lora_rank=16, processes=8).weights == LLAMA_8B.parameters / 4
 
 
 def test_what_is_kept_of_a_token_is_counted_and_a_layer_alone_with_checkpointing():

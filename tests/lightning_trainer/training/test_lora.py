@@ -26,7 +26,9 @@ def batch(samples_of_shape):
 
 
 def _weights(trainer):
-    return {name: value.full_tensor().clone() for name, value in trainer.module.state_dict().items()}
+    from lightning_trainer.training.update.exporting import whole_values
+
+    return {name: whole_values(value).clone() for name, value in trainer.module.state_dict().items()}
 
 
 def _peft_model(base, folder):
@@ -72,6 +74,37 @@ def test_only_the_adapter_moves_and_only_it_has_optimiser_state(trainer, batch):
     state = trained._learner.policy.engine.optimizer.state
     adapter = {parameter for name, parameter in trained.module.named_parameters() if ".lora_" in name}
     assert set(state) == adapter
+
+
+@pytest.mark.verl
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("attention", ["tree", "stock"])
+def test_the_model_below_is_there_once_as_it_is_computed_with_and_trains_as_verls_copies_do(
+    attention, dtype, tied, trainer, tiny_models, batch, monkeypatch
+):
+    import torch
+    from torch.distributed.tensor import DTensor
+
+    from lightning_trainer.training.update.engines.frozen import FrozenModelEngine
+
+    alike = {"attention": attention, "dtype": dtype, "model_dir": tiny_models(tied=tied)}
+    ours = trainer(**alike)
+    for name in ("_build_lora_module", "_build_fsdp_module"):
+        monkeypatch.delattr(FrozenModelEngine, name)
+    verls = trainer(**alike)
+    for step in (1, 2):
+        assert ours.step(batch(step)).metrics == verls.step(batch(step)).metrics
+    of_verls = _weights(verls)
+    assert all(bool((value == of_verls[name]).all()) for name, value in _weights(ours).items() if ".lora_" in name)
+
+    by_name = dict(ours.module.named_parameters())
+    assert all(isinstance(value, DTensor) == (".lora_" in name) for name, value in by_name.items())
+    assert all(value.dtype == torch.float32 for name, value in by_name.items() if ".lora_" in name)
+    linear = {value.dtype for name, value in by_name.items() if "_proj.base_layer" in name}
+    assert linear == {torch.bfloat16 if dtype == "bfloat16" else torch.float32}
+    if attention == "tree":  # the residual stream is not rounded
+        assert {value.dtype for name, value in by_name.items() if "embed" in name or "norm" in name} == {torch.float32}
 
 
 @pytest.mark.verl

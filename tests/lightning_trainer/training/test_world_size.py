@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from lightning_trainer.config import TrainingConfig
+from lightning_trainer.config.policies.updates import LoraConfig
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.training.remote import make_trainer
 from lightning_trainer.types import TrainingBatch
@@ -78,6 +79,33 @@ async def test_two_processes_train_save_die_and_go_on_as_one_would(settings, bat
     # A fiftieth of one update (lr = 1e-3): AdamW divides by the gradient's own size, rounding included.
     assert max((ours[name] - theirs[name]).abs().max().item() for name in ours) < 2e-5
     assert (await group.score([[1, 2, 3]]))[0] == pytest.approx(scored[0], abs=1e-5)
+
+
+@pytest.mark.slow
+async def test_two_processes_train_an_adapter_over_rounded_weights_as_one_would(settings, batch, tmp_path):
+    from safetensors.torch import load_file
+
+    adapter = {"lora": LoraConfig(rank=4, alpha=8), "dtype": "bfloat16", "serving_dtype": "float32"}
+    alone_or_not = (
+        make_trainer("inprocess", settings(**adapter)),
+        make_trainer("ray", settings(**adapter, world_size=2, log_dir=tmp_path / "logs")),
+    )
+    found = []
+    for number, client in enumerate(alone_or_not):
+        await client.start()
+        try:
+            report = await client.step(batch(1))
+            await client.publish(tmp_path / f"of-{number}", 1)
+        finally:
+            await client.close()
+        found.append((report.metrics, load_file(tmp_path / f"of-{number}")))
+    (alone, of_one), (together, of_two) = found
+    for name in ("loss", "grad_norm"):
+        assert together[name] == pytest.approx(alone[name], rel=0.01)
+    assert of_two.keys() == of_one.keys()
+    # The first update moves each element by the learning rate (1e-3) in the direction of its gradient.
+    apart = [(of_two[name] - of_one[name]).abs() > 1e-4 for name in of_one]
+    assert sum(int(one.sum()) for one in apart) < 0.02 * sum(one.numel() for one in apart)
 
 
 def test_whatever_fails_in_the_first_process_is_an_error_of_all():

@@ -11,20 +11,18 @@ import numpy as np
 import torch
 from verl.utils import tensordict_utils as tu
 from verl.workers.engine import EngineRegistry
-from verl.workers.engine.fsdp import transformer_impl
 
 from lightning_trainer.training.tree.drawn import DrawnRows
 from lightning_trainer.training.tree.expert_replay import ExpertReplay
 from lightning_trainer.training.tree.logprobs import DrawnEntropy, DrawnLogProbs, drawn_sum_pi_squared
 from lightning_trainer.training.update.batch.packed import PackedSamples, temperatures
 from lightning_trainer.training.update.batch.sampled_from import EXPERTS, EXPERTS_OF_TOKEN, SEGMENTS, slot_draws
+from lightning_trainer.training.update.engines.frozen import FrozenModelEngine
 from lightning_trainer.training.update.engines.registration import DEVICES, STOCK
-
-_VerlEngine: Any = transformer_impl.FSDPEngineWithLMHead  # its decorators hide the class from type checkers
 
 
 @EngineRegistry.register(model_type="language_model", backend="fsdp2", device=DEVICES, vendor=STOCK)
-class StockEngine(_VerlEngine):
+class StockEngine(FrozenModelEngine):
     """verl's engine for causal language models of any kind."""
 
     experts: ExpertReplay | None = None

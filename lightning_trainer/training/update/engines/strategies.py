@@ -1,7 +1,7 @@
 """verl's engine and optimizer configurations by strategy: FSDP2 as we tune it, the others as verl does.
 
-Weights, gradients and AdamW's moments are float32 in FSDP; the products are in ``dtype``. What a strategy of verl's own
-has no word for is left as it is there.
+Trained weights, gradients and AdamW's moments are float32 in FSDP; the products are in ``dtype``. What a strategy of
+verl's own has no word for is left as it is there.
 """
 
 from dataclasses import fields

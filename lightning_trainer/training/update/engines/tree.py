@@ -21,7 +21,6 @@ from verl.utils.device import get_device_id
 from verl.utils.torch_dtypes import PrecisionType
 from verl.utils.torch_functional import calculate_sum_pi_squared_from_logits
 from verl.workers.engine import EngineRegistry
-from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.engine.utils import postprocess_batch_func
 
 from lightning_trainer.training.tree import attention
@@ -33,10 +32,9 @@ from lightning_trainer.training.tree.trie import TokenTrie, build_trie, plan_mic
 from lightning_trainer.training.update.batch.packed import PackedSamples, temperatures
 from lightning_trainer.training.update.batch.sampled_from import EXPERTS, EXPERTS_OF_TOKEN, slot_draws
 from lightning_trainer.training.update.batch.share import filler
+from lightning_trainer.training.update.engines.frozen import FrozenModelEngine
 from lightning_trainer.training.update.engines.registration import DEVICES, TREE
 from lightning_trainer.training.update.engines.tree_limits import refuse, refuse_config, refuse_module
-
-_StockEngine: Any = transformer_impl.FSDPEngineWithLMHead  # its decorators hide the class from type checkers
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +62,7 @@ class Wanted:
 
 
 @EngineRegistry.register(model_type="language_model", backend="fsdp2", device=DEVICES, vendor=TREE)
-class TreeEngine(_StockEngine):
+class TreeEngine(FrozenModelEngine):
     """The engine for causal language models with full attention."""
 
     tokens_computed: int = 0

@@ -102,7 +102,9 @@ def batch(samples_of_shape, pair):
 
 
 def _weights(host):
-    return {name: value.full_tensor().clone() for name, value in host.module.state_dict().items()}
+    from lightning_trainer.training.update.exporting import whole_values
+
+    return {name: whole_values(value).clone() for name, value in host.module.state_dict().items()}
 
 
 def _same(ours, theirs):

@@ -275,7 +275,9 @@ def trainer(settings):
 
 
 def _weights(host) -> dict[str, Any]:
-    return {name: value.full_tensor().clone() for name, value in host.module.state_dict().items()}
+    from lightning_trainer.training.update.exporting import whole_values
+
+    return {name: whole_values(value).clone() for name, value in host.module.state_dict().items()}
 
 
 def _same(ours, theirs) -> bool:

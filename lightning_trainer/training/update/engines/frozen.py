@@ -1,0 +1,70 @@
+"""verl's FSDP engine; of a model below a LoRA adapter it keeps one copy, in the precision that it is computed with.
+
+Invariant: what is computed is to the bit what it would be with float32 weights. Frozen weights that the products would
+round in each pass are rounded once, when the model is loaded. In a single process FSDP, which keeps a second copy of
+every weight that it has, is given the adapter alone.
+
+Memory of ``P`` frozen parameters in a single process: 2P bytes in bfloat16, 4P in float32. verl's is 8P, and 2P more
+while autocast keeps rounded copies for the backward pass.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import MixedPrecisionPolicy
+from verl.utils.device import get_device_id
+from verl.utils.fsdp_utils import apply_fsdp2
+from verl.utils.torch_dtypes import PrecisionType
+from verl.workers.engine.fsdp import transformer_impl
+
+_VerlEngine: Any = transformer_impl.FSDPEngineWithLMHead  # its decorators hide the class from type checkers
+
+
+class FrozenModelEngine(_VerlEngine):
+    """verl's engine for causal language models; the same as verl's if all weights are trained."""
+
+    def _build_lora_module(self, module: torch.nn.Module) -> torch.nn.Module:
+        adapted = super()._build_lora_module(module)
+        computed = self._param_dtype()
+        if computed == torch.float32:  # of what is computed in float32, autocast rounds the linear layers' weights
+            _round(_of_linear_layers(adapted), PrecisionType.to_dtype(self.engine_config.dtype))
+        else:
+            _round(adapted.parameters(), computed)
+        return adapted
+
+    def _build_fsdp_module(self, module: torch.nn.Module) -> Any:
+        frozen = {parameter for parameter in module.parameters() if not parameter.requires_grad}
+        if not frozen or dist.get_world_size() > 1:
+            return super()._build_fsdp_module(module)
+        computed = self._param_dtype()
+        sharding = {
+            "mesh": self.device_mesh,
+            "mp_policy": MixedPrecisionPolicy(param_dtype=computed, reduce_dtype=torch.float32),
+            "reshard_after_forward": self.engine_config.reshard_after_forward,
+            "ignored_params": frozen,
+        }
+        apply_fsdp2(module, sharding, self.engine_config)
+        # verl's forward and optimizer step read these.
+        self._autocast_dtype, self.scaler = computed, None
+        return module.to(get_device_id())
+
+    def _param_dtype(self) -> torch.dtype:
+        """Return what FSDP computes with."""
+        return PrecisionType.to_dtype(self.engine_config.mixed_precision["param_dtype"])
+
+
+def _of_linear_layers(module: torch.nn.Module) -> Iterator[torch.nn.Parameter]:
+    """Yield the parameters that only linear layers read; a tied embedding's also goes into the residual stream."""
+    linear, others = set[int](), set[int]()
+    for part in module.modules():
+        readers = linear if isinstance(part, torch.nn.Linear) else others
+        readers.update(id(parameter) for parameter in part.parameters(recurse=False))
+    return (parameter for parameter in module.parameters() if id(parameter) in linear - others)
+
+
+def _round(parameters: Iterable[torch.nn.Parameter], dtype: torch.dtype) -> None:
+    for parameter in parameters:
+        if not parameter.requires_grad and parameter.is_floating_point():
+            parameter.data = parameter.data.to(dtype)
