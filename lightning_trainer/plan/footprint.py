@@ -2,9 +2,10 @@
 
 Legend: ``P`` parameters, ``T`` trained parameters, ``W`` trainer processes with a GPU each (FSDP2: each holds 1/W).
 
-Trainer: float32 weights 4P/W, gradients 4T/W, AdamW's moments 8T/W (Kingma & Ba 2014, arXiv 1412.6980). Products in
-bfloat16 read copies of the weights: 2P if one process has them all, else those of two layers, because they are gathered
-layer by layer. Weights below an adapter are kept in the precision of the products, without copies
+Trainer: float32 weights 4P/W, gradients 4T/W, AdamW's moments 8T/W (Kingma & Ba 2014, arXiv 1412.6980). FSDP computes
+with a copy of the weights: 4P in one process, and of two layers at a time in several, because they are gathered layer
+by layer. Products in bfloat16 read another copy in one process, 2P; in several the first one is in bfloat16. Weights
+below an adapter are kept in the precision of the products, in one process without copies
 (``training.update.engines.frozen``). What the backward pass keeps of a token is counted tensor by tensor
 (``kept_bytes``), as in Korthikanti et al. 2022 (arXiv 2205.05198, section 4), but for RMSNorm, rotary positions and
 gated feed-forward layers, and without a matrix of scores: the tree engine and flash attention recompute it.
@@ -27,13 +28,13 @@ _PROFILED_TOKENS = 8192
 
 @dataclass(frozen=True, slots=True)
 class TrainerMemory:
-    """Memory of a trainer process at the peak of an update, in bytes."""
+    """Memory of a trainer process at the peak of an update, in bytes: in the forward pass of its second micro-batch."""
 
     weights: float
     gradients: float
     optimizer: float
     copies: float
-    """Weights in the precision of the products, and layers gathered from other processes."""
+    """Weights that FSDP gathered, and those in the precision of the products."""
     activations: float
     logits: float
     context: float = CONTEXT_BYTES
@@ -90,14 +91,14 @@ def trainer_memory(
     count = shape.parameters
     trained = count if lora_rank is None else shape.lora_parameters(lora_rank)
     item = 4 if dtype == "float32" else 2
-    weights, gathered = 4.0 * count, 0.0
+    weights, gathered = 4.0 * count, 4.0 * trained
     if processes > 1:
         # Two layers, or embeddings and output, are gathered at a time.
         gathered = float(item * (2 * shape.layer_parameters + shape.embedding_parameters))
         if lora_rank is not None:
             weights = float(item * count)
     elif dtype != "float32":
-        gathered = 2.0 * count
+        gathered += 2.0 * count
         if lora_rank is not None:
             # What autocast still copies: embeddings that are the output too, and a mixture's experts.
             weights -= 2 * shape.linear_parameters

@@ -25,7 +25,7 @@ def test_what_is_printed_can_be_pasted():
 
 
 def test_as_json_every_part_is_there_and_what_does_not_fit_is_said():
-    status, said = run("--model", "Qwen/Qwen3-4B", "--hardware", "1x80GB", "--hardware", "1x24GB", "--json")
+    status, said = run("--model", "meta-llama/Llama-3.1-8B", "--hardware", "1x80GB", "--hardware", "1x24GB", "--json")
     rows = json.loads(said)
     assert status == 1, "on one of them nothing fits"
     assert [(row["hardware"], row["lora_rank"], row["fits"]) for row in rows] == [
