@@ -1,4 +1,4 @@
-"""Which of a step's candidate tasks are tried: those of a kind whose success is still uncertain.
+"""Which of a step's candidate tasks are tried: half of them as they come, half by how uncertain their success is.
 
 A group teaches by the differences between its attempts, so a task that is always solved, or never, is wasted. The
 variance ``p (1 - p)`` of a reward in [0, 1] says how much there is to learn ("learnability": Rutherford et al. 2024, No
@@ -8,8 +8,13 @@ is believed about it (Thompson sampling): a kind that was rarely tried is tried 
 By variance alone, a kind that is never solved is worth as little as one that always is, and is hardly tried again while
 another is solved most of the time. But the former has everything to gain and the latter nothing, so the missing reward
 counts, too: ``p (1 - p) + 0.05 (1 - p)``.
+
+A policy that is shown one kind at a time forgets the others, and answers all as if they were that one. So tasks are
+drawn in proportion to their worth, not the best ones taken, and half of a step is left as the program made it (as
+Prioritized Level Replay mixes replayed levels with new ones: Jiang et al. 2021, arXiv 2010.03934, section 3).
 """
 
+import math
 import random
 import threading
 from collections.abc import Callable, Container, Hashable, Sequence
@@ -55,14 +60,22 @@ class Curriculum(Generic[TaskT]):
         Args:
             started: ids of tasks that were chosen before an interruption; they come first.
         """
+        chosen = [task for task in candidates if task.id in started][:count]
+        others = [task for task in candidates if task.id not in started]
+        as_they_come = (count - len(chosen) + 1) // 2
+        chosen += others[:as_they_come]
         with self._lock:
-            ranked = sorted(candidates, key=lambda task: (task.id not in started, -self._worth(task)))
+            drawn = sorted(others[as_they_come:], key=self._place)
             for counts in self._seen.values():
                 counts[:] = [_REMEMBERED * count for count in counts]
-        return ranked[:count]
+        return chosen + drawn[: count - len(chosen)]
+
+    def _place(self, task: TaskT) -> float:
+        """Draw a task's place in a weighted order (Efraimidis & Spirakis 2006): an exponential time until its turn."""
+        return -math.log(1.0 - self._random.random()) / self._worth(task)
 
     def _worth(self, task: TaskT) -> float:
-        """Draw how much there is to learn, starting from a uniform prior."""
+        """Draw how much there is to learn, starting from a uniform prior; more than 0."""
         won, lost = self._seen.get(self._kind(task), (0.0, 0.0))
         p = self._random.betavariate(1.0 + won, 1.0 + lost)
-        return (p + _MISSING) * (1.0 - p)
+        return max(1e-9, (p + _MISSING) * (1.0 - p))
