@@ -76,6 +76,13 @@ def zero_variance(history: History, bounds: WarningsConfig) -> str | None:
     told = f"all groups at zero variance for {bounds.steps} steps: within each group every attempt earned the same"
     if all(row.values.get("groups/solved") == row.values["groups/total"] for row in recent):
         return f"{told}, full marks; there is nothing left to learn: make the tasks harder, or stop"
+    best = max(history, key=lambda row: row.values.get("reward/mean", -math.inf))
+    now, before = (row.values.get("reward/mean", math.nan) for row in (recent[-1], best))
+    if best not in recent and now < before - bounds.reward_share * abs(before):
+        return (
+            f"{told}: {now:.3g}, and {before:.3g} at step {best.step}, so an update since then took away what earned "
+            "it; roll back to the version before that step, and set the optimizer's warmup_steps or lower its lr"
+        )
     return (
         f"{told}, and not full marks; there is nothing to learn from: make the tasks easier, raise group_size or the "
         "temperature, or show demonstrations first"

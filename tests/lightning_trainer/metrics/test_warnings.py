@@ -80,6 +80,19 @@ def test_zero_variance_says_whether_all_is_solved_or_nothing():
     assert zero_variance(rows("groups/zero_variance", [0, 0, 0], **{"groups/total": 0}), BOUNDS) is None
 
 
+def test_zero_variance_after_a_better_step_is_blamed_on_an_update_and_not_on_the_tasks():
+    def history(*rewards: float) -> list[StepMetrics]:
+        spread = {"groups/total": 8.0, "groups/zero_variance": 4.0}
+        first, *others = rows("reward/mean", rewards, **spread)
+        return [first, *(StepMetrics("p", row.step, {**row.values, "groups/zero_variance": 8.0}) for row in others)]
+
+    sentence = zero_variance(history(0.109, 0.0, 0.0, 0.0), BOUNDS) or ""
+    assert "0, and 0.109 at step 1, so an update since then took away" in sentence
+    assert "set the optimizer's warmup_steps" in sentence
+    assert "make the tasks easier" in (zero_variance(history(0.2, 0.25, 0.25, 0.25), BOUNDS) or "")
+    assert "make the tasks easier" in (zero_variance(history(0.0, 0.0, 0.0, 0.0), BOUNDS) or "")
+
+
 def test_a_step_of_other_agents_calls_matches_no_selection():
     foreign = {"ledger__dropped": 30.0, "ledger__dropped/not_selected": 20.0, "ledger__dropped/no_agent": 10.0}
     sentence = nothing_selected(one(attempts__total=4, ledger__trained=0, **foreign), BOUNDS)
