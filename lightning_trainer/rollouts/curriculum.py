@@ -14,7 +14,6 @@ drawn in proportion to their worth, not the best ones taken, and half of a step 
 Prioritized Level Replay mixes replayed levels with new ones: Jiang et al. 2021, arXiv 2010.03934, section 3).
 """
 
-import math
 import random
 import threading
 from collections.abc import Callable, Container, Hashable, Sequence
@@ -72,7 +71,7 @@ class Curriculum(Generic[TaskT]):
 
     def _place(self, task: TaskT) -> float:
         """Draw a task's place in a weighted order (Efraimidis & Spirakis 2006): an exponential time until its turn."""
-        return -math.log(1.0 - self._random.random()) / self._worth(task)
+        return self._random.expovariate(self._worth(task))
 
     def _worth(self, task: TaskT) -> float:
         """Draw how much there is to learn, starting from a uniform prior; more than 0."""
