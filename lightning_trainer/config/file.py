@@ -7,18 +7,15 @@ import tomllib
 from pathlib import Path
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.config.judges import AnyJudge, ProgramConfig
 from lightning_trainer.config.policies.stages import StageConfig
 from lightning_trainer.config.policies.versions import GuardConfig
+from lightning_trainer.config.refusals import sentences
 from lightning_trainer.errors import ConfigError
 
 USUAL_CONFIG = Path("lightning.toml")
-
-_SECRET = frozenset({"token", "api_key_env", "base_url", "url"})
-"""Settings whose values no message repeats: one is a secret, and a user may have put one into the others."""
 
 
 def load_usual_config(path: Path | None) -> Config:
@@ -53,30 +50,8 @@ def load_config(path: Path) -> Config:
         config = Config.model_validate(document)
     except ValidationError as error:
         # The validation error quotes its input, and the input may hold the token.
-        raise ConfigError(f"{path}: {_sentences(error)}") from None
+        raise ConfigError(f"{path}: {sentences(error, document, Config)}") from None
     return _resolve_paths(config, path.parent)
-
-
-def _sentences(error: ValidationError) -> str:
-    details = error.errors()
-    places = [detail["loc"] for detail in details]
-    # A section with a wrong key is also reported as a missing element of its list: name only the cause.
-    causes = [
-        d for d in details if not any(p != d["loc"] and p[: len(d["loc"])] == d["loc"] for p in places if d["loc"])
-    ]
-    return "; ".join(_sentence(detail) for detail in causes)
-
-
-def _sentence(detail: ErrorDetails) -> str:
-    where = ".".join(str(part) for part in detail["loc"]) or "configuration"
-    message = detail["msg"].removeprefix("Value error, ")
-    if detail["type"] == "extra_forbidden":
-        return f"unknown key {where!r}; check its spelling"
-    if detail["type"] == "missing":
-        return f"{where} is missing"
-    # If the value is a secret or a whole section, only its place is named.
-    plain = isinstance(detail["input"], str | int | float | bool) and _SECRET.isdisjoint(detail["loc"])
-    return f"{where} = {detail['input']!r}: {message}" if plain else f"{where}: {message}"
 
 
 def _resolve_paths(config: Config, base: Path) -> Config:

@@ -3,8 +3,13 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
 
+from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.config.file import load_config, load_usual_config
+from lightning_trainer.config.refusals import sentences
 from lightning_trainer.errors import ConfigError
 
 POLICY = '[[policy]]\nname = "sql"\nagents = ["sql_writer", "fixer*"]\nmodel = "random:tiny"\n'
@@ -32,11 +37,11 @@ def test_relative_paths_are_relative_to_the_file(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (POLICY + "groupsize = 3", "unknown key 'policy.0.groupsize'; check its spelling"),
-        (POLICY + "group_size = 1", "policy.0.group_size = 1: Input should be greater than or equal to 2"),
+        (POLICY + "groupsize = 3", "unknown key 'policy.sql.groupsize'; did you mean 'group_size'?"),
+        (POLICY + "group_size = 1", "policy.sql.group_size = 1: it has to be greater than or equal to 2"),
         (POLICY + "[daemon]\nport = 70000", "daemon.port = 70000"),
         (POLICY + '[daemon]\nhost = "0.0.0.0"\ntoken = "none"', "host '0.0.0.0' is reachable from other machines"),
-        (POLICY + "guard = { command = [] }\n", "policy.0.guard.command: "),
+        (POLICY + "guard = { command = [] }\n", "policy.sql.guard.command: "),
         (
             POLICY + 'guard = { command = ["true"], working_dir = "no" }\n',
             "policy.sql.guard.working_dir = 'no': there is no folder",
@@ -49,10 +54,10 @@ def test_relative_paths_are_relative_to_the_file(tmp_path):
         ),
         (
             POLICY + 'credit = { scheme = "discounted", gamma = 2 }',
-            "gamma = 2: Input should be less than or equal to 1",
+            "gamma = 2: it has to be less than or equal to 1",
         ),
-        (POLICY + "credit = { gamma = 0.5 }", "unknown key 'policy.0.credit.terminal.gamma'"),
-        (POLICY + "credit = 3", "policy.0.credit = 3: Input should be a valid dictionary"),
+        (POLICY + "credit = { gamma = 0.5 }", "unknown key 'policy.sql.credit.gamma'; only another kind has it"),
+        (POLICY + "credit = 3", "policy.sql.credit = 3: "),
         (POLICY + 'optimizer = { schedule = "cosine" }', "falls over total_steps, which is not set"),
         (
             POLICY + "optimizer = { warmup_steps = 5, total_steps = 5 }",
@@ -73,17 +78,40 @@ def test_relative_paths_are_relative_to_the_file(tmp_path):
         ),
         (POLICY + "reward = { score = nan }", "the weight of 'score' is nan"),
         (POLICY + "reward = {}", "name at least one evaluation, as in {score = 1.0, format = 0.2}"),
-        (POLICY + 'group_by = "colour"', "policy.0.group_by = 'colour': Input should be 'key', 'task' or 'prompt'"),
+        (POLICY + 'group_by = "colour"', "policy.sql.group_by = 'colour': it has to be 'key', 'task' or 'prompt'"),
         (POLICY + "train_recorded = true", "trains calls of engines that [[policy.trusted]] names, and there is none"),
         (POLICY + TRUSTED, 'so its tokens need truncated importance weights; set rollout_is = "token"'),
         (
             POLICY + 'max_staleness = 1\nalgorithm = { rollout_is = "token" }' + TRUSTED,
             "max_staleness = 1 bounds the age of trained tokens, which is unknown for trusted engines with version",
         ),
-        (POLICY + TRUSTED.replace('"unknown"', "-1"), "policy.0.trusted.0.version"),
+        (POLICY + TRUSTED.replace('"unknown"', "-1"), "policy.sql.trusted.0.version"),
         (POLICY + TRUSTED.replace("gpu:8000", ":8000"), "it has no host; write host:port"),
         (POLICY + TRUSTED.replace("gpu:8000", "gpu:port"), "write host:port"),
         ("[[policy]", "is not valid TOML"),
+        (
+            POLICY.replace("[[policy]]", "[policy]"),
+            "policy: there can be several, so write [[policy]], with two brackets",
+        ),
+        ("[[training]]\nthreads = 1", "training: write a table, [training] or {key = value}"),
+        (POLICY.replace('["sql_writer", "fixer*"]', '"sql_writer"'), 'write a list, like ["sql_writer"]'),
+        ('[training]\nthreads = "two"', "training.threads = 'two': it has to be an integer"),
+        (POLICY + "[policy.training]\nthreads = 1", "it belongs in a section of its own, [training]"),
+        ("[training]\ngroup_size = 4", "unknown key 'training.group_size'; it belongs in [[policy]]"),
+        (
+            "[training]\nwarmup_steps = 4",
+            "unknown key 'training.warmup_steps'; it belongs in [policy.optimizer] or [policy.algorithm.critic]",
+        ),
+        (
+            POLICY + "optimizer = { learning_rate = 1e-5 }",
+            "unknown key 'policy.sql.optimizer.learning_rate'; there are betas, clip_grad, lr,",
+        ),
+        (POLICY + "adapter = 16", "unknown key 'policy.sql.adapter'; check its spelling"),
+        (POLICY + "reward = 3", "policy.sql.reward = 3: it has to be a string, or write a table, [policy.reward] or {"),
+        (POLICY + 'reward = { score = "x" }', "policy.sql.reward.score = 'x': it has to be a number, or write a table"),
+        (POLICY + "reward = { score = { wieght = 1 } }", "'policy.sql.reward.score.wieght'; did you mean 'weight'?"),
+        ('[engine]\nsleep = "now"', "engine.sleep = 'now': it has to be a boolean or 'auto'"),
+        ('[[policy]]\nagents = ["a"]\nmodel = "m"', "policy.0.name is missing"),
     ],
 )
 def test_a_mistake_is_named_with_its_value(tmp_path, text, said):
@@ -91,6 +119,33 @@ def test_a_mistake_is_named_with_its_value(tmp_path, text, said):
         load_config(write(tmp_path, text))
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["", "x", "name", "kind"]),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from(["name", "kind", "model", "agents", "lr", "scheme", "x"]), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from(sorted(Config.model_fields)),
+    st.sampled_from(sorted(PolicyConfig.model_fields)),
+    _VALUES,
+)
+def test_whatever_stands_in_the_file_is_refused_in_one_line_or_read(section, setting, value):
+    policy = {"name": "sql", "agents": ["a"], "model": "random:tiny"}
+    for document in ({section: value}, {"policy": [{**policy, setting: value}]}):
+        try:
+            Config.model_validate(document)
+        except ValidationError as error:
+            said = sentences(error, document, Config)
+            assert said
+            assert "\n" not in said
 
 
 def test_remax_is_an_advantage_that_needs_a_baseline(tmp_path):

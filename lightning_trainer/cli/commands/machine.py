@@ -50,7 +50,9 @@ def plan(
 
 @commands.command()
 def doctor(
-    config: Annotated[Path | None, typer.Option(help="Also check what this configuration needs.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="The configuration to check for; default: lightning.toml, if it exists.")
+    ] = None,
 ) -> None:
     """Check interpreter, packages, cores, memory, ports and model; every failure says how to fix it."""
     with one_sentence():

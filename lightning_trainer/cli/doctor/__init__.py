@@ -6,7 +6,7 @@ start can be expected to work (warnings included), 1 when something has to be me
 
 from pathlib import Path
 
-from lightning_trainer.cli.doctor.check import Check, State, render, summary
+from lightning_trainer.cli.doctor.check import Check, State, ok, render, summary
 from lightning_trainer.cli.doctor.machine import (
     check_cores,
     check_disk,
@@ -28,19 +28,25 @@ from lightning_trainer.cli.doctor.places import (
 )
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.config import Config, PolicyConfig
-from lightning_trainer.config.file import load_config
+from lightning_trainer.config.file import USUAL_CONFIG, load_config
 
 __all__ = ["Check", "State", "doctor", "run_checks"]
 
 
 def doctor(config_path: Path | None) -> int:
-    """Print the checks and return the exit status.
+    """Print the checks, with the usual configuration if none is named and it exists, and return the exit status.
 
     Raises:
         ConfigError: the configuration cannot be used.
     """
     console = TerminalConsole()
-    checks = run_checks(load_config(config_path) if config_path else None)
+    if config_path is None and USUAL_CONFIG.exists():
+        config_path = USUAL_CONFIG
+    if config_path is None:
+        told = ok("configuration", f"none, and no {USUAL_CONFIG} in this folder: checked for the quickstart")
+    else:
+        told = ok("configuration", str(config_path))
+    checks = [told, *run_checks(load_config(config_path) if config_path else None)]
     console.print(render(checks))
     console.print(summary(checks))
     return int(any(check.state is State.FAILURE for check in checks))

@@ -7,12 +7,11 @@ from lightning_trainer.agents.live_census import see
 from lightning_trainer.agents.report import agents_report
 from lightning_trainer.cli.terminal.console import TerminalConsole, visible_json
 from lightning_trainer.config import Config
-from lightning_trainer.config.file import load_config
+from lightning_trainer.config.file import USUAL_CONFIG, load_config
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.store.places import StorePlace, place_of, reading
 from lightning_trainer.store.upkeep.files import STORE
 
-_USUAL_CONFIG = Path("lightning.toml")
 _USUAL_STATE_DIR = Path(".lightning")
 
 
@@ -43,11 +42,11 @@ def _settings(config: Path | None, *, needed: bool) -> Config | None:
         return load_config(config)
     if not needed:
         return None
-    if _USUAL_CONFIG.is_file():
-        return load_config(_USUAL_CONFIG)
+    if USUAL_CONFIG.is_file():
+        return load_config(USUAL_CONFIG)
     if _USUAL_STATE_DIR.is_dir():
         return None
     raise ConfigError(
-        f"there is neither {_USUAL_CONFIG} nor {_USUAL_STATE_DIR} in this folder: name a configuration with --config "
+        f"there is neither {USUAL_CONFIG} nor {_USUAL_STATE_DIR} in this folder: name a configuration with --config "
         "or the daemon's folder with --state-dir"
     )

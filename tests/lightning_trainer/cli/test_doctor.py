@@ -38,6 +38,15 @@ def test_everything_is_looked_at_without_importing_anything_heavy():
         assert name in said
 
 
+def test_the_usual_configuration_is_checked_when_none_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lightning.toml").write_text("[daemon]\nport = 0\n")
+    assert doctor(None) == 0
+    said = capsys.readouterr().out
+    assert "lightning.toml" in said
+    assert "embedded:" not in said  # the quickstart's model, which this configuration does not train
+
+
 def test_what_only_records_needs_no_engine_and_no_model():
     names = {check.name for check in run_checks(Config())}
     assert {"python", "packages", "cores", "port", "state folder", "spool folder"} <= names

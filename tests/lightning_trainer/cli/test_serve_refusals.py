@@ -22,8 +22,8 @@ def serve(config: Path, status: int = 78) -> str:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (GOOD + "groupsize = 4\n", "unknown key 'policy.0.groupsize'; check its spelling"),
-        (GOOD + "group_size = 1\n", "policy.0.group_size = 1: Input should be greater than or equal to 2"),
+        (GOOD + "groupsize = 4\n", "unknown key 'policy.p.groupsize'; did you mean 'group_size'?"),
+        (GOOD + "group_size = 1\n", "policy.p.group_size = 1: it has to be greater than or equal to 2"),
         (GOOD.replace("port = 0", 'host = "0.0.0.0"\ntoken = "none"'), "reachable from other machines"),
         (GOOD.replace("random:tiny", "no/such-folder/at-all"), "no/such-folder/at-all"),
         (GOOD.replace("random:tiny", "embedded:gpt-9"), "embedded:gpt-9"),

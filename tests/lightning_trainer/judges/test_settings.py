@@ -21,14 +21,15 @@ def load(tmp_path):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ('kind = "rubrik"', "'rubrik'"),
-        (RUBRIC + "scal = [0, 10]", "unknown key 'judge.0.rubric.scal'; check its spelling"),
+        ('model = "m"', "judge.a.kind is missing"),
+        ('kind = "rubrik"', "judge.a.kind = 'rubrik': there are 'rubric', 'group', "),
+        (RUBRIC + "scal = [0, 10]", "unknown key 'judge.a.scal'; did you mean 'scale'?"),
         (RUBRIC + "scale = [10, 0]", "write the lowest and the highest score, like [0, 10]"),
         (RUBRIC + "scale = [0, inf]", "write the lowest and the highest score, like [0, 10]"),
-        ('kind = "rubric"\nmodel = "m"', "judge.0.rubric.criterion is missing"),
+        ('kind = "rubric"\nmodel = "m"', "judge.a.criterion is missing"),
         (RUBRIC.replace("]", ', { name = "x", says = "z" }]'), "2 criteria are called 'x'"),
-        (RUBRIC + 'api_key = "sk-1"', "unknown key 'judge.0.rubric.api_key'"),
-        (RUBRIC + 'api_key_env = "sk-proj-1"', "judge.0.rubric.api_key_env"),
+        (RUBRIC + 'api_key = "sk-1"', "unknown key 'judge.a.api_key'; did you mean 'api_key_env'?"),
+        (RUBRIC + 'api_key_env = "sk-proj-1"', "judge.a.api_key_env"),
         (RUBRIC + 'base_url = "api.openai.com"', "write a base URL, like https://api.openai.com/v1"),
         (RUBRIC + 'base_url = "https://me:secret@host/v1"', "it holds a user name or a password"),
         (RUBRIC + "budget = { money = 1.0 }", "price_input and price_output"),
@@ -36,7 +37,7 @@ def load(tmp_path):
         ('kind = "program"\ncommand = ["x"]\nfunction = "a:b"', "one of them"),
         ('kind = "program"\ncommand = []', "has an empty command"),
         ('kind = "program"\ncommand = ["x"]\nworking_dir = "nowhere"', "there is no folder"),
-        ('kind = "program"\ncommand = ["x"]\nmodel = "m"', "unknown key 'judge.0.program.model'"),
+        ('kind = "program"\ncommand = ["x"]\nmodel = "m"', "unknown key 'judge.a.model'; only another kind has it"),
     ],
 )
 def test_a_mistake_is_one_sentence(load, text, sentence):

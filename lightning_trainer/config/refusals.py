@@ -1,0 +1,141 @@
+"""What is said about settings that are refused: one sentence for each, with its place, its value, and what to write."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+Place = tuple[str | int, ...]
+Path = tuple[str, ...]
+"""A place without the numbers of list elements."""
+Sections = Mapping[Path, tuple[str, set[str]]]
+"""Heading and keys of each section; of one that has several kinds, the keys of all of them."""
+
+_SECRET = frozenset({"token", "api_key_env", "base_url", "url"})
+"""Settings whose values no message repeats: one is a secret, and a user may have put one into the others."""
+_NOT_A_TABLE = frozenset({"model_type", "model_attributes_type", "dict_type", "mapping_type"})
+_MANY_KEYS = 16
+"""So many are not listed in a sentence."""
+_MANY_HOMES = 4
+"""A key that so many sections have says nothing about where it was meant to be."""
+
+
+def sentences(error: ValidationError, document: Mapping[str, Any], model: type[BaseModel]) -> str:
+    """Return what is wrong with ``document``, which ``model`` refused, without quoting a secret."""
+    details: dict[Place, list[ErrorDetails]] = {}
+    names: dict[Place, str] = {}
+    for detail in error.errors():
+        place, name = _in_document(detail["loc"], document, missing=detail["type"] == "missing")
+        details.setdefault(place, []).append(detail)
+        names[place] = name
+    # A mistake within a section also spoils the section, and the other forms that it could have had: name the cause.
+    causes = [
+        place for place in details if not any(place != other and place == other[: len(place)] for other in details)
+    ]
+    sections = _sections(model)
+    return "; ".join(_sentence(place, names[place], details[place], sections) for place in causes)
+
+
+def _in_document(location: Place, document: Any, *, missing: bool) -> tuple[Place, str]:
+    """Return the part of pydantic's location that is in the file, and its name, with those of policies and judges.
+
+    Pydantic's location also holds the kind of a value that may have several kinds.
+    """
+    place: list[str | int] = []
+    names: list[str] = []
+    node = document
+    for number, part in enumerate(location, start=1):
+        name = str(part)
+        if _has(node, part):
+            node = node[part]
+            if isinstance(part, int) and isinstance(node, dict) and isinstance(node.get("name"), str):
+                name = node["name"] or name
+        elif not missing or number < len(location):
+            continue
+        place.append(part)
+        names.append(name)
+    return tuple(place), ".".join(names)
+
+
+def _has(node: Any, part: str | int) -> bool:
+    return part in node if isinstance(node, dict) else isinstance(node, list) and isinstance(part, int)
+
+
+def _sentence(place: Place, name: str, details: Sequence[ErrorDetails], sections: Sections) -> str:
+    path = tuple(part for part in place if isinstance(part, str))
+    kind, context = details[0]["type"], details[0].get("ctx", {})
+    if kind == "extra_forbidden":
+        return f"unknown key {name!r}; {_advice(path, sections)}"
+    if kind == "missing":
+        return f"{name} is missing"
+    if kind.startswith("union_tag_"):  # the key that says of which kind a section is
+        key = f"{name}.{context['discriminator']}".replace("'", "")
+        return (
+            f"{key} is missing"
+            if "tag" not in context
+            else f"{key} = {context['tag']!r}: there are {context['expected_tags']}"
+        )
+    # If the value is a secret or a whole section, only its place is named.
+    value = details[0]["input"]
+    plain = isinstance(value, str | int | float | bool) and _SECRET.isdisjoint(place)
+    said = ", or ".join(dict.fromkeys(_message(detail, path, sections, plain=plain) for detail in details))
+    said = said.replace(", or it has to be ", " or ")
+    return f"{name or 'configuration'}{f' = {value!r}' if plain else ''}: {said}"
+
+
+def _message(detail: ErrorDetails, path: Path, sections: Sections, *, plain: bool) -> str:
+    value, heading = detail["input"], sections[path][0] if path in sections else f"[{'.'.join(path)}]"
+    if detail["type"] == "value_error":
+        return detail["msg"].removeprefix("Value error, ")
+    if detail["type"] in _NOT_A_TABLE:
+        return f"write a table, {heading} or {{key = value}}"
+    if detail["type"] == "tuple_type":
+        if isinstance(value, dict) and path in sections:
+            return f"there can be several, so write {heading}, with two brackets"
+        return (
+            f"write a list, like [{json.dumps(value)}]" if plain and isinstance(value, str) else "write a list, [...]"
+        )
+    said = detail["msg"].split(", unable to")[0].replace("Input should be", "it has to be")
+    return said.replace("be a valid integer", "be an integer").replace("be a valid ", "be a ")
+
+
+def _advice(path: Path, sections: Sections) -> str:
+    """Return what to write in the place of the key at the end of ``path``, which its section does not have."""
+    *section, key = path
+    while tuple(section) not in sections:  # below names that are the user's own
+        section.pop()
+    _, keys = sections[tuple(section)]
+    if key in keys:
+        return "only another kind has it"
+    homes: dict[str, str] = {}
+    for home, (heading, known) in sections.items():
+        if key in known:  # a stage of a policy repeats the policy's own sections, which come first
+            homes.setdefault(home[-1] if home else "", heading or f"a section of its own, [{key}]")
+    if 0 < len(homes) < _MANY_HOMES:
+        return f"it belongs in {' or '.join(homes.values())}"
+    if close := get_close_matches(key, keys, n=1):
+        return f"did you mean {close[0]!r}?"
+    return f"there are {', '.join(sorted(keys))}" if len(keys) < _MANY_KEYS else "check its spelling"
+
+
+def _sections(model: type[BaseModel]) -> Sections:
+    found: dict[Path, tuple[str, set[str]]] = {}
+    waiting: list[tuple[Path, str, type[BaseModel]]] = [((), "", model)]
+    for path, heading, section in waiting:  # level by level: what is found is appended while this runs
+        found.setdefault(path, (heading, set()))[1].update(section.model_fields)
+        for name, field in section.model_fields.items():
+            several = get_origin(field.annotation) is tuple
+            inner_heading = f"[[{'.'.join((*path, name))}]]" if several else f"[{'.'.join((*path, name))}]"
+            waiting += [((*path, name), inner_heading, inner) for inner in _models_in(field.annotation)]
+    return found
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    else:
+        for argument in get_args(annotation):
+            yield from _models_in(argument)
