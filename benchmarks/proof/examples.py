@@ -21,7 +21,7 @@ class Example:
     """Environments that it needs, which are installed first."""
     python: Path = Path(sys.executable)
     uses: tuple[str, ...] = ()
-    """Other examples whose files are a part of this one."""
+    """Other examples whose modules are a part of this one; their own configuration and ``train.py`` are not."""
 
 
 EXAMPLES: Mapping[str, Example] = {
@@ -34,7 +34,7 @@ EXAMPLES: Mapping[str, Example] = {
     ),
     "search": Example("Two searches before answering (Search-R1)", 24, 72),
     "code": Example("Code of one line with hidden tests in a sandbox (L0)", 24, 60),
-    "game": Example("FrozenLake in text over many turns, GiGPO (RAGEN)", 30, 64, environments=("frozenlake",)),
+    "game": Example("FrozenLake in text over many turns, GiGPO (RAGEN)", 40, 64, environments=("frozenlake",)),
     "tools": Example("Tools of an MCP server, with tasks made from their list (MCP·RL)", 24, 64),
     "web": Example("Web pages in a headless browser, one click each (MiniWoB++)", 12, 64, environments=("miniwob",)),
     "shop": Example(
@@ -54,6 +54,7 @@ def digest_of(name: str) -> str:
     found = hashlib.sha256()
     for folder in (name, *EXAMPLES[name].uses):
         for path in sorted((ROOT / "examples" / folder).glob("*.*")):
-            if path.suffix in (".py", ".toml", ".jsonl"):
+            own = folder == name or path.name not in ("lightning.toml", "train.py")
+            if own and path.suffix in (".py", ".toml", ".jsonl"):
                 found.update(path.name.encode() + b"\0" + path.read_bytes())
     return found.hexdigest()[:12]

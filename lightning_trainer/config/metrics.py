@@ -33,7 +33,7 @@ class WarningsConfig(Section):
     steps: int = Field(default=3, ge=1)
     """How many consecutive steps must show a problem that one step alone may show by chance."""
     start_steps: int = Field(default=5, ge=1)
-    """How many first steps make the median that later steps are compared with."""
+    """How many first steps make the median that later steps are compared with; for entropy, their highest value."""
     entropy_share: float = Field(default=0.1, gt=0, lt=1)
     """Entropy below this share of the start's is collapse."""
     mismatch_factor: float = Field(default=2.0, gt=1)

@@ -26,9 +26,9 @@ def entropy_collapse(history: History, bounds: WarningsConfig) -> str | None:
     """Entropy fell to a small share of the start's while there is still something to learn."""
     entropies = _series(history, "entropy/sampled")
     recent = entropies[-bounds.steps :]
-    if len(entropies) < bounds.start_steps + bounds.steps or _mostly_solved(history[-1]):
+    if len(entropies) <= bounds.steps or _mostly_solved(history[-1]):
         return None
-    start = median(entropies[: bounds.start_steps])
+    start = max(entropies[: bounds.start_steps])  # it can fall within them
     if max(recent) >= bounds.entropy_share * start:
         return None
     return (

@@ -37,9 +37,19 @@ def test_entropy_below_a_tenth_of_the_starts_for_three_steps_is_collapse():
     start = [1.0, 1.1, 0.9, 1.0, 1.0]
     sentence = entropy_collapse(rows("entropy/sampled", [*start, 0.5, 0.09, 0.08, 0.07]), BOUNDS)
     assert sentence is not None
-    assert "0.07 nats a token, 1 at the start" in sentence
-    assert entropy_collapse(rows("entropy/sampled", [*start, 0.5, 0.09, 0.11, 0.07]), BOUNDS) is None
+    assert "0.07 nats a token, 1.1 at the start" in sentence
+    assert entropy_collapse(rows("entropy/sampled", [*start, 0.5, 0.09, 0.12, 0.07]), BOUNDS) is None
     assert entropy_collapse(rows("entropy/sampled", [*start, 0.05, 0.05]), BOUNDS) is None
+
+
+def test_a_collapse_within_the_first_steps_is_told():
+    # Before: the start was the median of five steps, which had collapsed with the third (quickstart, learning rate 5e-5).
+    collapsing = [0.917, 0.229, 0.119, 0.063, 0.012, 0.037]
+    assert entropy_collapse(rows("entropy/sampled", collapsing[:5]), BOUNDS) is None
+    sentence = entropy_collapse(rows("entropy/sampled", collapsing), BOUNDS)
+    assert sentence is not None
+    assert "0.037 nats a token, 0.917 at the start" in sentence
+    assert "lower the learning rate" in sentence
 
 
 def test_certainty_about_solved_tasks_is_no_collapse():
