@@ -43,7 +43,7 @@ def test_entropy_below_a_tenth_of_the_starts_for_three_steps_is_collapse():
 
 
 def test_a_collapse_within_the_first_steps_is_told():
-    # Before: the start was the median of five steps, which had collapsed with the third (quickstart, learning rate 5e-5).
+    # Before: the start was the median of five steps, and had collapsed with the third (quickstart, learning rate 5e-5).
     collapsing = [0.917, 0.229, 0.119, 0.063, 0.012, 0.037]
     assert entropy_collapse(rows("entropy/sampled", collapsing[:5]), BOUNDS) is None
     sentence = entropy_collapse(rows("entropy/sampled", collapsing), BOUNDS)
