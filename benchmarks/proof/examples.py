@@ -32,7 +32,7 @@ EXAMPLES: Mapping[str, Example] = {
     "crewai": Example(
         "CrewAI: two agents, one policy", 12, 48, python=ROOT / ".venv-crewai" / "bin" / "python", uses=("two_agents",)
     ),
-    "search": Example("Two searches before answering (Search-R1)", 24, 72),
+    "search": Example("Two searches before answering (Search-R1)", 32, 72),
     "code": Example("Code of one line with hidden tests in a sandbox (L0)", 24, 60),
     "game": Example("FrozenLake in text over many turns, GiGPO (RAGEN)", 40, 64, environments=("frozenlake",)),
     "tools": Example("Tools of an MCP server, with tasks made from their list (MCP·RL)", 24, 64),

@@ -16,7 +16,7 @@ FOLDER = Path(__file__).parents[2] / "examples" / "search"
 def example() -> Iterator[dict[str, ModuleType]]:
     """The example's modules, by the bare names that they import each other by."""
     found = {}
-    for name in ("corpus", "tasks", "agent"):
+    for name in ("corpus", "tasks", "agent", "search_training", "train"):
         specification = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
         assert specification is not None
         assert specification.loader is not None
@@ -119,3 +119,20 @@ def test_what_is_shown_is_in_the_form_that_the_corpus_has(example) -> None:
         assert first.startswith("search: ")
         assert last.removeprefix("answer: ") in more[-1]
         assert not names & set(question.strip("?").split()[1:])
+
+
+def test_an_attempt_that_read_the_answer_and_did_not_give_it_gets_a_part(example, monkeypatch) -> None:
+    tasks, corpus, train = (example[name] for name in ("tasks", "corpus", "train"))
+    for task in tasks.train_tasks(1, 8):
+        person = next(one for one in corpus.people() if one.name in task.question)
+        queries = [f"search: {person.name}", f"search: {person.town}"]
+        for said, reward in (
+            ([*queries, f"answer: {task.answer}"], 1.0),
+            ([*queries, "answer: Nowhere"], train.FOUND),
+            ([*queries, "I do not know"], train.FOUND),
+            ([queries[0], f"answer: {person.town}"], 0.0),
+            (["answer: Nowhere"], 0.0),
+        ):
+            script = iter(said)
+            monkeypatch.setattr(train, "ask", lambda messages, temperature, script=script: (next(script), "id"))
+            assert train.sample(task) == reward
