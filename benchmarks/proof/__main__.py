@@ -4,9 +4,9 @@
     python -m benchmarks.proof search code --seeds 0,1,2   # some, three seeds each
     python -m benchmarks.proof --write docs/proof.md       # and the page
 
-Runs are kept in ``--out``: one that is done is not made again, one that was interrupted goes on where it was. Outcomes
-are kept next to the page (``docs/proof/``), so that runs of several days and machines come together in it; one of an
-example that has changed since is left out.
+Runs are kept in ``--out``, without checkpoints once they are done: one that is done is not made again, one that was
+interrupted goes on where it was. Outcomes are kept next to the page (``docs/proof/``), so that runs of several days and
+machines come together in it; one of an example that has changed since is left out.
 """
 
 import argparse
@@ -67,6 +67,8 @@ def _outcome(name: str, seed: int, steps: int | None, out: Path) -> Outcome:
         made = datetime.now(UTC).date().isoformat()
         about = {"minutes": minutes, "machine": _machine(), "made": made, "digest": digest}
         asyncio.run(outcome_of(folder, name, seed=seed, **about)).write(path)
+        # Gigabytes that only an interrupted run needs: seven examples with three seeds fill a disk.
+        shutil.rmtree(folder / "state" / "checkpoints", ignore_errors=True)
     return Outcome.read(path)
 
 

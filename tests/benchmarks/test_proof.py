@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.proof.__main__ import _kept
-from benchmarks.proof.examples import EXAMPLES, digest_of
+from benchmarks.proof.__main__ import _kept, _outcome
+from benchmarks.proof.examples import EXAMPLES, Example, digest_of
 from benchmarks.proof.one_run import configured
 from benchmarks.proof.outcome import Outcome, evaluation, last_question
 from benchmarks.proof.page import curve, page, row
@@ -61,6 +61,22 @@ def test_outcomes_of_several_days_come_together_and_those_of_changed_examples_do
     assert _kept(runs, folder) == [OUTCOME, earlier]
     assert "left out: stages-seed-1.json, whose example has changed since" in capsys.readouterr().err
     assert sorted(path.name for path in folder.iterdir()) == ["code-seed-0.json", "search-seed-1.json"]
+
+
+def test_a_run_that_is_done_is_not_made_again_and_leaves_no_checkpoints(tmp_path: Path, monkeypatch) -> None:
+    def train(name: str, example: Example, folder: Path, *, seed: int, steps: int) -> float:
+        (folder / "state" / "checkpoints" / "step-20").mkdir(parents=True)  # a second call would fail
+        (folder / "state" / "lightning.sqlite").touch()
+        return 1.0
+
+    async def outcome_of(folder: Path, name: str, **about: object) -> Outcome:
+        assert (folder / "state" / "lightning.sqlite").exists()
+        return OUTCOME
+
+    monkeypatch.setattr("benchmarks.proof.__main__.train", train)
+    monkeypatch.setattr("benchmarks.proof.__main__.outcome_of", outcome_of)
+    assert [_outcome("search", 1, None, tmp_path) for _ in range(2)] == [OUTCOME, OUTCOME]
+    assert [path.name for path in (tmp_path / "search-seed-1" / "state").iterdir()] == ["lightning.sqlite"]
 
 
 def test_a_digest_is_of_all_files_that_an_example_uses() -> None:
