@@ -9,9 +9,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 Place = tuple[str | int, ...]
-Path = tuple[str, ...]
+KeyPath = tuple[str, ...]
 """A place without the numbers of list elements."""
-Sections = Mapping[Path, tuple[str, set[str]]]
+Sections = Mapping[KeyPath, tuple[str, set[str]]]
 """Heading and keys of each section; of one that has several kinds, the keys of all of them."""
 
 _SECRET = frozenset({"token", "api_key_env", "base_url", "url"})
@@ -32,9 +32,8 @@ def sentences(error: ValidationError, document: Mapping[str, Any], model: type[B
         details.setdefault(place, []).append(detail)
         names[place] = name
     # A mistake within a section also spoils the section, and the other forms that it could have had: name the cause.
-    causes = [
-        place for place in details if not any(place != other and place == other[: len(place)] for other in details)
-    ]
+    spoilt = {other[:length] for other in details for length in range(len(other))}
+    causes = [place for place in details if place not in spoilt]
     sections = _sections(model)
     return "; ".join(_sentence(place, names[place], details[place], sections) for place in causes)
 
@@ -56,7 +55,7 @@ def _in_document(location: Place, document: Any, *, missing: bool) -> tuple[Plac
         elif not missing or number < len(location):
             continue
         place.append(part)
-        names.append(name)
+        names.append(name if name.isprintable() else repr(name))
     return tuple(place), ".".join(names)
 
 
@@ -72,12 +71,10 @@ def _sentence(place: Place, name: str, details: Sequence[ErrorDetails], sections
     if kind == "missing":
         return f"{name} is missing"
     if kind.startswith("union_tag_"):  # the key that says of which kind a section is
-        key = f"{name}.{context['discriminator']}".replace("'", "")
-        return (
-            f"{key} is missing"
-            if "tag" not in context
-            else f"{key} = {context['tag']!r}: there are {context['expected_tags']}"
-        )
+        key = context["discriminator"].strip("'")
+        if "tag" not in context:
+            return f"{name}.{key} is missing"
+        return f"{name}.{key} = {context['tag']!r}: there are {context['expected_tags']}"
     # If the value is a secret or a whole section, only its place is named.
     value = details[0]["input"]
     plain = isinstance(value, str | int | float | bool) and _SECRET.isdisjoint(place)
@@ -86,7 +83,7 @@ def _sentence(place: Place, name: str, details: Sequence[ErrorDetails], sections
     return f"{name or 'configuration'}{f' = {value!r}' if plain else ''}: {said}"
 
 
-def _message(detail: ErrorDetails, path: Path, sections: Sections, *, plain: bool) -> str:
+def _message(detail: ErrorDetails, path: KeyPath, sections: Sections, *, plain: bool) -> str:
     value, heading = detail["input"], sections[path][0] if path in sections else f"[{'.'.join(path)}]"
     if detail["type"] == "value_error":
         return detail["msg"].removeprefix("Value error, ")
@@ -95,14 +92,13 @@ def _message(detail: ErrorDetails, path: Path, sections: Sections, *, plain: boo
     if detail["type"] == "tuple_type":
         if isinstance(value, dict) and path in sections:
             return f"there can be several, so write {heading}, with two brackets"
-        return (
-            f"write a list, like [{json.dumps(value)}]" if plain and isinstance(value, str) else "write a list, [...]"
-        )
+        like = json.dumps(value) if plain and isinstance(value, str) else "..."
+        return f"write a list, like [{like}]"
     said = detail["msg"].split(", unable to")[0].replace("Input should be", "it has to be")
     return said.replace("be a valid integer", "be an integer").replace("be a valid ", "be a ")
 
 
-def _advice(path: Path, sections: Sections) -> str:
+def _advice(path: KeyPath, sections: Sections) -> str:
     """Return what to write in the place of the key at the end of ``path``, which its section does not have."""
     *section, key = path
     while tuple(section) not in sections:  # below names that are the user's own
@@ -122,8 +118,8 @@ def _advice(path: Path, sections: Sections) -> str:
 
 
 def _sections(model: type[BaseModel]) -> Sections:
-    found: dict[Path, tuple[str, set[str]]] = {}
-    waiting: list[tuple[Path, str, type[BaseModel]]] = [((), "", model)]
+    found: dict[KeyPath, tuple[str, set[str]]] = {}
+    waiting: list[tuple[KeyPath, str, type[BaseModel]]] = [((), "", model)]
     for path, heading, section in waiting:  # level by level: what is found is appended while this runs
         found.setdefault(path, (heading, set()))[1].update(section.model_fields)
         for name, field in section.model_fields.items():

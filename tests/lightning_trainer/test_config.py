@@ -112,6 +112,7 @@ def test_relative_paths_are_relative_to_the_file(tmp_path):
         (POLICY + "reward = { score = { wieght = 1 } }", "'policy.sql.reward.score.wieght'; did you mean 'weight'?"),
         ('[engine]\nsleep = "now"', "engine.sleep = 'now': it has to be a boolean or 'auto'"),
         ('[[policy]]\nagents = ["a"]\nmodel = "m"', "policy.0.name is missing"),
+        (POLICY.replace('"sql"', '"a\\nb"') + "group_size = 1", "policy.'a\\nb'.group_size = 1"),
     ],
 )
 def test_a_mistake_is_named_with_its_value(tmp_path, text, said):
@@ -122,10 +123,12 @@ def test_a_mistake_is_named_with_its_value(tmp_path, text, said):
 
 
 _VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["", "x", "name", "kind"]),
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["", "x", "name", "kind", "a\nb"]),
     lambda inner: (
         st.lists(inner, max_size=2)
-        | st.dictionaries(st.sampled_from(["name", "kind", "model", "agents", "lr", "scheme", "x"]), inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["name", "kind", "model", "agents", "lr", "scheme", "x", "a\nb"]), inner, max_size=3
+        )
     ),
     max_leaves=5,
 )
