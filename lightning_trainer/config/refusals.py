@@ -55,12 +55,16 @@ def _in_document(location: Place, document: Any, *, missing: bool) -> tuple[Plac
         elif not missing or number < len(location):
             continue
         place.append(part)
-        names.append(name if name.isprintable() else repr(name))
+        names.append(_printable(name))
     return tuple(place), ".".join(names)
 
 
 def _has(node: Any, part: str | int) -> bool:
     return part in node if isinstance(node, dict) else isinstance(node, list) and isinstance(part, int)
+
+
+def _printable(name: str) -> str:
+    return name if name.isprintable() else repr(name)
 
 
 def _sentence(place: Place, name: str, details: Sequence[ErrorDetails], sections: Sections) -> str:
@@ -84,7 +88,8 @@ def _sentence(place: Place, name: str, details: Sequence[ErrorDetails], sections
 
 
 def _message(detail: ErrorDetails, path: KeyPath, sections: Sections, *, plain: bool) -> str:
-    value, heading = detail["input"], sections[path][0] if path in sections else f"[{'.'.join(path)}]"
+    value = detail["input"]
+    heading = sections[path][0] if path in sections else f"[{'.'.join(map(_printable, path))}]"
     if detail["type"] == "value_error":
         return detail["msg"].removeprefix("Value error, ")
     if detail["type"] in _NOT_A_TABLE:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -140,6 +140,8 @@ _VALUES = st.recursive(
     st.sampled_from(sorted(PolicyConfig.model_fields)),
     _VALUES,
 )
+@example("daemon", "reward", {"a\nb": None})
+@example("daemon", "name", "a\nb")
 def test_whatever_stands_in_the_file_is_refused_in_one_line_or_read(section, setting, value):
     policy = {"name": "sql", "agents": ["a"], "model": "random:tiny"}
     for document in ({section: value}, {"policy": [{**policy, setting: value}]}):
