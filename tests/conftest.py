@@ -206,6 +206,7 @@ class SharedEngine:
                 "log_dir": folder,
                 "threads": 1,
                 "drain_timeout_s": 20,
+                "gpu_memory_utilization": options.pop("gpu_memory_utilization", 0.2),
                 **{name: options.pop(name) for name in tuple(options) if name not in EngineConfig.model_fields},
                 "engine": EngineConfig(
                     **{

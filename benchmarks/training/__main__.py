@@ -11,10 +11,11 @@ The exit status is 0 even where a goal is missed: the table says so.
 from types import ModuleType
 
 from benchmarks.common.command import run_sections
-from benchmarks.training import adapters, asynchronous, learning, publish, tree, trl
+from benchmarks.training import adapters, asynchronous, learning, publish, tree, tree_on_gpu, trl
 
 SECTIONS: dict[str, ModuleType] = {
     "tree": tree,
+    "gpu": tree_on_gpu,
     "asynchronous": asynchronous,
     "publish": publish,
     "adapters": adapters,

@@ -39,7 +39,7 @@ def main(engine: Literal["tree", "stock"], workload: str, model_dir: Path, out: 
     samples = (
         grouped(groups, worker.vocabulary_size) if workload == "groups" else turns(groups // 2, worker.vocabulary_size)
     )
-    samples = _as_sampled(samples, worker, out.parent / "logprobs.json")
+    samples = as_sampled(samples, worker, out.parent / "logprobs.json")
     advantages = {
         sample.sample_id: [bit * (-1.0) ** index for bit in sample.loss_mask] for index, sample in enumerate(samples)
     }
@@ -64,13 +64,13 @@ def main(engine: Literal["tree", "stock"], workload: str, model_dir: Path, out: 
         "cpu_s": cpu_s,
         "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
         "loss": update.metrics["loss"],
-        "grad_norm": _length(gradients.values()),
+        "grad_norm": length(gradients.values()),
         "clipped": update.metrics["actor/pg_clipfrac"],
     }
     (out / "run.json").write_text(json.dumps(run))
 
 
-def _as_sampled(samples: list[Sample], worker: Any, kept: Path) -> list[Sample]:
+def as_sampled(samples: list[Sample], worker: Any, kept: Path) -> list[Sample]:
     """Return them with behavior log-probabilities of the model that is measured, and noise as of older weights.
 
     Args:
@@ -88,18 +88,18 @@ def _as_sampled(samples: list[Sample], worker: Any, kept: Path) -> list[Sample]:
     ]
 
 
-def _length(gradients: Iterable[Any]) -> float:
+def length(gradients: Iterable[Any]) -> float:
     return sum(gradient.square().sum().item() for gradient in gradients) ** 0.5
 
 
 def grouped(groups: int, vocabulary: int) -> list[Sample]:
     """Attempts of one call each."""
     source, samples = random.Random(0), []
-    common = _tokens(source, _COMMON, vocabulary)
+    common = tokens_of(source, _COMMON, vocabulary)
     for group in range(groups):
-        prompt = common + _tokens(source, _TASK, vocabulary)
+        prompt = common + tokens_of(source, _TASK, vocabulary)
         samples += [
-            _sample(group, f"{group}-{member}", prompt, _tokens(source, _SAMPLED, vocabulary))
+            sample_of(group, f"{group}-{member}", prompt, tokens_of(source, _SAMPLED, vocabulary))
             for member in range(_MEMBERS)
         ]
     return samples
@@ -108,23 +108,23 @@ def grouped(groups: int, vocabulary: int) -> list[Sample]:
 def turns(groups: int, vocabulary: int) -> list[Sample]:
     """Attempts of ten calls each, every call a sample."""
     source, samples = random.Random(0), []
-    common = _tokens(source, _COMMON, vocabulary)
+    common = tokens_of(source, _COMMON, vocabulary)
     for group in range(groups):
-        task = common + _tokens(source, _TASK, vocabulary)
+        task = common + tokens_of(source, _TASK, vocabulary)
         for member in range(_MEMBERS):
             prompt = task
             for turn in range(_TURNS):
-                response = _tokens(source, _SAMPLED, vocabulary)
-                samples.append(_sample(group, f"{group}-{member}-{turn}", prompt, response))
-                prompt = prompt + response + _tokens(source, _OBSERVED, vocabulary)
+                response = tokens_of(source, _SAMPLED, vocabulary)
+                samples.append(sample_of(group, f"{group}-{member}-{turn}", prompt, response))
+                prompt = prompt + response + tokens_of(source, _OBSERVED, vocabulary)
     return samples
 
 
-def _tokens(source: random.Random, count: int, vocabulary: int) -> list[int]:
+def tokens_of(source: random.Random, count: int, vocabulary: int) -> list[int]:
     return [source.randrange(vocabulary) for _ in range(count)]
 
 
-def _sample(group: int, name: str, prompt: list[int], response: list[int]) -> Sample:
+def sample_of(group: int, name: str, prompt: list[int], response: list[int]) -> Sample:
     length = len(prompt) + len(response)
     return Sample(
         sample_id=name,

@@ -5,6 +5,7 @@ hand; ``test_trl`` has what is written down.
 """
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -48,3 +49,21 @@ def test_a_section_fills_its_rows(tmp_path, section):
     rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
     assert rows
     assert all(row["figure"] is not None for row in rows)
+
+
+def test_without_a_gpu_its_section_says_so(tmp_path):
+    command = [sys.executable, "-m", "benchmarks.training", "--only", "gpu", "--json", str(tmp_path / "rows.json")]
+    hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    subprocess.run(command, cwd=ROOT, check=True, timeout=200, env=hidden)
+    (row,) = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert row["figure"] is None
+    assert row["note"] == "there is no GPU here"
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_it_fills_its_rows(tmp_path):
+    command = [sys.executable, "-m", "benchmarks.training", "--quick", "--only", "gpu"]
+    subprocess.run([*command, "--json", str(tmp_path / "rows.json")], cwd=ROOT, check=True, timeout=600)
+    rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert len(rows) == 5
+    assert all(row["figure"] > 0 for row in rows)
