@@ -15,6 +15,8 @@ from http.client import HTTPException
 from benchmarks.common.payload import Bodies
 from benchmarks.common.processes import ROOT
 
+_GIVES_UP_AFTER_S = 600.0
+"""Of one delivery: whoever waits for this process would wait without end for a store that is gone."""
 _HEADERS = {"content-type": "application/x-protobuf", "content-encoding": "gzip"}
 
 
@@ -32,7 +34,10 @@ def main() -> None:
     daemons = itertools.cycle(sys.argv[5:])
     again = 0
     for _, body in Bodies().requests(count, at_once=at_once, first=first):
+        given_up_at = time.monotonic() + _GIVES_UP_AFTER_S
         while not _is_taken(next(daemons), body):
+            if time.monotonic() > given_up_at:
+                sys.exit(f"no daemon took a delivery for {_GIVES_UP_AFTER_S:.0f} s")
             again += 1
             time.sleep(0.05)
         time.sleep(rest_ms / 1000)

@@ -35,7 +35,7 @@ def run(quick: bool) -> list[Row]:
         with tempfile.TemporaryDirectory() as folder:
             # The tree first: it writes the log-probabilities that both are given, at less cost than the other would.
             tree, stock = (_measure(engine, workload, model_dir, quick, Path(folder)) for engine in ("tree", "stock"))
-            rows += _rows(name, stock, tree, _difference(Path(folder)))
+            rows += _rows(name, stock, tree, gradient_difference(Path(folder)))
     return rows
 
 
@@ -66,7 +66,7 @@ def _rows(name: str, stock: dict, tree: dict, difference: float) -> list[Row]:
     ]
 
 
-def _difference(folder: Path) -> float:
+def gradient_difference(folder: Path) -> float:
     """|tree - stock| over |stock|, of the gradient as a whole."""
     from safetensors.torch import load_file
 

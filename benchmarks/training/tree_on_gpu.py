@@ -15,6 +15,7 @@ from pathlib import Path
 
 from benchmarks.common.processes import ROOT
 from benchmarks.common.rows import Row, at_least, at_most
+from benchmarks.training.tree import gradient_difference
 from benchmarks.training.wide_layers import LAYERS, SIZES, whose
 from lightning_trainer.config.hardware import visible_gpus
 
@@ -28,7 +29,7 @@ def run(quick: bool) -> list[Row]:
     for size in SIZES[:1] if quick else SIZES:
         with tempfile.TemporaryDirectory() as folder:
             tree, stock = (_measure(engine, size, quick, Path(folder)) for engine in ("tree", "stock"))
-            rows += _rows(size, stock, tree, _difference(Path(folder)))
+            rows += _rows(size, stock, tree, gradient_difference(Path(folder)))
     return rows
 
 
@@ -65,12 +66,3 @@ def _rows(size: str, stock: dict, tree: dict, difference: float) -> list[Row]:
         at_most("gpu", f"{name}: gradients, difference over length", difference, 0.05, "", "rounding of bfloat16"),
         at_most("gpu", f"{name}: losses, difference", abs(stock["loss"] - tree["loss"]), 1e-2, ""),
     ]
-
-
-def _difference(folder: Path) -> float:
-    """|tree - stock| over |stock|, of the gradient as a whole."""
-    from safetensors.torch import load_file
-
-    stock, tree = (load_file(folder / engine / "gradients.safetensors") for engine in ("stock", "tree"))
-    squared = sum((tree[name] - stock[name]).square().sum().item() for name in stock)
-    return (squared / sum(gradient.square().sum().item() for gradient in stock.values())) ** 0.5
