@@ -1,19 +1,17 @@
 """Updates by one engine on a GPU, measured: ``tree_on_gpu.py`` starts this as a process of its own."""
 
 import json
-import random
 import sys
 import time
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from benchmarks.training.tree_update import as_sampled, length, sample_of, tokens_of
+from benchmarks.training.tree_update import Sizes, as_sampled, length, turns
 from benchmarks.training.wide_layers import write_model
 from lightning_trainer.training import device
 from lightning_trainer.training.settings import TrainerSettings
-from lightning_trainer.types import Sample
 
-_PROMPT, _SAMPLED, _OBSERVED, _MEMBERS, _TURNS = 800, 120, 80, 4, 10
+_SIZES = Sizes(common=0, task=800, sampled=120, observed=80, members=4)
 _BUDGET = 16_384
 """Tokens of a micro-batch, of both engines."""
 _UPDATES = 3
@@ -40,7 +38,7 @@ def main(engine: Literal["tree", "stock"], size: str, folder: Path, groups: int)
         max_tokens_per_micro_batch=_BUDGET,
     )
     worker = UpdateWorker(settings)
-    samples = as_sampled(_turns(groups, worker.vocabulary_size), worker, folder / "logprobs.json")
+    samples = as_sampled(turns(groups, worker.vocabulary_size, _SIZES), worker, folder / "logprobs.json")
     advantages = {
         sample.sample_id: [bit * (-1.0) ** index for bit in sample.loss_mask] for index, sample in enumerate(samples)
     }
@@ -81,19 +79,6 @@ def main(engine: Literal["tree", "stock"], size: str, folder: Path, groups: int)
         "torch": torch.__version__,
     }
     (out / "run.json").write_text(json.dumps(run))
-
-
-def _turns(groups: int, vocabulary: int) -> list[Sample]:
-    source, samples = random.Random(0), []
-    for group in range(groups):
-        task = tokens_of(source, _PROMPT, vocabulary)
-        for member in range(_MEMBERS):
-            prompt = task
-            for turn in range(_TURNS):
-                response = tokens_of(source, _SAMPLED, vocabulary)
-                samples.append(sample_of(group, f"{group}-{member}-{turn}", prompt, response))
-                prompt = prompt + response + tokens_of(source, _OBSERVED, vocabulary)
-    return samples
 
 
 if __name__ == "__main__":

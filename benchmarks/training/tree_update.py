@@ -8,14 +8,28 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.types import Sample, Segment
 
 _NOISE_NATS = 0.1
 """Some tokens in a hundred are clipped by it."""
-_COMMON, _TASK, _SAMPLED, _OBSERVED, _MEMBERS, _TURNS = 240, 25, 35, 20, 8, 10
+
+
+class Sizes(NamedTuple):
+    """How many tokens, and how many of what."""
+
+    common: int = 240
+    """Of the prompt, what all tasks share."""
+    task: int = 25
+    sampled: int = 35
+    observed: int = 20
+    members: int = 8
+    turns: int = 10
+
+
+_SIZES = Sizes()
 _BUDGET = {"tree": 8192, "stock": 4096}
 """Tokens of a micro-batch: with 8192, sequences of ten turns take the stock engine more than 24 GiB."""
 
@@ -95,36 +109,36 @@ def length(gradients: Iterable[Any]) -> float:
 def grouped(groups: int, vocabulary: int) -> list[Sample]:
     """Attempts of one call each."""
     source, samples = random.Random(0), []
-    common = tokens_of(source, _COMMON, vocabulary)
+    common = _tokens(source, _SIZES.common, vocabulary)
     for group in range(groups):
-        prompt = common + tokens_of(source, _TASK, vocabulary)
+        prompt = common + _tokens(source, _SIZES.task, vocabulary)
         samples += [
-            sample_of(group, f"{group}-{member}", prompt, tokens_of(source, _SAMPLED, vocabulary))
-            for member in range(_MEMBERS)
+            _sample(group, f"{group}-{member}", prompt, _tokens(source, _SIZES.sampled, vocabulary))
+            for member in range(_SIZES.members)
         ]
     return samples
 
 
-def turns(groups: int, vocabulary: int) -> list[Sample]:
-    """Attempts of ten calls each, every call a sample."""
+def turns(groups: int, vocabulary: int, sizes: Sizes = _SIZES) -> list[Sample]:
+    """Attempts of several calls each, every call a sample."""
     source, samples = random.Random(0), []
-    common = tokens_of(source, _COMMON, vocabulary)
+    common = _tokens(source, sizes.common, vocabulary)
     for group in range(groups):
-        task = common + tokens_of(source, _TASK, vocabulary)
-        for member in range(_MEMBERS):
+        task = common + _tokens(source, sizes.task, vocabulary)
+        for member in range(sizes.members):
             prompt = task
-            for turn in range(_TURNS):
-                response = tokens_of(source, _SAMPLED, vocabulary)
-                samples.append(sample_of(group, f"{group}-{member}-{turn}", prompt, response))
-                prompt = prompt + response + tokens_of(source, _OBSERVED, vocabulary)
+            for turn in range(sizes.turns):
+                response = _tokens(source, sizes.sampled, vocabulary)
+                samples.append(_sample(group, f"{group}-{member}-{turn}", prompt, response))
+                prompt = prompt + response + _tokens(source, sizes.observed, vocabulary)
     return samples
 
 
-def tokens_of(source: random.Random, count: int, vocabulary: int) -> list[int]:
+def _tokens(source: random.Random, count: int, vocabulary: int) -> list[int]:
     return [source.randrange(vocabulary) for _ in range(count)]
 
 
-def sample_of(group: int, name: str, prompt: list[int], response: list[int]) -> Sample:
+def _sample(group: int, name: str, prompt: list[int], response: list[int]) -> Sample:
     length = len(prompt) + len(response)
     return Sample(
         sample_id=name,
