@@ -21,32 +21,32 @@ _EFFECTS = (
 _PEOPLE = ("Anna", "Omar", "Lucy", "Peter", "Nina", "Carl", "Rosa", "Hugo", "Emma", "Ivan")
 _HELD_OUT_PEOPLE = ("Tom", "Sara", "Leo", "Julia", "Max", "Clara")
 _CAUSES = (
-    ("the train had broken down", "a train that did not run"),
-    ("the car would not start", "trouble with the car"),
-    ("the dog had eaten the keys", "keys that were lost to a dog"),
-    ("the road was covered with snow", "too much snow on the road"),
-    ("the alarm clock was silent", "an alarm clock that did not ring"),
-    ("the baby cried all night", "a baby that kept crying"),
-    ("the neighbors played loud music", "loud music from the neighbors"),
-    ("the kitchen was full of smoke", "smoke in the kitchen"),
-    ("the letter came to the wrong house", "a letter sent to the wrong address"),
-    ("the shop had closed early", "a shop that was already closed"),
-    ("the soup was too salty", "soup with too much salt"),
-    ("the rain had come through the roof", "a roof that let in the rain"),
-    ("the phone had fallen into the sea", "a phone that was lost in the water"),
-    ("the doctor had called with news", "a call from the doctor"),
-    ("the elevator was stuck", "an elevator that did not move"),
-    ("the bridge was closed for repairs", "repairs at the bridge"),
+    ("the train had broken down", "the train broke down"),
+    ("the car would not start", "the car did not start"),
+    ("the dog had eaten the keys", "the dog ate the keys"),
+    ("the road was covered with snow", "snow covered the road"),
+    ("the alarm clock was silent", "the alarm clock did not ring"),
+    ("the baby had cried all night", "the baby cried the whole night"),
+    ("the neighbors had played loud music", "the neighbors played music loudly"),
+    ("the kitchen was full of smoke", "smoke filled the kitchen"),
+    ("the letter had come to the wrong house", "the letter came to another house"),
+    ("the shop had closed early", "the shop closed too early"),
+    ("the soup was too salty", "the soup had too much salt"),
+    ("the rain had come through the roof", "the rain came in by the roof"),
+    ("the phone had fallen into the sea", "the phone fell into the water"),
+    ("the doctor had called with news", "the doctor called with some news"),
+    ("the elevator was stuck", "the elevator did not move"),
+    ("the bridge was closed for repairs", "the bridge was being repaired"),
 )
 _HELD_OUT_CAUSES = (
-    ("the bicycle had a flat tire", "a flat tire on the bicycle"),
-    ("the lights had gone out", "a house without light"),
-    ("the cat was on top of a tree", "a cat that could not come down from a tree"),
-    ("the ticket was for another day", "a ticket with the wrong date"),
-    ("the heating was broken", "a cold house without heating"),
-    ("the teacher was ill", "the illness of the teacher"),
-    ("the river had flooded the street", "water from the river in the street"),
-    ("the bag was left on the bus", "a bag that was forgotten on the bus"),
+    ("the bicycle had lost a wheel", "the bicycle lost one wheel"),
+    ("the lights had gone out", "the lights went out"),
+    ("the cat had climbed a tree", "the cat climbed up a tree"),
+    ("the ticket was for another day", "the ticket had the wrong date"),
+    ("the heating was broken", "the heating did not work"),
+    ("the teacher had become ill", "the teacher became very ill"),
+    ("the river had flooded the street", "the river was flooding the street"),
+    ("the bag was left on the bus", "the bag stayed on the bus"),
 )
 
 
@@ -56,6 +56,8 @@ class Task:
     question: str
     answer: str
     """The reference; the agent does not see it."""
+    cause: str
+    """As the note says it; nothing in training uses it."""
 
     @property
     def input(self) -> dict[str, str]:
@@ -80,4 +82,5 @@ def _task(name: str, draw: random.Random, people: Sequence[str], causes: Sequenc
         f"{person} {effect} because {cause}." for person, effect, (cause, _) in zip(who, what, why, strict=True)
     )
     asked = draw.randrange(4)
-    return Task(name, f"{note}\nWhat was the reason for {who[asked]}?", why[asked][1])
+    cause, answer = why[asked]
+    return Task(name, f"{note}\n{who[asked]} {what[asked]}. Why?", answer, cause)

@@ -4,7 +4,7 @@ Nothing here scores an answer. The judge "known" of the configuration asks the p
 reference is after what the agent said, less how probable it is without (docs/rewards.md, `reference_probability`).
 
     lightning-trainer serve --config examples/free_text/lightning.toml
-    python examples/free_text/train.py --steps 16
+    python examples/free_text/train.py --steps 24
 """
 
 import argparse
@@ -30,12 +30,22 @@ TASKS_PER_STEP = 6
 EXAMPLES = [
     {
         "role": "user",
-        "content": "Ben sang because the sun was shining. Ida cried because the cup fell on the floor.\n"
-        "What was the reason for Ida?",
+        "content": "Max laughed because the dog had stolen a shoe. Eva slept because the day was long.\n"
+        "Max laughed. Why?",
     },
-    {"role": "assistant", "content": "The cup fell on the floor. The answer is a cup that was broken."},
+    {
+        "role": "assistant",
+        "content": "Max laughed because the dog had stolen a shoe. The answer is the dog stole a shoe.",
+    },
+    {
+        "role": "user",
+        "content": "Ben sang because the sun was shining. Ida cried because the cup had fallen down.\nIda cried. Why?",
+    },
+    {"role": "assistant", "content": "Ida cried because the cup had fallen down. The answer is the cup fell down."},
 ]
 """A model of this size has to be shown what an answer looks like."""
+TEMPERATURE = 0.7
+"""In training: at 1.0 one answer of fifteen names the right cause at first, at 0.5 one of four."""
 
 
 @lt.agent("reader")
@@ -44,7 +54,7 @@ def answer(client: openai.OpenAI, question: str, temperature: float) -> str:
     made = client.chat.completions.create(
         model="reader",
         messages=messages,  # pyright: ignore[reportArgumentType]
-        max_tokens=48,
+        max_tokens=40,
         temperature=temperature,
     )
     return made.choices[0].message.content or ""
@@ -67,7 +77,7 @@ def judged(since: datetime) -> tuple[float, float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--heldout", type=int, default=48)
     parser.add_argument("--concurrency", type=int, default=48)
     parser.add_argument("--seed", type=int, default=0)
@@ -77,8 +87,10 @@ def main() -> None:
     # The gateway records the ids that were sampled; the token is the client's to add.
     client = openai.OpenAI(base_url=f"{options.endpoint}/v1", api_key="unused")
 
+    quoted: list[bool] = []
+
     def attempt(task: Task, temperature: float) -> None:
-        answer(client, task.question, temperature)
+        quoted.append(task.cause in answer(client, task.question, temperature).lower())
 
     def show(event: Event) -> None:
         if not isinstance(event, AttemptEnded):
@@ -90,6 +102,7 @@ def main() -> None:
 
     def evaluate(stage: str) -> None:
         since = datetime.now(UTC)
+        quoted.clear()
         runner = Runner(
             "reader",
             partial(attempt, temperature=0.0),
@@ -103,7 +116,7 @@ def main() -> None:
         known, guessed, reward = judged(since)
         print(
             f"{stage}: held-out references have probability {known:.3f} after the reasoning, {guessed:.3f} without it; "
-            f"reward {reward:.3f}",
+            f"reward {reward:.3f}; {sum(quoted)} of {len(quoted)} answers quote the right cause, which no reward sees",
             flush=True,
         )
 
@@ -111,7 +124,7 @@ def main() -> None:
         evaluate("before")
         runner = Runner(
             "reader",
-            partial(attempt, temperature=1.0),
+            partial(attempt, temperature=TEMPERATURE),
             run=f"free-text-{options.seed}",
             endpoint=options.endpoint,
             concurrency=options.concurrency,

@@ -27,5 +27,6 @@ def test_the_judge_reads_the_field_that_the_tasks_have_and_the_agent_does_not_se
     config = load_config(FOLDER / "lightning.toml")
     (judge,) = config.judge
     (task, *_) = TASKS["heldout_tasks"](1)
+    assert task.cause in task.question
     assert task.input == {"question": task.question, judge.model_dump()["reference"]: task.answer}
     assert set(config.only_policy.reward_weights) == {judge.name}

@@ -36,14 +36,14 @@ def look(connection: Connection, config: FeedbackConfig, now_ns: int) -> Review:
 
 
 def not_released(connection: Connection, config: FeedbackConfig, now_ns: int) -> set[tuple[str, str]]:
-    """Return the keys of feedback that does not count: in quarantine, over a cap, or from a source that is mostly
-    wrong."""
+    """Return the keys of feedback that does not count: in quarantine, over a cap, or from a source that weighs
+    next to nothing."""
     kept = feedback.select(connection)
     seen = look(connection, config, now_ns)
     return {
         one.key
         for one in kept
-        if seen.states[one.key] in (State.QUARANTINED, State.CAPPED) or seen.standings[one.source].suspicious
+        if seen.states[one.key] in (State.QUARANTINED, State.CAPPED) or seen.standings[one.source].ignored
     }
 
 

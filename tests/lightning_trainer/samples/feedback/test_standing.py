@@ -34,6 +34,26 @@ def test_a_source_that_is_mostly_wrong_weighs_nothing_and_is_never_turned_round(
     assert found["liar"].suspicious
 
 
+def test_an_honest_source_is_not_named_in_the_first_minutes_and_attackers_are_soon():
+    """40 users of a service, 4 of whom always say the opposite; the others err in a tenth, and are looked at often."""
+    attackers = {f"u{number}" for number in range(4)}
+    found_late = 0
+    for seed in range(10):
+        chance, said, verified, named = random.Random(seed), [], {}, set()
+        for number in range(240):
+            target, right = f"t{number}", float(chance.random() < 0.1)
+            if chance.random() < 0.1:
+                verified[target] = right
+            for source in chance.sample([f"u{user}" for user in range(40)], 3):
+                wrong = source in attackers or chance.random() < 0.1
+                said.append(Opinion(source, target, 1 - right if wrong else right))
+            if number % 8 == 7:
+                named |= {one.source for one in standings(said, verified).values() if one.suspicious}
+        assert named <= attackers, f"seed {seed}: honest users were named"
+        found_late += len(attackers - named)
+    assert found_late <= 4, "of 40 attackers, after 240 answers"
+
+
 def test_a_trusted_source_weighs_one_whatever_it_says():
     truth = {f"t{i}": 1.0 for i in range(10)}
     found = standings([Opinion("crm", f"t{i}", 0.0) for i in range(10)], truth, trusted={"crm"})
