@@ -2,6 +2,7 @@
 
     python -m benchmarks.canary                       # 500 of each, some minutes
     python -m benchmarks.canary --deployments 50      # quicker
+    python -m benchmarks.canary --real                # once with real engines: the calculator agent, about ten minutes
 
 One deployment is 20,000 live rollouts that succeed or fail, of which a tenth is the candidate's, and the decision is
 ``versions/sequential.py``'s, which the daemon uses. The claims, each of which ends the program with 1 where it fails:
@@ -16,6 +17,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from statistics import median
 
+from benchmarks.canary import real
 from benchmarks.canary.deployments import Deployment, deploy
 from lightning_trainer.config.policies.versions import CanaryConfig
 from lightning_trainer.versions.sequential import Decision
@@ -26,6 +28,8 @@ LIVE = 0.6
 
 def main() -> None:
     options = _options()
+    if options.real:
+        sys.exit(0 if real.run() else "a canary was not decided as it should be")
     canary = CanaryConfig()
     rows = {"10 points worse": LIVE - 0.1, "as good": LIVE, "5 points better": LIVE + 0.05}
     failed = False
@@ -73,6 +77,7 @@ def _holds(name: str, found: list[Deployment], portion: dict[Decision, float]) -
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--deployments", type=int, default=500, help="of each kind")
+    parser.add_argument("--real", action="store_true", help="once, with real engines, instead of the simulation")
     parser.add_argument("--processes", type=int, default=2)
     return parser.parse_args()
 

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from lightning_trainer.config import PolicyConfig
+from lightning_trainer.samples.credit.groups import GroupSummary
 from lightning_trainer.samples.rewards.reward_table import RewardTable
 from lightning_trainer.samples.transitions.ledger import CallOutcome
 from lightning_trainer.samples.transitions.reasons import Reason
@@ -28,6 +29,22 @@ _WORTH_SAYING = (
 )
 """Something that went wrong, and not a choice of the user's."""
 _MOST_PARAMETERS = 4
+
+
+def refusals(groups: Iterable[GroupSummary]) -> list[str]:
+    """Say why groups are not trained: for each verdict the first one's sentence, and how many others it is true of.
+
+    Of groups that ended in an error each is named, since errors differ.
+    """
+    sentences: dict[Reason | str, list[str]] = {}
+    for group in groups:
+        if (sentence := group.refused_reason) is not None:
+            same = sentence if group.verdict is Reason.QUARANTINED else group.verdict
+            sentences.setdefault(same, []).append(sentence)
+    return [
+        first if not others else f"{first}. The same is true of {len(others)} more group{'s' * (len(others) > 1)}"
+        for first, *others in sentences.values()
+    ]
 
 
 def unclaimed(calls: Sequence[Call], policy: PolicyConfig) -> list[str]:

@@ -2,7 +2,11 @@
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+
+from benchmarks.canary import real
+from lightning_trainer.config import Config
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,3 +22,10 @@ def test_a_few_deployments_end_as_claimed():
     rows = [line for line in done.stdout.splitlines() if "%" in line]
     assert [row.split("  ")[0] for row in rows[1:]] == ["10 points worse", "as good", "5 points better"], done.stderr
     assert "100.0%" in rows[1]
+
+
+def test_the_configurations_of_the_real_run_differ_by_the_learning_rate_alone():
+    configs = [Config.model_validate(tomllib.loads(real.configuration(rate))) for rate, _ in real.KINDS.values()]
+    rates = [config.only_policy.optimizer.lr for config in configs]
+    assert rates == [float(rate) for rate, _ in real.KINDS.values()]
+    assert all(config.only_policy.canary is not None for config in configs)

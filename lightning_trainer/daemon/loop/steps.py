@@ -19,6 +19,7 @@ from lightning_trainer.metrics.sampling import sampling_metrics
 from lightning_trainer.samples.batches import Build
 from lightning_trainer.samples.credit.group_collector import Collection
 from lightning_trainer.samples.credit.groups import groups_wanted
+from lightning_trainer.samples.problems import refusals
 from lightning_trainer.store.records import StepState
 from lightning_trainer.types import Attempt
 
@@ -120,7 +121,9 @@ class Steps:
     ) -> None:
         """Record the next step, train its batch if it has one, and publish what came of it."""
         step = self.next_step
-        for problem in build.problems:
+        refused = refusals(build.groups)
+        of_groups = {group.refused_reason for group in build.groups}
+        for problem in (*(one for one in build.problems if one not in of_groups), *refused):
             self._progress.say(problem)
         await self._progress.want_groups(self._policy.groups_per_step)
         await self._store.assign(
@@ -136,9 +139,8 @@ class Steps:
         if self._judges is not None:
             self._judges.taken(attempts)
         if build.batch is None:
-            reasons = sorted({group.refused_reason for group in build.groups if group.refused_reason})
             self._progress.say(
-                f"step {step} trained nothing: {'; '.join(reasons) or 'no group had a spread of rewards'}"
+                f"step {step} trained nothing: {'; '.join(refused) or 'no group had a spread of rewards'}"
             )
         else:
             await self._weights.train(build.batch, seconds or {})

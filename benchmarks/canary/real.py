@@ -1,0 +1,145 @@
+"""Once for real: the calculator agent in use, its engine, its trainer, and the engine of a candidate beside them.
+
+Live traffic is what the policy learns from: every question is asked seven times, by a pool of people that never waits
+for the trainer. Version 1 is trained from version 0 and answers half of the rollouts until its canary decides. With the
+learning rate of ``harmful`` the step ruins the model; with that of ``harmless`` it hardly moves it.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import count
+from multiprocessing import get_context
+from pathlib import Path
+
+from benchmarks.common.daemons import example_configuration, running_daemon
+
+_EXAMPLE = Path(__file__).parents[2] / "examples" / "calculator"
+_POLICY = "calculator"
+_PEOPLE = 24
+"""Who ask at the same time."""
+_ASKED = 7
+"""Times that a question is asked: the policy's group_size."""
+_CANARY = """group_by = "task"
+
+[policy.canary]
+share = 0.5
+tolerance = 0.15
+timeout_s = {timeout_s}
+"""
+_TIMEOUT_S = 1200.0
+_LOOK_EVERY_S = 10.0
+KINDS = {"harmful": ("1e-3", "refused"), "harmless": ("1e-6", "promoted")}
+"""Learning rate of the step that makes the candidate, and what its canary should decide."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """How the canary of version 1 ended."""
+
+    decision: str
+    candidate: int
+    """Rollouts that the candidate answered."""
+    live: int
+    """Rollouts that the live version answered meanwhile."""
+    means: tuple[float, float]
+    """Of the rewards, the candidate's first."""
+    failed: int
+    """Calls that failed, of the whole traffic."""
+    seconds: float
+    """From the candidate's start to the decision."""
+    reason: str
+
+
+def run() -> bool:
+    """Print a row for each kind, and return whether both were decided as they should be."""
+    print(f"{'candidate':16} {'decision':>9} {'its rollouts':>13} {'live':>6} {'reward':>7} {'live':>6} {'seconds':>8}")
+    held = True
+    for kind, (rate, wanted) in KINDS.items():
+        # A client stays with the daemon that it was started with, so each kind has a process of its own.
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            found = pool.submit(_deployed, rate).result()
+        print(
+            f"{kind:16} {found.decision:>9} {found.candidate:13} {found.live:6} {found.means[0]:7.2f} "
+            f"{found.means[1]:6.2f} {found.seconds:8.0f}",
+            flush=True,
+        )
+        print(f"    {found.reason}; {found.failed} calls failed", flush=True)
+        held &= found.decision == wanted and not found.failed
+    return held
+
+
+def configuration(rate: str) -> str:
+    """Return the calculator's ``lightning.toml`` with that learning rate and a canary.
+
+    Raises:
+        ValueError: the example's learning rate is not written as here.
+    """
+    text = example_configuration("calculator")
+    if text.count("lr = 5e-5") != 1:
+        raise ValueError("examples/calculator/lightning.toml has no lr = 5e-5 to replace; name its rate here")
+    return text.replace("lr = 5e-5", f"lr = {rate}") + _CANARY.format(timeout_s=_TIMEOUT_S)
+
+
+def _deployed(rate: str) -> Decided:
+    with tempfile.TemporaryDirectory(prefix="lightning-bench-") as name:
+        folder = Path(name)
+        (folder / "lightning.toml").write_text(configuration(rate))
+        with running_daemon(folder, _POLICY):
+            return _in_use(folder)
+
+
+def _in_use(folder: Path) -> Decided:
+    """Ask until the canary has decided."""
+    sys.path.insert(0, str(_EXAMPLE))
+    import lightning_instrumentation as lt
+    from agent import solve  # pyright: ignore[reportMissingImports]
+    from tasks import score, train_tasks  # pyright: ignore[reportMissingImports]
+
+    lt.init()
+    failures: list[Exception] = []
+    ended, lock = False, threading.Lock()
+    tasks = (task for seed in count() for task in train_tasks(seed, 10) for _ in range(_ASKED))
+
+    def person() -> None:
+        while not ended:
+            with lock:
+                task = next(tasks)
+            try:
+                with lt.rollout(task.id, input=task.question):
+                    lt.reward(score(solve(task.question, temperature=1.0), task))
+            except Exception as error:
+                failures.append(error)
+                time.sleep(1)
+
+    with ThreadPoolExecutor(_PEOPLE) as pool:
+        people = [pool.submit(person) for _ in range(_PEOPLE)]
+        try:
+            while (row := _canary_of(folder, 1)) is None or row["state"] == "going_on":
+                time.sleep(_LOOK_EVERY_S)
+        finally:
+            ended = True
+        for one in people:
+            one.result()
+    evidence = row["evidence"]
+    return Decided(
+        row["state"],
+        *evidence["rollouts"],
+        means=tuple(evidence["means"]),
+        failed=len(failures),
+        seconds=(row["ended_ns"] - row["began_ns"]) / 1e9,
+        reason=row["reason"] or "",
+    )
+
+
+def _canary_of(folder: Path, version: int) -> dict | None:
+    command = [sys.executable, "-m", "lightning_trainer", "versions", "--json"]
+    done = subprocess.run(
+        [*command, "--config", str(folder / "lightning.toml")], capture_output=True, text=True, check=True
+    )
+    return next((one["canary"] for one in json.loads(done.stdout) if one["version"] == version), None)

@@ -1,0 +1,28 @@
+"""What a person hears of groups that are not trained: one sentence for each kind of reason, not one for each group."""
+
+from lightning_trainer.samples.credit.groups import GroupSummary
+from lightning_trainer.samples.problems import refusals
+from lightning_trainer.samples.transitions.reasons import Reason
+
+
+def _group(name: str, verdict: Reason, why: str | None) -> GroupSummary:
+    return GroupSummary(
+        group_id=name, task_id=None, size=2, comparable=0, rewards=(), verdict=verdict, refused_reason=why
+    )
+
+
+def test_groups_that_are_refused_alike_are_said_once_and_counted():
+    small = [_group(name, Reason.GROUP_TOO_SMALL, f"group {name} is small") for name in "abc"]
+    mixed = _group("m", Reason.GROUP_MIXED_TASKS, "group m mixes tasks")
+    good = _group("g", Reason.SAMPLED, None)
+    assert refusals([small[0], mixed, good, *small[1:]]) == [
+        "group a is small. The same is true of 2 more groups",
+        "group m mixes tasks",
+    ]
+    assert refusals(small[:2]) == ["group a is small. The same is true of 1 more group"]
+    assert refusals([good]) == []
+
+
+def test_every_group_that_ended_in_an_error_is_named():
+    failed = [_group(name, Reason.QUARANTINED, f"group {name}: error {name}") for name in "ab"]
+    assert refusals(failed) == ["group a: error a", "group b: error b"]
