@@ -84,8 +84,9 @@ def zero_variance(history: History, bounds: WarningsConfig) -> str | None:
             "it; roll back to the version before that step, and set the optimizer's warmup_steps or lower its lr"
         )
     return (
-        f"{told}, and not full marks; there is nothing to learn from: make the tasks easier, raise group_size or the "
-        "temperature, or show demonstrations first"
+        f"{told}, and not full marks; there is nothing to learn from: make the tasks easier, raise group_size, sample "
+        "at a lower temperature if answers fall apart or at a higher one if they are all alike, or show demonstrations "
+        "first"
     )
 
 

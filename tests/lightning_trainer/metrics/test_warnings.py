@@ -85,6 +85,7 @@ def test_zero_variance_says_whether_all_is_solved_or_nothing():
     assert "make the tasks harder" in solved
     assert hopeless is not None
     assert "make the tasks easier" in hopeless
+    assert "sample at a lower temperature if answers fall apart" in hopeless
     assert zero_variance(rows("groups/zero_variance", [8, 8, 7], **{"groups/total": 8}), BOUNDS) is None
     assert zero_variance(history[:2], BOUNDS) is None
     assert zero_variance(rows("groups/zero_variance", [0, 0, 0], **{"groups/total": 0}), BOUNDS) is None
