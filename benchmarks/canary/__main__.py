@@ -2,7 +2,7 @@
 
     python -m benchmarks.canary                       # 500 of each, some minutes
     python -m benchmarks.canary --deployments 50      # quicker
-    python -m benchmarks.canary --real                # once with real engines: the calculator agent, about ten minutes
+    python -m benchmarks.canary --real                # once with real engines: the calculator agent, some 15 minutes
 
 One deployment is 20,000 live rollouts that succeed or fail, of which a tenth is the candidate's, and the decision is
 ``versions/sequential.py``'s, which the daemon uses. The claims, each of which ends the program with 1 where it fails:

@@ -32,9 +32,9 @@ _CANARY = """group_by = "task"
 [policy.canary]
 share = 0.5
 tolerance = 0.15
-timeout_s = {timeout_s}
 """
-_TIMEOUT_S = 1200.0
+_PATIENCE_S = 1800.0
+"""For a candidate and its canary's decision, on a slow machine."""
 _LOOK_EVERY_S = 10.0
 KINDS = {"harmful": ("1e-3", "refused"), "harmless": ("1e-6", "promoted")}
 """Learning rate of the step that makes the candidate, and what its canary should decide."""
@@ -71,7 +71,7 @@ def run() -> bool:
             f"{found.means[1]:6.2f} {found.seconds:8.0f}",
             flush=True,
         )
-        print(f"    {found.reason or 'no reason'}; {found.failed} rollouts failed", flush=True)
+        print(f"    {found.failed} rollouts failed{found.reason and '; '}{found.reason}", flush=True)
         held &= found.decision == wanted and not found.failed
     return held
 
@@ -85,7 +85,7 @@ def configuration(rate: str) -> str:
     text = example_configuration("calculator")
     if text.count("lr = 5e-5") != 1:
         raise ValueError("examples/calculator/lightning.toml has no lr = 5e-5 to replace; name its rate here")
-    return text.replace("lr = 5e-5", f"lr = {rate}") + _CANARY.format(timeout_s=_TIMEOUT_S)
+    return text.replace("lr = 5e-5", f"lr = {rate}") + _CANARY
 
 
 def _deployed(rate: str) -> Decided:
@@ -97,7 +97,11 @@ def _deployed(rate: str) -> Decided:
 
 
 def _in_use(folder: Path) -> Decided:
-    """Ask until the canary has decided."""
+    """Ask until the canary has decided.
+
+    Raises:
+        TimeoutError: there was no candidate, or no decision.
+    """
     sys.path.insert(0, str(_EXAMPLE))
     import lightning_instrumentation as lt
     from agent import solve  # pyright: ignore[reportMissingImports]
@@ -119,10 +123,14 @@ def _in_use(folder: Path) -> Decided:
                 failures.append(error)
                 time.sleep(1)
 
+    give_up = time.monotonic() + _PATIENCE_S
     with ThreadPoolExecutor(_PEOPLE) as pool:
         people = [pool.submit(person) for _ in range(_PEOPLE)]
         try:
             while (row := _canary_of(folder, 1)) is None or row["state"] == "going_on":
+                if time.monotonic() > give_up:
+                    log = (folder / "daemon.log").read_text()[-500:]
+                    raise TimeoutError(f"version 1 was not decided within {_PATIENCE_S:.0f} s; the daemon's log: {log}")
                 time.sleep(_LOOK_EVERY_S)
         finally:
             ended = True

@@ -137,7 +137,7 @@ def build_batch(
             *problems.unused(rewards, eligible, policy),
             *rewards.problems,
             *rewards.incomplete.values(),
-            *(group.summary.refused_reason for group in groups if group.summary.refused_reason is not None),
+            *problems.refusals(group.summary for group in groups),
             *problems.losses(rows, policy),
             *problems.unknown_sampling(kept, ledger.call_outcomes),
         ),

@@ -121,9 +121,7 @@ class Steps:
     ) -> None:
         """Record the next step, train its batch if it has one, and publish what came of it."""
         step = self.next_step
-        refused = refusals(build.groups)
-        of_groups = {group.refused_reason for group in build.groups}
-        for problem in (*(one for one in build.problems if one not in of_groups), *refused):
+        for problem in build.problems:
             self._progress.say(problem)
         await self._progress.want_groups(self._policy.groups_per_step)
         await self._store.assign(
@@ -139,9 +137,8 @@ class Steps:
         if self._judges is not None:
             self._judges.taken(attempts)
         if build.batch is None:
-            self._progress.say(
-                f"step {step} trained nothing: {'; '.join(refused) or 'no group had a spread of rewards'}"
-            )
+            refused = "; ".join(refusals(build.groups))
+            self._progress.say(f"step {step} trained nothing: {refused or 'no group had a spread of rewards'}")
         else:
             await self._weights.train(build.batch, seconds or {})
         await self._metrics.step_ended(step)
