@@ -1,19 +1,22 @@
 """Feedback to rewards, for ever: what has left quarantine is weighed, and the sum is stored as an evaluation.
 
-The evaluation is stored before it is noted that it was; a crash between the two makes the same span again, which
-changes nothing.
+The evaluation is stored in the transaction that notes it, and not at all if a source was forgotten since the look at
+feedback: no reward is left that ``forget --source`` does not find.
 """
 
 import asyncio
 import logging
 import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from lightning_trainer.config.sections import FeedbackConfig
 from lightning_trainer.errors import StoreError
+from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.store import Store
 from lightning_trainer.store.tables import feedback as feedback_table
-from lightning_trainer.store.worklist.settling import changes, spans_of
-from lightning_trainer.types import SpanSink
+from lightning_trainer.store.worklist.settling import changes, put
+from lightning_trainer.types import Span
 
 _log = logging.getLogger(__name__)
 
@@ -21,10 +24,18 @@ _SHARE = 0.1
 """Of the time, that may be spent on looking at feedback."""
 
 
+class RewardSink(Protocol):
+    """Where rewards are stored; the store is one, and so is what tells the policies' loops of them."""
+
+    async def append_made(self, make: Callable[[Connection], Sequence[Span]]) -> list[Span]:
+        """See ``MediaStore.append_made``."""
+        ...
+
+
 class FeedbackSettler:
     """Looks at feedback when there is some that it has not seen, or some leaves quarantine."""
 
-    def __init__(self, config: FeedbackConfig, store: Store, sink: SpanSink) -> None:
+    def __init__(self, config: FeedbackConfig, store: Store, sink: RewardSink) -> None:
         self._config = config
         self._store = store
         self._sink = sink
@@ -59,14 +70,12 @@ class FeedbackSettler:
         if newest == self._seen and not due and not self._matched:
             return 0
         found = await self._store.scan(lambda connection: changes(connection, self._config, now_ns))
-        if found.made:
-            await self._sink.append(spans_of(found.made, now_ns))
-            await self._store.write(lambda connection: feedback_table.put_settled(connection, found.made))
-        if found.retracted:
-            await self._store.write(lambda connection: feedback_table.retract(connection, found.retracted))
+        new: Sequence[Span] = ()
+        if found.made or found.retracted:
+            new = await self._sink.append_made(lambda connection: put(connection, found, now_ns))
         self._seen, self._matched, self._next_release_ns = newest, False, found.review.next_release_ns
         self._name({one.source for one in found.review.standings.values() if one.suspicious})
-        return len(found.made)
+        return len(new)
 
     def _name(self, suspicious: set[str]) -> None:
         """Say once of each source that it does not help."""

@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lightning_instrumentation import semconv
 
 from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.errors import StoreError
+from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.store import Store
 from lightning_trainer.types import AttributeValue, Span
 
@@ -43,12 +44,22 @@ class NotifyingStore:
     async def append(self, spans: Sequence[Span]) -> int:
         """See ``SpanSink``. If spans are new, wakes every policy's loop and reports rewards that came too late."""
         new = await self._store.append_new(spans)
-        if new:
-            for watcher in self._watchers:
-                watcher.stored.set()
-            for watcher in self._watchers:
-                await self._report_late(new, watcher)
+        await self._tell(new)
         return len(new)
+
+    async def append_made(self, make: Callable[[Connection], Sequence[Span]]) -> list[Span]:
+        """See ``MediaStore.append_made``; watchers are told as in :meth:`append`."""
+        new = await self._store.append_made(make)
+        await self._tell(new)
+        return new
+
+    async def _tell(self, new: Sequence[Span]) -> None:
+        if not new:
+            return
+        for watcher in self._watchers:
+            watcher.stored.set()
+        for watcher in self._watchers:
+            await self._report_late(new, watcher)
 
     async def _report_late(self, new: Sequence[Span], watcher: _Watcher) -> None:
         try:

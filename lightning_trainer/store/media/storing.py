@@ -4,7 +4,7 @@ Redelivery changes nothing, neither the spans nor the references.
 """
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from lightning_trainer.config.store import StoreConfig
@@ -58,6 +58,25 @@ def _put_media(connection: Connection, new: Sequence[Span], exchanged: Exchanged
 
 class MediaStore(Database):
     """Images and the like, by the hash of their bytes."""
+
+    async def append_made(self, make: Callable[[Connection], Sequence[Span]]) -> list[Span]:
+        """Commit the spans that ``make`` returns, in one transaction with what it reads and writes; return those that
+        were new.
+
+        Args:
+            make: runs in the writer's thread and must be short; its spans are few or small.
+
+        Raises:
+            StoreError: the commit failed; nothing was written.
+        """
+
+        def insert_made(connection: Connection) -> list[Span]:
+            made = make(connection)
+            if made and self._journal is not None:
+                self._journal.append(made)
+            return insert_with_media(connection, exchange(made), self.retention.config)
+
+        return await self._write(insert_made)
 
     async def media(self, digests: Collection[str]) -> Mapping[str, StoredMedia]:
         """Return the stored media for some hashes, by hash."""

@@ -104,6 +104,15 @@ def _is_wanted(connection: Connection, attempt_id: str, asked: Mapping[str, obje
     return bool(found[0])
 
 
+def expired_among(connection: Connection, attempt_ids: Collection[str]) -> set[str]:
+    """Return those of some attempts whose spans were deleted: nothing more of them is stored."""
+    rows = connection.execute(
+        "SELECT attempt_id FROM expired WHERE attempt_id IN (SELECT value FROM json_each(?))",
+        (json.dumps(list(attempt_ids)),),
+    )
+    return {attempt_id for (attempt_id,) in rows}
+
+
 def expire_attempt(connection: Connection, attempt_id: str, now_ns: int) -> int:
     """Delete an attempt's spans, as many as keep the transaction short; the sweep meets the rest later."""
     new = connection.execute("INSERT INTO expired VALUES (?, ?) ON CONFLICT DO NOTHING", (attempt_id, now_ns)).rowcount

@@ -16,7 +16,7 @@ from lightning_trainer.otlp.span_codec import decode_span
 from lightning_trainer.samples.feedback.entries import Entry, entries_of, is_feedback
 from lightning_trainer.samples.feedback.review import Kept, Outcome
 from lightning_trainer.store.connection import Connection
-from lightning_trainer.store.retention.sweep import delete_rows
+from lightning_trainer.store.retention.sweep import delete_rows, expired_among
 from lightning_trainer.types import Span
 
 READ = 20_000
@@ -169,10 +169,14 @@ def said_lately(connection: Connection, source: str, since_ns: int) -> tuple[int
 
 
 def newest(connection: Connection) -> tuple[int, int]:
-    """Return two numbers that change when feedback arrives, or a source is forgotten."""
-    return connection.execute(
-        "SELECT (SELECT coalesce(max(seq), 0) FROM feedback), (SELECT coalesce(max(until_ns), 0) FROM forgotten)"
-    ).fetchone()
+    """Return two numbers that change when feedback arrives, and when a source is forgotten."""
+    (arrived,) = connection.execute("SELECT coalesce(max(seq), 0) FROM feedback").fetchone()
+    return arrived, forgotten_mark(connection)
+
+
+def forgotten_mark(connection: Connection) -> int:
+    """Return a number that changes when a source is forgotten, whichever daemon's clock said when."""
+    return connection.execute("SELECT coalesce(sum(until_ns & 2147483647), 0) FROM forgotten").fetchone()[0]
 
 
 def select_verified(connection: Connection, attempt_ids: Collection[str], names: Sequence[str]) -> dict[str, float]:
@@ -220,12 +224,19 @@ def select_settled(connection: Connection, targets: Collection[str]) -> dict[str
     return {row[0]: Settled(*row) for row in rows}
 
 
-def put_settled(connection: Connection, made: Iterable[tuple[Outcome, Settled]]) -> None:
-    """Record which spans are rewards made from feedback; idempotent."""
+def put_settled(connection: Connection, made: Sequence[tuple[Outcome, Settled]]) -> list[tuple[Outcome, Settled]]:
+    """Record which spans are rewards made from feedback, and return those to store.
+
+    Left out are those of attempts that were deleted, and those in whose place another daemon has put its own.
+    """
+    gone = expired_among(connection, {outcome.attempt_id for outcome, _ in made})
+    made = [(outcome, settled) for outcome, settled in made if outcome.attempt_id not in gone]
     connection.executemany(
         "INSERT INTO settled VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
         [(s.target, s.number, outcome.attempt_id, s.trace_id, s.span_id, s.value) for outcome, s in made],
     )
+    recorded = select_settled(connection, {settled.target for _, settled in made})
+    return [(outcome, settled) for outcome, settled in made if recorded.get(settled.target) == settled]
 
 
 def retract(connection: Connection, targets: Collection[str]) -> int:

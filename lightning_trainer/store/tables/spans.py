@@ -12,6 +12,7 @@ from lightning_instrumentation import semconv
 
 from lightning_trainer.otlp.span_codec import decode_resource, decode_span, encode_resource, encode_span
 from lightning_trainer.store.connection import Connection
+from lightning_trainer.store.retention.sweep import expired_among
 from lightning_trainer.store.tables import arrivals, attempts, evaluations, feedback, participations, totals
 from lightning_trainer.store.worklist import waiting
 from lightning_trainer.types import AttributeValue, Span
@@ -54,11 +55,7 @@ def note(connection: Connection, new: Sequence[Span]) -> None:
 
 def _without_expired(connection: Connection, spans: Sequence[Span]) -> Sequence[Span]:
     named = {value for span in spans if isinstance(value := span.attributes.get(semconv.ATTEMPT_ID), str)}
-    rows = connection.execute(
-        "SELECT attempt_id FROM expired WHERE attempt_id IN (SELECT value FROM json_each(?))",
-        (json.dumps(list(named)),),
-    )
-    gone = {attempt_id for (attempt_id,) in rows}
+    gone = expired_among(connection, named)
     return [span for span in spans if span.attributes.get(semconv.ATTEMPT_ID) not in gone] if gone else spans
 
 

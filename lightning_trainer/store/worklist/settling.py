@@ -26,6 +26,8 @@ class Changes:
     made: tuple[tuple[Outcome, Settled], ...]
     retracted: tuple[str, ...]
     """Targets whose rewards no longer hold."""
+    forgotten_mark: int
+    """See :func:`feedback.forgotten_mark`: with another one, some of it may be what a forgotten source said."""
 
 
 def look(connection: Connection, config: FeedbackConfig, now_ns: int) -> Review:
@@ -62,7 +64,18 @@ def changes(connection: Connection, config: FeedbackConfig, now_ns: int) -> Chan
             retracted += [outcome.target] if before is not None else []
         elif before is None or abs(outcome.value - before.value) > _SAME:
             made.append((outcome, _settled(outcome, outcome.value, 0 if before is None else before.number + 1)))
-    return Changes(seen, tuple(made), tuple(retracted))
+    return Changes(seen, tuple(made), tuple(retracted), feedback.forgotten_mark(connection))
+
+
+def put(connection: Connection, found: Changes, now_ns: int) -> list[Span]:
+    """Record the changes and return the rewards' spans, to be stored in the same transaction.
+
+    Nothing is changed if a source was forgotten since the changes were worked out: they are worked out again.
+    """
+    if feedback.forgotten_mark(connection) != found.forgotten_mark:
+        return []
+    feedback.retract(connection, found.retracted)
+    return _spans_of(feedback.put_settled(connection, found.made), now_ns)
 
 
 def _settled(outcome: Outcome, value: float, number: int) -> Settled:
@@ -70,7 +83,7 @@ def _settled(outcome: Outcome, value: float, number: int) -> Settled:
     return Settled(outcome.target, digits[:16].hex(), digits[16:].hex(), value, number)
 
 
-def spans_of(made: Sequence[tuple[Outcome, Settled]], now_ns: int) -> list[Span]:
+def _spans_of(made: Sequence[tuple[Outcome, Settled]], now_ns: int) -> list[Span]:
     """Return the rewards as evaluation spans; they name no source."""
     spans = []
     for outcome, settled in made:

@@ -15,6 +15,7 @@ from lightning_trainer.cli.app import app as command_line
 from lightning_trainer.config.sections import FeedbackConfig
 from lightning_trainer.daemon.api.feedback import feedback_api
 from lightning_trainer.daemon.rewards.feedback import FeedbackSettler
+from lightning_trainer.errors import StoreError
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.samples.batches import build_batch
 from lightning_trainer.samples.feedback.entries import Subject, feedback_span
@@ -92,19 +93,24 @@ async def test_feedback_that_comes_before_its_spans_finds_them(store, attempt_sp
     assert await rewards(store, "c0") == {"c0": 1.0}
 
 
-async def test_a_crash_between_storing_a_reward_and_noting_it_changes_nothing(store, monkeypatch):
+async def test_a_crash_while_a_reward_is_stored_leaves_none_that_nobody_can_take_back(store, monkeypatch):
     await store.append([said("a0", "u1", 1.0)])
+    put, broken = feedback.put_settled, [True]
 
-    def crash(*_):
-        raise RuntimeError("killed")
+    def crash(*given):
+        if broken and broken.pop():
+            raise RuntimeError("killed")
+        return put(*given)
 
-    with monkeypatch.context() as broken:
-        broken.setattr(feedback, "put_settled", crash)
-        with pytest.raises(RuntimeError):
-            await FeedbackSettler(OPEN, store, store).settle()
+    monkeypatch.setattr(feedback, "put_settled", crash)
+    with pytest.raises(StoreError, match="killed"):
+        await FeedbackSettler(OPEN, store, store).settle()
+    assert await rewards(store) == {}
+    await store.append([said("a0", "u2", 0.0)])  # the reward is another one by now
     await FeedbackSettler(OPEN, store, store).settle()
-    reading = read_spans(await store.spans_of_attempts(["a0"]))
-    assert [one.value for one in reading.evaluations] == [1.0]
+    assert await rewards(store) == {"a0": pytest.approx(0.5)}
+    await store.write(lambda c: forget_source(c, "u1", now_ns=time.time_ns()))
+    assert await rewards(store) == {}
 
 
 async def test_a_source_that_verified_rewards_contradict_loses_its_say(store, attempt_spans, reward_span):

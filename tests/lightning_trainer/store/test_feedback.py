@@ -1,0 +1,131 @@
+"""Feedback in the store, on each database: no reward outlives what it is made of, and what is early finds its spans."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lightning_trainer.config.sections import FeedbackConfig
+from lightning_trainer.config.store import StoreConfig
+from lightning_trainer.daemon.rewards.feedback import FeedbackSettler
+from lightning_trainer.ingest.reading import read_spans
+from lightning_trainer.samples.feedback.entries import Subject, feedback_span
+from lightning_trainer.store import Store
+from lightning_trainer.store.upkeep import journal
+from lightning_trainer.store.worklist.forgetting import forget_rollout, forget_source
+from lightning_trainer.store.worklist.settling import Changes
+from lightning_trainer.types import Span
+
+OPEN = FeedbackConfig.model_validate({"quarantine": "0s"})
+
+
+def said(source: str, value: float | None, **subject: str) -> Span:
+    return feedback_span(Subject(**subject), source=source, kind="person", name="feedback", value=value)
+
+
+async def rewards(store: Store, *attempts: str) -> dict[str | None, float | None]:
+    reading = read_spans(await store.spans_of_attempts(attempts))
+    return {one.attempt_id: one.value for one in reading.evaluations}
+
+
+async def rows(store: Store, table: str) -> int:
+    return await store.scan(lambda c: c.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+
+
+async def forget(store: Store, source: str) -> None:
+    await store.write(lambda c: forget_source(c, source, now_ns=time.time_ns()))
+
+
+class Meanwhile:
+    """The store, where something else is committed as soon as feedback has been looked at."""
+
+    def __init__(self, store: Store, other: Callable[[Any], Any]) -> None:
+        self._store, self._other = store, other
+
+    async def scan(self, query):
+        found = await self._store.scan(query)
+        if isinstance(found, Changes):
+            await self._store.write(self._other)
+        return found
+
+    def __getattr__(self, name: str):
+        return getattr(self._store, name)
+
+
+async def test_a_source_that_is_forgotten_while_its_reward_is_made_leaves_none(store, attempt_spans):
+    await store.append([*attempt_spans("a0", [1], 10), said("mallory", 1.0, rollout_id="r-a0")])
+    meanwhile = Meanwhile(store, lambda c: forget_source(c, "mallory", now_ns=time.time_ns()))
+    assert await FeedbackSettler(OPEN, meanwhile, meanwhile).settle() == 0  # pyright: ignore[reportArgumentType]
+    assert (await rewards(store, "a0"), await rows(store, "settled")) == ({}, 0)
+
+
+async def test_the_journal_has_a_reward_if_it_is_stored(make_store, attempt_spans, tmp_path):
+    def in_journal() -> list[float | None]:
+        spans = [span for record in journal.read(tmp_path / "journal", []) for span in record]
+        return [one.value for one in read_spans(spans).evaluations]
+
+    async with make_store(StoreConfig(journal=tmp_path / "journal")) as store:
+        await store.append([*attempt_spans("a0", [1], 10), said("mallory", 1.0, rollout_id="r-a0")])
+        meanwhile = Meanwhile(store, lambda c: forget_source(c, "mallory", now_ns=time.time_ns()))
+        await FeedbackSettler(OPEN, meanwhile, meanwhile).settle()  # pyright: ignore[reportArgumentType]
+        assert in_journal() == []
+        await store.append([said("u1", 0.0, rollout_id="r-a0")])
+        await FeedbackSettler(OPEN, store, store).settle()
+        assert in_journal() == [0.0]
+
+
+async def test_what_others_say_is_settled_after_a_source_was_forgotten_meanwhile(store, attempt_spans):
+    spans = [said("mallory", 1.0, rollout_id="r-a0"), said("u1", 0.0, rollout_id="r-a0")]
+    await store.append([*attempt_spans("a0", [1], 10), *spans])
+    settler = FeedbackSettler(OPEN, store, store)
+    settler._store = Meanwhile(store, lambda c: forget_source(c, "mallory", now_ns=time.time_ns()))  # pyright: ignore
+    await settler.settle()
+    settler._store = store
+    assert (await settler.settle(), await rewards(store, "a0")) == (1, {"a0": 0.0})
+
+
+async def test_a_rollout_that_is_forgotten_while_its_reward_is_made_leaves_nothing(store, attempt_spans):
+    await store.append([*attempt_spans("a0", [1], 10), said("u1", 1.0, rollout_id="r-a0")])
+    meanwhile = Meanwhile(store, lambda c: forget_rollout(c, "r-a0", now_ns=time.time_ns()))
+    assert await FeedbackSettler(OPEN, meanwhile, meanwhile).settle() == 0  # pyright: ignore[reportArgumentType]
+    assert (await rows(store, "spans"), await rows(store, "settled")) == (0, 0)
+
+
+async def test_two_daemons_that_settle_at_once_leave_no_reward_that_a_forgotten_source_is_in(store, attempt_spans):
+    await store.append([*attempt_spans("a0", [1], 10), said("mallory", 1.0, rollout_id="r-a0")])
+    found: list[Any] = []
+
+    class Slow(Meanwhile):
+        """Another daemon is told more, and settles it, between this one's look and its write."""
+
+        async def scan(self, query):
+            looked = await self._store.scan(query)
+            if isinstance(looked, Changes) and not found:
+                found.append(looked)
+                await self._store.append([said("u1", 0.0, rollout_id="r-a0")])
+                await FeedbackSettler(OPEN, self._store, self._store).settle()
+            return looked
+
+    slow = Slow(store, lambda c: None)
+    settler = FeedbackSettler(OPEN, slow, slow)  # pyright: ignore[reportArgumentType]
+    for _ in range(2):
+        await settler.settle()
+    assert await rewards(store, "a0") == {"a0": pytest.approx(0.5)}
+    await forget(store, "mallory")
+    assert await rewards(store, "a0") == {}
+    await settler.settle()
+    assert await rewards(store, "a0") == {"a0": 0.0}
+
+
+async def test_every_source_that_is_forgotten_is_noticed_whatever_the_clocks_say(store, attempt_spans):
+    spans = [said(who, value, rollout_id="r-a0") for who, value in (("m1", 1.0), ("m2", 1.0), ("u1", 0.0))]
+    await store.append([*attempt_spans("a0", [1], 10), *spans])
+    settler = FeedbackSettler(OPEN, store, store)
+    await settler.settle()
+    now_ns = time.time_ns()
+    await store.write(lambda c: forget_source(c, "m1", now_ns=now_ns))
+    await settler.settle()
+    await store.write(lambda c: forget_source(c, "m2", now_ns=now_ns - 10**9))  # by a daemon whose clock is behind
+    await settler.settle()
+    assert await rewards(store, "a0") == {"a0": 0.0}
