@@ -275,6 +275,12 @@ MIGRATIONS: tuple[str, ...] = (
     ) WITHOUT ROWID;
     CREATE INDEX media_uses_of_hash ON media_uses(hash);
     """,
+    """
+    ALTER TABLE feedback ADD COLUMN named_attempt TEXT;  -- as its source named it, seen or not
+    UPDATE feedback SET named_attempt = (SELECT spans.attempt_id FROM spans
+            WHERE spans.trace_id = feedback.trace_id AND spans.span_id = feedback.span_id)
+        WHERE attempt_id IS NULL;
+    """,
 )
 
 
@@ -323,7 +329,7 @@ _LATER_TABLES = {
     "cursors": "name, position, about",
     "pauses": "policy, reason, at_ns",
     "feedback": "seq, trace_id, span_id, source, kind, name, rollout_id, attempt_id, response_id, about_trace, value, "
-    "taken_back, edited, given_ns, received_ns",
+    "taken_back, edited, given_ns, received_ns, named_attempt",
     "settled": "target, number, attempt_id, trace_id, span_id, value",
     "forgotten": "source, until_ns",
     "canaries": "policy, version, live, state, began_ns, ended_ns, evidence, reason",

@@ -274,6 +274,12 @@ MIGRATIONS: tuple[str, ...] = (
     );
     CREATE INDEX media_uses_of_hash ON media_uses(hash);
     """,
+    """
+    ALTER TABLE feedback ADD COLUMN named_attempt TEXT COLLATE "C";
+    UPDATE feedback SET named_attempt = (SELECT spans.attempt_id FROM spans
+            WHERE spans.trace_id = feedback.trace_id AND spans.span_id = feedback.span_id)
+        WHERE attempt_id IS NULL;
+    """,
 )
 """Entry ``i`` takes a database from schema ``i`` to ``i + 1``; ``lightning_schema`` says which it has."""
 

@@ -15,13 +15,18 @@ from lightning_instrumentation import semconv
 from lightning_trainer.otlp.span_codec import decode_span
 from lightning_trainer.samples.feedback.entries import Entry, entries_of, is_feedback
 from lightning_trainer.samples.feedback.review import Kept, Outcome
-from lightning_trainer.store.connection import Connection
+from lightning_trainer.store.connection import ALL, Connection
 from lightning_trainer.store.retention.sweep import delete_rows, expired_among
+from lightning_trainer.store.tables import cursors
 from lightning_trainer.types import Span
 
 READ = 20_000
 """Number of newest pieces that are evaluated together."""
 _NAMES = 500
+_LOOKED_UP = 250
+"""Pieces of feedback whose attempts are looked up at once, of the newest and of the older."""
+_UNMATCHED = "feedback/unmatched"
+"""The cursor through feedback whose attempt is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +52,16 @@ def note(connection: Connection, new: Iterable[Span], now_ns: int | None = None)
         )
 
 
-_COLUMNS = """trace_id, span_id, source, kind, name, rollout_id, attempt_id, response_id, about_trace, value,
-    taken_back, edited, given_ns, received_ns"""
+_COLUMNS = """trace_id, span_id, source, kind, name, rollout_id, named_attempt, attempt_id, response_id, about_trace,
+    value, taken_back, edited, given_ns, received_ns"""
 
 
 def _row(connection: Connection, entry: Entry, received_ns: int) -> tuple:
     subject = entry.subject
     return (
         *(entry.trace_id, entry.span_id, entry.source, entry.kind, entry.name),
-        *(subject.rollout_id, _attempt(connection, subject.rollout_id, subject.attempt_id, subject.response_id, None)),
+        *(subject.rollout_id, subject.attempt_id),
+        _attempt(connection, subject.rollout_id, subject.attempt_id, subject.response_id, None),
         *(subject.response_id, subject.trace_id, entry.value, entry.taken_back, entry.correction is not None),
         *(entry.given_ns, received_ns),
     )
@@ -75,19 +81,32 @@ def without_forgotten(connection: Connection, spans: Sequence[Span]) -> Sequence
 
 
 def match(connection: Connection) -> int:
-    """Look up the attempts of feedback whose attempt was unknown; return how many were found."""
-    rows = connection.execute(
-        """SELECT seq, rollout_id, response_id, about_trace FROM feedback WHERE attempt_id IS NULL
-           ORDER BY seq DESC LIMIT ?""",
-        (_NAMES,),
-    ).fetchall()
-    found = [
-        (attempt_id, seq)
-        for seq, rollout_id, response_id, trace_id in rows
-        if (attempt_id := _attempt(connection, rollout_id, None, response_id, trace_id)) is not None
-    ]
+    """Look up the attempts of feedback whose attempt was unknown; return how many were found.
+
+    The newest is looked up every time, as much of the older in turn: strangers' feedback, however much of it comes,
+    hides nobody's.
+    """
+    newest = _unmatched(connection, before=ALL)
+    rows = [*newest, *(_unmatched_in_turn(connection, newest[-1][0]) if len(newest) == _LOOKED_UP else ())]
+    found = [(attempt_id, seq) for seq, *named in rows if (attempt_id := _attempt(connection, *named)) is not None]
     connection.executemany("UPDATE feedback SET attempt_id = ? WHERE seq = ?", found)
     return len(found)
+
+
+def _unmatched(connection: Connection, *, before: int) -> list[tuple]:
+    return connection.execute(
+        """SELECT seq, rollout_id, named_attempt, response_id, about_trace FROM feedback
+           WHERE attempt_id IS NULL AND seq < ? ORDER BY seq DESC LIMIT ?""",
+        (before, _LOOKED_UP),
+    ).fetchall()
+
+
+def _unmatched_in_turn(connection: Connection, before: int) -> list[tuple]:
+    """Return the next of what is older than ``before``; behind the oldest it begins anew."""
+    position = cursors.position(connection, _UNMATCHED)
+    rows = _unmatched(connection, before=min(position or before, before))
+    cursors.move(connection, _UNMATCHED, rows[-1][0] if len(rows) == _LOOKED_UP else 0)
+    return rows
 
 
 def _attempt(

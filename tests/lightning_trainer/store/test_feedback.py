@@ -12,6 +12,10 @@ from lightning_trainer.daemon.rewards.feedback import FeedbackSettler
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.samples.feedback.entries import Subject, feedback_span
 from lightning_trainer.store import Store
+from lightning_trainer.store import schema as sqlite_schema
+from lightning_trainer.store.connection import Connection
+from lightning_trainer.store.postgres import schema as postgres_schema
+from lightning_trainer.store.tables import feedback
 from lightning_trainer.store.upkeep import journal
 from lightning_trainer.store.worklist.forgetting import forget_rollout, forget_source
 from lightning_trainer.store.worklist.settling import Changes
@@ -129,3 +133,57 @@ async def test_every_source_that_is_forgotten_is_noticed_whatever_the_clocks_say
     await store.write(lambda c: forget_source(c, "m2", now_ns=now_ns - 10**9))  # by a daemon whose clock is behind
     await settler.settle()
     assert await rewards(store, "a0") == {"a0": 0.0}
+
+
+@pytest.mark.parametrize("subject", [{"attempt_id": "a0"}, {"attempt_id": "a0", "response_id": "response-a0"}])
+async def test_feedback_on_an_attempt_that_comes_before_its_spans_finds_it(store, attempt_spans, subject):
+    await store.append([said("u1", 1.0, **subject)])
+    settler = FeedbackSettler(OPEN, store, store)
+    assert await settler.settle() == 0
+    await store.append(attempt_spans("a0", [1], 10))
+    assert (await settler.settle(), await rewards(store, "a0")) == (1, {"a0": 1.0})
+
+
+async def test_what_is_older_than_feedback_of_many_strangers_finds_its_spans(store, attempt_spans):
+    def of_strangers(number: int) -> list[Span]:
+        return [said("stranger", 1.0, rollout_id=f"never-seen-{number}-{one}") for one in range(600)]
+
+    await store.append([*of_strangers(1), said("u1", 1.0, rollout_id="r-a0"), *of_strangers(2)])
+    await store.append(attempt_spans("a0", [1], 10))
+    settler = FeedbackSettler(FeedbackConfig.model_validate({"quarantine": "0s", "source_per_hour": 5}), store, store)
+    assert sum([await settler.settle() for _ in range(5)]) == 1
+    for number in (3, 4):  # it goes on from where it was, round and round
+        await store.append([said(f"u{number}", 1.0, rollout_id=f"r-b{number}"), *of_strangers(number)])
+        await store.append(attempt_spans(f"b{number}", [1], 10))
+        assert sum([await settler.settle() for _ in range(10)]) == 1
+
+
+async def test_a_look_at_what_has_no_attempt_yet_is_bounded(store, attempt_spans):
+    await store.append([said("u1", 1.0, rollout_id=f"r-{number}") for number in range(1200)])
+    await store.append([span for number in range(1200) for span in attempt_spans(str(number), [1], 10)])
+    found = [await store.write(feedback.match) for _ in range(4)]
+    assert (sum(found), max(found)) == (1200, 500)
+
+
+async def test_feedback_from_before_named_attempts_were_kept_finds_its_attempt(make_store, attempt_spans, monkeypatch):
+    def early(connection: Connection) -> None:
+        """What an earlier version wrote, of which only the span has the attempt's id."""
+        connection.execute("INSERT INTO resources(id, body) VALUES (1, ?)", (b"",))
+        connection.execute(
+            """INSERT INTO spans(trace_id, span_id, name, start_ns, end_ns, attempt_id, scope, resource_id, body)
+               VALUES ('t', 's', 'evaluate feedback', 1, 1, 'a0', 'lightning.feedback', 1, ?)""",
+            (b"",),
+        )
+        connection.execute(
+            """INSERT INTO feedback(trace_id, span_id, source, kind, name, value, taken_back, edited, given_ns,
+               received_ns) VALUES ('t', 's', 'u1', 'person', 'feedback', 1.0, 0, 0, 1, 1)"""
+        )
+
+    with monkeypatch.context() as before:
+        before.setattr(sqlite_schema, "MIGRATIONS", sqlite_schema.MIGRATIONS[:10])
+        before.setattr(postgres_schema, "MIGRATIONS", postgres_schema.MIGRATIONS[:3])
+        async with make_store() as store:
+            await store.write(early)
+    async with make_store() as store:
+        await store.append(attempt_spans("a0", [1], 10))
+        assert await store.write(feedback.match) == 1
