@@ -89,13 +89,23 @@ class Review:
     """By source."""
     outcomes: tuple[Outcome, ...]
     next_release_ns: int | None
-    """When the next one leaves quarantine; None if none is in it."""
+    """When the next one leaves quarantine, at the earliest; None if none is in it."""
     by_source: Mapping[str, Counter[State]] = field(default_factory=dict)
 
 
 def target_of(attempt_id: str, response_id: str | None, name: str) -> str:
     """Return a key that is equal for the same attempt or call under the same name."""
     return "\n".join((attempt_id, response_id or "", name))
+
+
+def is_trusted(source: str, config: FeedbackConfig) -> bool:
+    """Whether a source has neither quarantine nor cap."""
+    return bool(config.trusted) and matches(source, config.trusted)
+
+
+def quarantine_ns(config: FeedbackConfig) -> int:
+    """Return how long feedback waits, in nanoseconds."""
+    return int(config.quarantine * 1e9)
 
 
 def review(kept: Sequence[Kept], verified: Mapping[str, float], config: FeedbackConfig, now_ns: int) -> Review:
@@ -105,10 +115,10 @@ def review(kept: Sequence[Kept], verified: Mapping[str, float], config: Feedback
         kept: in any order.
         verified: rewards that are known to be right, by attempt id.
     """
-    trusted = {one for one in {k.source for k in kept} if config.trusted and matches(one, config.trusted)}
+    trusted = {one for one in {k.source for k in kept} if is_trusted(one, config)}
     states = dict(_states(kept, config, trusted, now_ns))
-    quarantine_ns = int(config.quarantine * 1e9)
-    releases = [one.received_ns + quarantine_ns for one in kept if states[one.key] is State.QUARANTINED]
+    waits_ns = quarantine_ns(config)
+    releases = [one.received_ns + waits_ns for one in kept if states[one.key] is State.QUARANTINED]
     counted = [one for one in kept if states[one.key] is State.COUNTED and one.attempt_id is not None]
     by_target: dict[str, dict[str, Kept]] = {}
     for one in sorted(counted, key=lambda k: (k.given_ns, k.received_ns, k.key)):
@@ -153,7 +163,7 @@ def _states(
     kept: Iterable[Kept], config: FeedbackConfig, trusted: set[str], now_ns: int
 ) -> Iterable[tuple[tuple[str, str], State]]:
     """Yield each one's state in order of arrival: what came before a cap was reached stays counted."""
-    quarantine_ns = int(config.quarantine * 1e9)
+    waits_ns = quarantine_ns(config)
     of_source: Counter[tuple[str, int]] = Counter()
     of_all: Counter[int] = Counter()
     for one in sorted(kept, key=lambda k: (k.received_ns, k.key)):
@@ -168,7 +178,7 @@ def _states(
                 continue
         if one.attempt_id is None:
             yield one.key, State.UNMATCHED
-        elif one.source not in trusted and now_ns - one.received_ns < quarantine_ns:
+        elif one.source not in trusted and now_ns - one.received_ns < waits_ns:
             yield one.key, State.QUARANTINED
         else:
             yield one.key, State.COUNTED

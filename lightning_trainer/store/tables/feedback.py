@@ -21,7 +21,7 @@ from lightning_trainer.store.tables import cursors
 from lightning_trainer.types import Span
 
 READ = 20_000
-"""Number of newest pieces that are evaluated together."""
+"""Number of newest pieces that are evaluated together, and of newest ones in quarantine that are read beside them."""
 _NAMES = 500
 _LOOKED_UP = 250
 """Pieces of feedback whose attempts are looked up at once, of the newest and of the older."""
@@ -156,12 +156,20 @@ def response_of(connection: Connection, trace_id: str, span_id: str) -> str | No
     return None if row is None else row[0]
 
 
-def select(connection: Connection, most: int = READ) -> list[Kept]:
-    """Return the newest feedback, oldest first."""
+def select(connection: Connection, until_ns: int = ALL) -> list[Kept]:
+    """Return the newest feedback that had arrived by then, and the newest of what arrived later, oldest first.
+
+    Both are limited to ``READ`` pieces: what arrived later takes no room of what is returned with it.
+    """
+    return [*_select_between(connection, -ALL, until_ns), *_select_between(connection, until_ns, ALL)]
+
+
+def _select_between(connection: Connection, after_ns: int, until_ns: int) -> list[Kept]:
     rows = connection.execute(
         """SELECT trace_id, span_id, source, kind, name, attempt_id, response_id, value, taken_back, edited, given_ns,
-           received_ns FROM feedback ORDER BY seq DESC LIMIT ?""",
-        (most,),
+           received_ns FROM feedback WHERE received_ns > ? AND received_ns <= ?
+           ORDER BY received_ns DESC, seq DESC LIMIT ?""",
+        (after_ns, until_ns, READ),
     ).fetchall()
     return [_kept(*row) for row in reversed(rows)]
 
@@ -171,6 +179,18 @@ def _kept(
 ) -> Kept:
     about = (trace_id, span_id, source, kind, name, attempt_id, response_id)
     return Kept(*about, value, bool(back), bool(edited), given_ns, come_ns)
+
+
+def first_after(connection: Connection, after_ns: int) -> int | None:
+    """Return when the first feedback after then arrived; None if there is none."""
+    return connection.execute("SELECT min(received_ns) FROM feedback WHERE received_ns > ?", (after_ns,)).fetchone()[0]
+
+
+def edits_after(connection: Connection, after_ns: int) -> list[tuple[str, str, str]]:
+    """Return source, trace id and span id of every edited answer that arrived after then."""
+    return connection.execute(
+        "SELECT source, trace_id, span_id FROM feedback WHERE received_ns > ? AND edited = 1", (after_ns,)
+    ).fetchall()
 
 
 def count_of(connection: Connection, attempt_id: str) -> int:

@@ -1,13 +1,21 @@
 """Settling feedback: the stored feedback is reviewed, and the rewards made from it are updated."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lightning_instrumentation import semconv
 
 from lightning_trainer.config.sections import FeedbackConfig
 from lightning_trainer.samples.feedback.entries import SCOPE, digest
-from lightning_trainer.samples.feedback.review import Outcome, Review, State, review
+from lightning_trainer.samples.feedback.review import (
+    Kept,
+    Outcome,
+    Review,
+    State,
+    is_trusted,
+    quarantine_ns,
+    review,
+)
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.tables import feedback
 from lightning_trainer.store.tables.feedback import Settled
@@ -32,21 +40,32 @@ class Changes:
 
 def look(connection: Connection, config: FeedbackConfig, now_ns: int) -> Review:
     """Review the stored feedback."""
-    kept = feedback.select(connection)
+    return _look(connection, config, now_ns)[1]
+
+
+def _look(connection: Connection, config: FeedbackConfig, now_ns: int) -> tuple[list[Kept], Review]:
+    """Return the feedback that is reviewed, too."""
+    released_ns = now_ns - quarantine_ns(config)
+    kept = feedback.select(connection, released_ns)
     attempts = {one.attempt_id for one in kept if one.attempt_id is not None}
-    return review(kept, feedback.select_verified(connection, attempts, config.verified), config, now_ns)
+    seen = review(kept, feedback.select_verified(connection, attempts, config.verified), config, now_ns)
+    if sum(one.received_ns > released_ns for one in kept) >= feedback.READ:
+        first_ns = feedback.first_after(connection, released_ns)  # older than what was read of the quarantine
+        seen = replace(seen, next_release_ns=None if first_ns is None else first_ns + quarantine_ns(config))
+    return kept, seen
 
 
 def not_released(connection: Connection, config: FeedbackConfig, now_ns: int) -> set[tuple[str, str]]:
-    """Return the keys of feedback that does not count: in quarantine, over a cap, or from a source that weighs
+    """Return the keys of edited answers that do not count: in quarantine, over a cap, or from a source that weighs
     next to nothing."""
-    kept = feedback.select(connection)
-    seen = look(connection, config, now_ns)
+    kept, seen = _look(connection, config, now_ns)
+    waiting = feedback.edits_after(connection, now_ns - quarantine_ns(config))
     return {
         one.key
         for one in kept
-        if seen.states[one.key] in (State.QUARANTINED, State.CAPPED) or seen.standings[one.source].ignored
-    }
+        if one.edited
+        and (seen.states[one.key] in (State.QUARANTINED, State.CAPPED) or seen.standings[one.source].ignored)
+    } | {(trace_id, span_id) for source, trace_id, span_id in waiting if not is_trusted(source, config)}
 
 
 def changes(connection: Connection, config: FeedbackConfig, now_ns: int) -> Changes:

@@ -18,7 +18,7 @@ from lightning_trainer.store.postgres import schema as postgres_schema
 from lightning_trainer.store.tables import feedback
 from lightning_trainer.store.upkeep import journal
 from lightning_trainer.store.worklist.forgetting import forget_rollout, forget_source
-from lightning_trainer.store.worklist.settling import Changes
+from lightning_trainer.store.worklist.settling import Changes, look, not_released
 from lightning_trainer.types import Span
 
 OPEN = FeedbackConfig.model_validate({"quarantine": "0s"})
@@ -187,3 +187,56 @@ async def test_feedback_from_before_named_attempts_were_kept_finds_its_attempt(m
     async with make_store() as store:
         await store.append(attempt_spans("a0", [1], 10))
         assert await store.write(feedback.match) == 1
+
+
+SECOND = 10**9
+
+
+async def arrive(store: Store, number: int, *, source: str = "", edited: int = 0, first_ns: int = SECOND) -> None:
+    """Keep a number of pieces of feedback, one in a second, each on an attempt of its own."""
+    insert = """INSERT INTO feedback(trace_id, span_id, source, kind, name, attempt_id, value, taken_back, edited,
+        given_ns, received_ns) VALUES (?, ?, ?, 'person', 'feedback', ?, 1.0, 0, ?, ?, ?)"""
+
+    def rows(place: int) -> tuple:
+        at_ns = first_ns + place * SECOND
+        return (f"t{at_ns}", "s", source or f"u{place}", f"a{at_ns // SECOND}", edited, at_ns, at_ns)
+
+    await store.write(lambda c: c.executemany(insert, [rows(place) for place in range(number)]))
+
+
+async def test_all_feedback_counts_when_its_quarantine_is_over_however_much_came_after_it(store, monkeypatch):
+    monkeypatch.setattr(feedback, "READ", 20)
+    config = FeedbackConfig.model_validate({"quarantine": "100s", "trusted": ["crm"]})
+    await arrive(store, 200)  # five times as much in quarantine as is read
+    counted: set[str] = set()
+    for now_s in range(0, 310, 10):
+        seen = await store.scan(lambda c, now_s=now_s: look(c, config, now_s * SECOND))
+        new = {one.attempt_id for one in seen.outcomes} - counted
+        assert new == {f"a{at_s}" for at_s in range(now_s - 109, now_s - 99) if 1 <= at_s <= 200}
+        counted |= new
+    assert len(counted) == 200
+    await arrive(store, 1, source="crm", first_ns=300 * SECOND)
+    seen = await store.scan(lambda c: look(c, config, 300 * SECOND))
+    assert "a300" in {one.attempt_id for one in seen.outcomes}, "a trusted source does not wait"
+
+
+async def test_the_next_one_out_of_quarantine_is_the_oldest_of_all_that_wait(store, monkeypatch):
+    monkeypatch.setattr(feedback, "READ", 20)
+    config = FeedbackConfig.model_validate({"quarantine": "100s"})
+    await arrive(store, 60)
+    seen = await store.scan(lambda c: look(c, config, 110 * SECOND))
+    assert seen.next_release_ns == 111 * SECOND
+    seen = await store.scan(lambda c: look(c, config, 150 * SECOND))
+    assert seen.next_release_ns == 151 * SECOND
+    assert (await store.scan(lambda c: look(c, config, 160 * SECOND))).next_release_ns is None
+
+
+async def test_an_edit_is_held_until_its_quarantine_is_over_however_much_came_after_it(store, monkeypatch):
+    monkeypatch.setattr(feedback, "READ", 20)
+    config = FeedbackConfig.model_validate({"quarantine": "100s", "trusted": ["crm"]})
+    await arrive(store, 1, edited=1)
+    await arrive(store, 1, edited=1, source="crm", first_ns=2 * SECOND)
+    await arrive(store, 60, first_ns=3 * SECOND)
+    for now_s, held in ((99, True), (101, False)):
+        keys = await store.scan(lambda c, now_s=now_s: not_released(c, config, now_s * SECOND))
+        assert ((f"t{SECOND}", "s") in keys, (f"t{2 * SECOND}", "s") in keys) == (held, False)
