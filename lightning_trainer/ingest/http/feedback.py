@@ -14,11 +14,11 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from lightning_trainer.config.policies.policy import matches
 from lightning_trainer.config.sections import FeedbackConfig
 from lightning_trainer.errors import StoreError
 from lightning_trainer.ingest.http.json_bodies import JsonBodyError, error_response, read_json
 from lightning_trainer.samples.feedback.entries import LONGEST_NAME, LONGEST_TEXT, Subject, feedback_span
+from lightning_trainer.samples.feedback.review import hour_began_ns, is_trusted, within_caps
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.tables import feedback as feedback_table
 from lightning_trainer.types import Attempt, Span, SpanSink
@@ -26,7 +26,6 @@ from lightning_trainer.types import Attempt, Span, SpanSink
 Result = TypeVar("Result")
 _Label = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
 _Text = Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)]
-_HOUR_S = 3600
 _THUMBS = {"up": 1.0, "down": 0.0}
 
 
@@ -107,8 +106,7 @@ def feedback_router(store: FeedbackStore, sink: SpanSink, config: FeedbackConfig
             return error.response()
         except StoreError as error:
             return error_response(503, str(error), retry_after_s=1)
-        trusted = bool(config.trusted) and matches(body.source, config.trusted)
-        waits_s = 0 if trusted else config.quarantine
+        waits_s = 0 if is_trusted(body.source, config) else config.quarantine
         return JSONResponse({"accepted": True, "new": new, "counts_in_s": waits_s})
 
     @router.post("/api/public/scores")
@@ -124,16 +122,16 @@ def feedback_router(store: FeedbackStore, sink: SpanSink, config: FeedbackConfig
         return JSONResponse({"id": body.id or span.span_id})
 
     async def _take(span: Span, source: str) -> bool:
-        if not (config.trusted and matches(source, config.trusted)):
-            since_ns = time.time_ns() - _HOUR_S * 10**9
-            own, of_all = await store.scan(lambda c: feedback_table.said_lately(c, source, since_ns))
-            for said, most, who in (
-                (own, config.source_per_hour, f"source {source!r}: source_per_hour"),
-                (of_all, config.all_per_hour, "all sources together: all_per_hour"),
+        if not is_trusted(source, config):
+            since_ns = hour_began_ns(time.time_ns())
+            said = within_caps(await store.scan(lambda c: feedback_table.said_lately(c, since_ns)), config)
+            for number, most, who in (
+                (said.get(source, 0), config.source_per_hour, f"source {source!r}: source_per_hour"),
+                (sum(said.values()), config.all_per_hour, "all sources together: all_per_hour"),
             ):
-                if said >= most:
+                if number >= most:
                     raise JsonBodyError(
-                        429, f"{said} pieces of feedback came in an hour of {who} = {most}; send it later"
+                        429, f"{number} pieces of feedback came in this hour of {who} = {most}; send it later"
                     )
         return bool(await sink.append([span]))
 

@@ -108,6 +108,16 @@ def quarantine_ns(config: FeedbackConfig) -> int:
     return int(config.quarantine * 1e9)
 
 
+def hour_began_ns(at_ns: int) -> int:
+    """Return the start of the hour that the caps at this time are for."""
+    return at_ns - at_ns % _HOUR_NS
+
+
+def within_caps(said: Mapping[str, int], config: FeedbackConfig) -> dict[str, int]:
+    """Return by source how much of what it said in an hour is within its own cap; without trusted sources."""
+    return {one: min(number, config.source_per_hour) for one, number in said.items() if not is_trusted(one, config)}
+
+
 def review(kept: Sequence[Kept], verified: Mapping[str, float], config: FeedbackConfig, now_ns: int) -> Review:
     """Review all feedback.
 
@@ -167,7 +177,7 @@ def _states(
     of_source: Counter[tuple[str, int]] = Counter()
     of_all: Counter[int] = Counter()
     for one in sorted(kept, key=lambda k: (k.received_ns, k.key)):
-        hour = one.received_ns // _HOUR_NS
+        hour = hour_began_ns(one.received_ns)
         if one.source not in trusted:
             of_source[one.source, hour] += 1
             # What is over its source's own cap leaves the room for others as it is.

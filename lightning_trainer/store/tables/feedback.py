@@ -198,13 +198,13 @@ def count_of(connection: Connection, attempt_id: str) -> int:
     return connection.execute("SELECT count(*) FROM feedback WHERE attempt_id = ?", (attempt_id,)).fetchone()[0]
 
 
-def said_lately(connection: Connection, source: str, since_ns: int) -> tuple[int, int]:
-    """Return how much feedback has arrived since then: from one source, and from all."""
-    row = connection.execute(
-        "SELECT count(CASE WHEN source = ? THEN 1 END), count(*) FROM feedback WHERE received_ns >= ?",
-        (source, since_ns),
-    ).fetchone()
-    return row[0], row[1]
+def said_lately(connection: Connection, since_ns: int) -> dict[str, int]:
+    """Return by source how much feedback has arrived since then."""
+    # Grouped by an expression, so that the index by source is not read as a whole.
+    rows = connection.execute(
+        "SELECT min(source), count(*) FROM feedback WHERE received_ns >= ? GROUP BY source || ''", (since_ns,)
+    )
+    return dict(rows)
 
 
 def newest(connection: Connection) -> tuple[int, int]:

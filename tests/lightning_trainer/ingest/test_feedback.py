@@ -1,6 +1,7 @@
 """Feedback from outside: durable before it is acknowledged, once, bounded; and no reward before it has been settled."""
 
 import json
+import time
 from collections.abc import AsyncIterator
 
 import httpx
@@ -16,8 +17,10 @@ from lightning_trainer.ingest.http.feedback import feedback_router
 from lightning_trainer.ingest.http.otlp import otlp_router
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.samples.feedback.entries import Subject, entries_of, feedback_span
+from lightning_trainer.samples.feedback.review import State
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.tables import feedback
+from lightning_trainer.store.worklist.settling import look
 
 _URL, _SCORES = "/lightning/feedback", "/api/public/scores"
 
@@ -109,6 +112,40 @@ async def test_a_source_beyond_its_cap_is_told_so_and_a_trusted_one_has_none(cli
     assert "source_per_hour = 3; send it later" in answers[-1].json()["error"]["message"]
     for _ in range(5):
         assert (await client.post(_URL, json={**body, "source": "crm"})).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("source", "number", "seconds_before", "status"),
+    [
+        ("crm", 60, 0, 200),  # trusted: it has no cap, and takes no room of others
+        ("flood", 60, 0, 200),  # what is over its own cap takes none either
+        ("user-*", 60, 0, 429),
+        ("user-*", 49, 0, 200),
+        ("user-*", 60, 1, 200),  # that was the hour before
+    ],
+)
+async def test_over_http_is_refused_what_would_not_count(
+    store, client_of, attempt_spans, source, number, seconds_before, status
+):
+    config = FeedbackConfig.model_validate(
+        {"trusted": ["crm"], "source_per_hour": 20, "all_per_hour": 50, "quarantine": "0s"}
+    )
+    named = [source.replace("*", str(one)) for one in range(number)]
+    said = [feedback_span(Subject(rollout_id="r-a"), source=one, kind="person", name="n", value=1.0) for one in named]
+    await store.append([*attempt_spans("a", [1], 10), *said])  # as `lt.feedback` sends it: nobody is answered 429
+    hour_ns = 3600 * 10**9
+    began_ns = time.time_ns() // hour_ns * hour_ns - seconds_before * 10**9
+    await store.write(lambda c: c.execute("UPDATE feedback SET received_ns = ? + seq", (began_ns,)))
+    async with client_of(feedback_router(store, store, config)) as client:
+        answer = await client.post(_URL, json={"source": "honest", "rollout_id": "r-a", "thumb": "up"})
+    assert answer.status_code == status, answer.text
+    if status == 429:
+        assert "60 pieces of feedback came in this hour of all sources together: all_per_hour = 50" in answer.text
+        await store.append(
+            [feedback_span(Subject(rollout_id="r-a"), source="honest", kind="person", name="n", value=1.0)]
+        )
+    seen = await store.scan(lambda c: look(c, config, time.time_ns()))
+    assert (seen.by_source["honest"][State.CAPPED] == 1) is (status == 429), "as the review decides"
 
 
 async def test_langfuses_scores_are_feedback(client, store) -> None:

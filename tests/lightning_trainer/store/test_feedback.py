@@ -240,3 +240,9 @@ async def test_an_edit_is_held_until_its_quarantine_is_over_however_much_came_af
     for now_s, held in ((99, True), (101, False)):
         keys = await store.scan(lambda c, now_s=now_s: not_released(c, config, now_s * SECOND))
         assert ((f"t{SECOND}", "s") in keys, (f"t{2 * SECOND}", "s") in keys) == (held, False)
+
+
+async def test_what_was_said_in_an_hour_is_counted_by_source(store):
+    await arrive(store, 3, source="u1")
+    await arrive(store, 2, source="u2", first_ns=10 * SECOND)
+    assert await store.scan(lambda c: feedback.said_lately(c, 2 * SECOND)) == {"u1": 2, "u2": 2}

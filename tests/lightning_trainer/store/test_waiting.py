@@ -134,7 +134,7 @@ async def test_no_question_of_a_loop_or_a_route_reads_a_whole_table(tmp_path: Pa
         "rollout": lambda c: attempts.select(c, rollout_id="r"),
         "named": lambda c: rollouts.select_named(c, "r"),
         "feedback": lambda c: (
-            *(feedback.newest(c), feedback.select_settled(c, ["t"]), feedback.said_lately(c, "s", 1)),
+            *(feedback.newest(c), feedback.select_settled(c, ["t"]), feedback.said_lately(c, 1)),
             *(feedback.count_of(c, "a"), feedback.select(c, 1), feedback.first_after(c, 1), feedback.edits_after(c, 1)),
         ),
         "holds": lambda c: (sweep.oldest_span_ns(c), sweep.last_before(c, 7)),
