@@ -7,14 +7,14 @@ feedback may arrive before the spans of its subject.
 import hashlib
 import json
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from lightning_instrumentation import semconv
 
 from lightning_trainer.otlp.span_codec import decode_span
-from lightning_trainer.samples.feedback.entries import Entry, entries_of, is_feedback
-from lightning_trainer.samples.feedback.review import Kept, Outcome
+from lightning_trainer.samples.feedback.entries import SCOPE, Entry, entries_of, is_feedback
+from lightning_trainer.samples.feedback.review import Kept, Outcome, target_of
 from lightning_trainer.store.connection import ALL, Connection
 from lightning_trainer.store.retention.sweep import delete_rows, expired_among
 from lightning_trainer.store.tables import cursors
@@ -41,8 +41,9 @@ class Settled:
     """How many rewards were made for the target before it."""
 
 
-def note(connection: Connection, new: Iterable[Span], now_ns: int | None = None) -> None:
-    """Store the feedback among newly stored spans."""
+def note(connection: Connection, new: Sequence[Span], now_ns: int | None = None) -> None:
+    """Store the feedback among newly stored spans, and note the rewards made from feedback among them."""
+    _note_rewards(connection, new)
     entries = [entry for span in new if is_feedback(span.attributes) or span.events for entry in entries_of(span)]
     if entries:
         received_ns = time.time_ns() if now_ns is None else now_ns
@@ -276,6 +277,43 @@ def put_settled(connection: Connection, made: Sequence[tuple[Outcome, Settled]])
     )
     recorded = select_settled(connection, {settled.target for _, settled in made})
     return [(outcome, settled) for outcome, settled in made if recorded.get(settled.target) == settled]
+
+
+def _note_rewards(connection: Connection, new: Iterable[Span]) -> None:
+    """Record rewards made from feedback whose record is missing: a restored journal brings back only their spans."""
+    rewards = [
+        one
+        for span in new
+        if span.scope == SCOPE and semconv.FEEDBACK_SOURCES in span.attributes
+        for one in _rewards_of(span)
+    ]
+    if not rewards:
+        return
+    rows = connection.execute(
+        "SELECT trace_id, span_id FROM settled WHERE attempt_id IN (SELECT value FROM json_each(?))",
+        (json.dumps(sorted({attempt_id for _, attempt_id, *_ in rewards})),),
+    )
+    recorded = set(rows)
+    for target, attempt_id, trace_id, span_id, value in rewards:
+        if (trace_id, span_id) not in recorded:
+            connection.execute(
+                """INSERT INTO settled SELECT ?1, (SELECT coalesce(max(number) + 1, 0) FROM settled WHERE target = ?1),
+                   ?2, ?3, ?4, ?5""",
+                (target, attempt_id, trace_id, span_id, value),
+            )
+
+
+def _rewards_of(span: Span) -> Iterator[tuple[str, str, str, str, float]]:
+    """Yield target, attempt, trace id, span id and value."""
+    for event in span.events:
+        told = {**span.attributes, **event.attributes}
+        attempt_id, name, value = (
+            told.get(key) for key in (semconv.ATTEMPT_ID, semconv.EVALUATION_NAME, semconv.EVALUATION_SCORE)
+        )
+        part = told.get(semconv.RESPONSE_ID)
+        if isinstance(attempt_id, str) and isinstance(name, str) and isinstance(value, int | float):
+            target = target_of(attempt_id, part if isinstance(part, str) else None, name)
+            yield target, attempt_id, span.trace_id, span.span_id, float(value)
 
 
 def retract(connection: Connection, targets: Collection[str]) -> int:

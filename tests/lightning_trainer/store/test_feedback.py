@@ -79,6 +79,29 @@ async def test_the_journal_has_a_reward_if_it_is_stored(make_store, attempt_span
         assert in_journal() == [0.0]
 
 
+async def test_a_reward_that_came_back_from_the_journal_is_forgotten_with_its_source(
+    make_store, attempt_spans, tmp_path
+):
+    async with make_store(StoreConfig(journal=tmp_path / "journal")) as store:
+        await store.append([*attempt_spans("a0", [1], 10), said("mallory", 1.0, rollout_id="r-a0")])
+        settler = FeedbackSettler(OPEN, store, store)
+        await settler.settle()
+        await store.append([said("u1", 0.0, rollout_id="r-a0")])
+        await settler.settle()
+        first = await store.scan(select_settled)
+    async with make_store(name="restored") as store:
+        for spans in journal.read(tmp_path / "journal", []):
+            await store.append(spans)
+        assert await store.scan(select_settled) == first
+        assert await FeedbackSettler(OPEN, store, store).settle() == 0, "they are known"
+        await forget(store, "mallory")
+        assert await rewards(store, "a0") == {}
+
+
+def select_settled(connection: Connection) -> list[tuple]:
+    return connection.execute("SELECT * FROM settled ORDER BY target, number").fetchall()
+
+
 async def test_what_others_say_is_settled_after_a_source_was_forgotten_meanwhile(store, attempt_spans):
     spans = [said("mallory", 1.0, rollout_id="r-a0"), said("u1", 0.0, rollout_id="r-a0")]
     await store.append([*attempt_spans("a0", [1], 10), *spans])
