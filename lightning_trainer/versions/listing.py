@@ -27,14 +27,14 @@ class Whereabouts(StrEnum):
     CANARY = "canary"
     """It answers a share of live rollouts, and training waits for the decision."""
     REFUSED = "refused"
-    """Trainer and engine did not agree on it, or the guard held it back; it answered none of the policy's calls."""
+    """Trainer and engine did not agree on it, or guard or canary held it; it answers none of the policy's calls."""
 
 
 class CanaryRow(TypedDict):
     """A candidate that answered a share of live rollouts."""
 
     state: str
-    """``going_on``, ``promoted``, ``refused`` or ``stopped``."""
+    """``going_on``, ``promoted``, ``refused``, ``stopped`` or ``interrupted``."""
     live: int
     """The version that it was compared with."""
     began_ns: int

@@ -99,6 +99,8 @@ class Decision(StrEnum):
     """It is worse."""
     STOPPED = "stopped"
     """Undecided after the maximum number of rollouts."""
+    INTERRUPTED = "interrupted"
+    """Nothing was found out: it could not be served, or a rollback was asked for."""
 
 
 @dataclass(frozen=True, slots=True)

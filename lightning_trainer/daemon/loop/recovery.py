@@ -23,6 +23,8 @@ class Recovered:
     """The newest recorded step, trained or not; 0 if there is none."""
     path: tuple[int, ...]
     """The versions that the trainer's weights descend from, ending with their own."""
+    asked_for: bool
+    """Whether a person went back to the last of them, and no step has been trained since."""
 
 
 async def recover(
@@ -45,7 +47,8 @@ async def recover(
     progress.enter(Phase.RECOVERING)
     states = await store.step_states(policy)
     trained = [step for step, state in states.items() if state is not StepState.SKIPPED]
-    path = Lineage(trained, await store.rollbacks(policy)).path()
+    rollbacks = await store.rollbacks(policy)
+    path = Lineage(trained, rollbacks).path()
     checkpoints.prune(path)
     saved = await _load_newest(path, trainer=trainer, checkpoints=checkpoints, progress=progress)
     if saved is None and not fresh:
@@ -56,7 +59,8 @@ async def recover(
             report = await trainer.step(await store.with_media(await store.batch(policy, step)))
             if states[step] is StepState.ASSIGNED:
                 await store.finish_step(policy, report, StepState.TRAINED)
-    return Recovered(max(states, default=0), path)
+    asked_for = bool(rollbacks) and rollbacks[-1].after_step >= max(trained, default=0)
+    return Recovered(max(states, default=0), path, asked_for)
 
 
 async def _load_newest(

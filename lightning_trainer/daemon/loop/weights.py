@@ -71,7 +71,8 @@ class Weights:
         self.step, self._path, self._settled = recovered.step, list(recovered.path), True
         version = self._path[-1]
         asked = self._rollbacks.pending
-        published = await self._publish(version, asked_for=asked is not None and asked.recorded)
+        asked_for = recovered.asked_for or (asked is not None and asked.recorded)
+        published = await self._publish(version, asked_for=asked_for)
         if version == self.step > 0:
             await self._metrics.step_ended(self.step)
         await self._progress.finish_step(self.step)

@@ -1,6 +1,7 @@
 """The canary: a candidate answers a share of live rollouts until what they earned decides whether it answers all.
 
-Training waits for the decision, as it does for the guard's. A daemon that ends meanwhile begins the comparison anew.
+Training waits for the decision, as it does for the guard's. A daemon that ends meanwhile begins the comparison anew;
+what was decided stands, so that no restart gives users a version again that was held back.
 """
 
 import asyncio
@@ -104,6 +105,20 @@ class Canary:
         self._promoted = promoted
         self._look_every_s = look_every_s
 
+    async def decided_against(self, version: int) -> str | None:
+        """Return why an earlier canary of the version held it back; None where none has decided that.
+
+        Raises:
+            StoreError: what was decided cannot be read.
+        """
+        found = await self._store.scan(
+            lambda connection: canaries.select(connection, self._policy.name, version, version)
+        )
+        record = found.get(version)
+        if record is None or record.state not in (Decision.REFUSED, Decision.STOPPED):
+            return None
+        return record.reason
+
     async def refusal(self, candidate: Publication, live: int) -> str | None:
         """Return why a candidate must not go live, None where it may.
 
@@ -126,7 +141,7 @@ class Canary:
                     self._route.end()
         except LightningError as error:
             reason = f"its canary could not be served: {error}"
-            record = replace(record, state=Decision.STOPPED.value, reason=reason)
+            record = replace(record, state=Decision.INTERRUPTED.value, reason=reason)
         record = replace(record, ended_ns=time.time_ns())
         await self._put(record)
         if record.state == Decision.PROMOTED:
@@ -162,7 +177,7 @@ class Canary:
             if self._promoted(record.version):
                 return replace(record, state=Decision.PROMOTED.value, reason="a person promoted it")
             if self._interrupted():
-                return replace(record, state=Decision.STOPPED.value, reason="its canary ended for a rollback")
+                return replace(record, state=Decision.INTERRUPTED.value, reason="its canary ended for a rollback")
             if time.monotonic() >= give_up:
                 rewarded = finding.comparison.candidate.count
                 return replace(

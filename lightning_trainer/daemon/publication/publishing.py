@@ -54,7 +54,8 @@ class Publisher:
         """Write the weights, let guard and canary compare them, the engine take and prove them, and record the outcome.
 
         Args:
-            asked_for: by a person, in a rollback or a promotion: neither guard nor canary is asked.
+            asked_for: by a person, in a rollback or a promotion: neither guard nor canary is asked. A version that an
+                earlier canary held back is offered again only then.
 
         Raises:
             EngineError: the engine stayed away.
@@ -64,11 +65,13 @@ class Publisher:
         created_ns = time.time_ns()
         await self._keeper.settled()
         live = None if asked_for else await self._to_compare_with(version)
-        before = await self._store.version(self._policy, version) if asked_for else None
+        before = await self._store.version(self._policy, version)
+        if live is not None and before is not None and (refused := await self._held_back(before)) is not None:
+            return refused
         publication, report, worse = await self._offer(version, step, created_ns, live)
         if live is not None and not report.accepted:
             await asyncio.to_thread(self._keeper.archive.remove, version)
-        if report.accepted and before is not None and before.state is VersionState.REFUSED:
+        if asked_for and report.accepted and before is not None and before.state is VersionState.REFUSED:
             report = replace(report, reason=f"a person promoted it; it was refused before: {before.reason}")
         outcome = await self._record(publication, report, step, created_ns, time.monotonic() - began)
         if worse is None:  # training goes on after any number of versions that are only not better
@@ -91,6 +94,15 @@ class Publisher:
                 break
             _log.warning("%s was refused, try %d of %d: %s", publication.name, attempt, _TRIES, report.reason)
         return publication, report, None
+
+    async def _held_back(self, version: PolicyVersion) -> PolicyVersion | None:
+        """Return the version as refused if an earlier canary decided so, before or after it was recorded."""
+        reason = None if self._canary is None else await self._canary.decided_against(version.version)
+        if reason is None:
+            return None
+        refused = replace(version, state=VersionState.REFUSED, reason=reason)
+        await self._store.put_version(refused)
+        return refused
 
     async def _worse(self, publication: Publication, live: int) -> str | None:
         """Return why a candidate must not go live: by the guard, and then by the canary; None where it may."""

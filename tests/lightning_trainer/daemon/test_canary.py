@@ -31,6 +31,7 @@ from lightning_trainer.serving.publication import Probe, Publication, Publicatio
 from lightning_trainer.serving.shared_memory import WeightFolder
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.tables import canaries
+from lightning_trainer.store.tables.canaries import CanaryRecord
 from lightning_trainer.types import PolicyVersion, RolloutMode, SpanStatus, VersionState
 from lightning_trainer.versions.archive import VersionArchive
 
@@ -254,6 +255,44 @@ async def test_a_daemon_that_ends_meanwhile_leaves_nothing_and_says_that_it_was_
     with suppress(asyncio.CancelledError):
         await publishing
     assert (run.route.version, run.old.told) == (None, ["lease", "release", "let go"])
+
+
+async def test_what_a_canary_has_decided_against_is_not_offered_again_by_a_restart(traffic) -> None:
+    run = await traffic(max_rollouts=10, tolerance=0.0)
+    refused = await run.until(publish(run), 0.75)
+    for harmful in (1, 2):
+        if harmful == 2:
+            refused = await run.until(publish(run, 2), None, tool_error=True)
+        told = list(run.old.told)
+        again = await run.until(publish(run, harmful), 1.0)
+        assert (again.state, again.reason) == (VersionState.REFUSED, refused.reason)
+        assert run.old.told == told, "it was served again"
+        record = (await run.store.scan(lambda connection: canaries.select(connection, "math", 1, 2)))[harmful]
+        assert (record.reason, record.ended_ns is None) == (refused.reason, False)
+    assert run.engine.live["math"].version == 0
+    assert (await run.publisher.publish(version=2, step=2, asked_for=True)).state is VersionState.LIVE
+
+
+async def test_a_verdict_of_a_daemon_that_ended_before_it_was_recorded_counts(traffic) -> None:
+    run = await traffic()
+    refused = CanaryRecord("math", 1, 0, "refused", 1, 2, {}, "its canary is worse")
+    await run.store.put_version(PolicyVersion("math", 1, 1, VersionState.TRAINED, 1))
+    await run.store.write(lambda connection: canaries.put(connection, refused))
+    version = await run.until(publish(run), 1.0)
+    assert (version.state, version.reason) == (VersionState.REFUSED, "its canary is worse")
+    assert await run.store.version("math", 1) == version
+
+
+async def test_what_kept_a_canary_from_deciding_passes(traffic) -> None:
+    run = await traffic()
+    run.old.error = "no memory"
+    assert (await run.publisher.publish(version=1, step=1)).reason == "its canary could not be served: no memory"
+    run.old.error, run.rollback = None, True
+    assert (await run.publisher.publish(version=1, step=1)).reason == "its canary ended for a rollback"
+    run.rollback = False
+    record = (await run.store.scan(lambda connection: canaries.select(connection, "math", 1, 1)))[1]
+    assert record.state == "interrupted"
+    assert (await run.until(publish(run), 1.0)).state is VersionState.LIVE
 
 
 async def shadowed_traffic(run: Traffic, publishing: asyncio.Task, **more: Any) -> PolicyVersion:

@@ -207,6 +207,20 @@ async def test_going_back_serves_what_is_kept_and_repeats_only_the_way_to_the_ve
     assert live.version == 3
 
 
+async def test_a_rollback_of_a_daemon_that_was_stopped_is_asked_for_until_a_step_follows(make_run, tmp_path):
+    run = await make_run(1, 2, 3)
+    await run.until(Phase.COLLECTING)
+    assert run.publisher.asked_for == []
+    await run.store.put_rollback("p", 2, at_ns=1)
+    again = Run(tmp_path, run.store)
+    again.trainer.saved.update(run.trainer.saved)
+    await again.loop._weights.recover(restart=False)
+    assert again.publisher.asked_for == [2]
+    await again.record_steps(4)
+    await again.loop._weights.recover(restart=True)
+    assert again.publisher.asked_for == [2]
+
+
 async def test_going_back_beyond_every_checkpoint_starts_from_the_model(make_run):
     run = await make_run(1, 2, 3)
     await run.until(Phase.COLLECTING)
