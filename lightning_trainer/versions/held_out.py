@@ -1,8 +1,8 @@
 """The held-out score of a version: the mean reward of the evaluation attempts whose calls it sampled.
 
-An attempt during which the version changed is left out, as is one without a reward. Each attempt's verdict is kept in
-the store and recomputed when something new of the attempt arrives, so an evaluation is read once and not at every
-query.
+An attempt during which the version changed is left out, as is one that lacks any of the policy's rewards. Each
+attempt's verdict is kept in the store and recomputed when something new of the attempt arrives, so an evaluation is
+read once and not at every query.
 """
 
 import json
@@ -12,7 +12,7 @@ from statistics import fmean
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.ingest.reading import read_spans
-from lightning_trainer.samples.rewards.reward_table import read_rewards
+from lightning_trainer.samples.rewards.outcomes import read_outcomes
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.store import Store
 from lightning_trainer.store.tables import attempts as attempt_table
@@ -49,14 +49,14 @@ def verdicts(attempts: Sequence[Attempt], spans: Sequence[Span], policy: PolicyC
     """
     reading = read_spans(spans)
     known = {attempt.attempt_id: attempt for attempt in attempts}
-    rewards = read_rewards(reading.evaluations, reading.calls, known, policy.reward_weights)
+    rewards = read_outcomes(reading.evaluations, reading.calls, known, policy.reward_weights)
     versions: dict[str, set[int | None]] = {}
     for call in reading.calls:
         if call.attempt_id in known and call.policy == policy.name:
             versions.setdefault(call.attempt_id, set()).add(call.policy_version)
     found: dict[str, Verdict] = {}
     for attempt_id, sampled_by in versions.items():
-        reward = rewards.of_attempts.get(attempt_id)
+        reward = rewards.get(attempt_id)
         version = next(iter(sampled_by)) if len(sampled_by) == 1 else None
         if reward is not None and version is not None:
             found[attempt_id] = Verdict(version, reward)

@@ -11,7 +11,7 @@ from lightning_instrumentation import semconv
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.config.policies.versions import CanaryConfig
 from lightning_trainer.ingest.reading import read_spans
-from lightning_trainer.samples.rewards.reward_table import read_rewards
+from lightning_trainer.samples.rewards.outcomes import read_outcomes
 from lightning_trainer.types import Attempt, AttemptState, Call, Span, SpanStatus
 from lightning_trainer.versions.sequential import Comparison, Decision, bounds, compare, counted, is_below
 
@@ -47,7 +47,7 @@ def read_rollouts(attempts: Sequence[Attempt], spans: Sequence[Span], policy: Po
     """Return the attempts by id that a single version answered; others are evidence for neither."""
     reading = read_spans(spans)
     known = {attempt.attempt_id: attempt for attempt in attempts}
-    rewards = read_rewards(reading.evaluations, reading.calls, known, policy.reward_weights)
+    rewards = read_outcomes(reading.evaluations, reading.calls, known, policy.reward_weights)
     calls: dict[str, list[Call]] = {}
     for call in reading.calls:
         if call.attempt_id in known and call.policy == policy.name:
@@ -64,7 +64,7 @@ def read_rollouts(attempts: Sequence[Attempt], spans: Sequence[Span], policy: Po
         if len(versions) == 1 and version is not None:
             found[attempt_id] = LiveRollout(
                 version=version,
-                reward=rewards.of_attempts.get(attempt_id),
+                reward=rewards.get(attempt_id),
                 failed=known[attempt_id].state is AttemptState.FAILED,
                 tool_errors=attempt_id in erred,
                 refused=any(call.finish_reason in _REFUSALS for call in own),

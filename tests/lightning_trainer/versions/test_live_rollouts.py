@@ -1,0 +1,59 @@
+"""A live rollout has a reward once it has every one of the policy's rewards, whoever gave them."""
+
+from dataclasses import replace
+
+import pytest
+from lightning_instrumentation import semconv
+
+from lightning_trainer.types import Attempt, AttemptState
+from lightning_trainer.versions.held_out import verdicts
+from lightning_trainer.versions.live_rollouts import read_rollouts
+
+ATTEMPT = Attempt("a1", "r-a1", "t", "a1", state=AttemptState.SUCCEEDED, started_ns=1, ended_ns=9)
+
+
+@pytest.fixture
+def rewards(make_policy, attempt_spans, reward_span):
+    """``rewards({name: weight}, (name, value, about), ...)``: of a live rollout, and of an evaluation like it."""
+
+    def rewards(weights, *given, agents=("solver",)):
+        spans = []
+        for number, agent in enumerate(agents):
+            root, call = attempt_spans("a1", [1, 2], 1 + number)
+            own = {**call.attributes, semconv.AGENT_NAME: agent, semconv.RESPONSE_ID: f"response-{number}"}
+            spans += [root] if not number else []
+            spans.append(replace(call, span_id=f"{number + 1:016x}", attributes=own))
+        for name, value, about in given:
+            span = reward_span(value, attempt="a1")
+            told = {**span.events[0].attributes, semconv.EVALUATION_NAME: name, **about}
+            spans.append(replace(span, events=(replace(span.events[0], attributes=told),)))
+        policy = make_policy(reward=weights)
+        live = read_rollouts([ATTEMPT], spans, policy)["a1"].reward
+        held_out = verdicts([ATTEMPT], spans, policy).get("a1")
+        assert live == (None if held_out is None else held_out.reward)
+        return live
+
+    return rewards
+
+
+def test_a_part_of_a_weighted_reward_is_none_until_the_rest_has_come(rewards):
+    """0.5 * 1 + 1 * 0.25 = 0.75."""
+    weights = {"feedback": 0.5, "score": 1.0}
+    assert rewards(weights, ("score", 0.25, {})) is None
+    assert rewards(weights, ("score", 0.25, {}), ("feedback", 1.0, {})) == 0.75
+    assert rewards(weights, ("score", 0.25, {}), ("feedback", float("nan"), {})) is None
+
+
+def test_what_agents_were_given_adds_up_once_all_of_them_have_theirs(rewards):
+    solver, critic = ({semconv.EVALUATION_AGENT: name} for name in ("solver", "critic"))
+    both = ("solver", "critic")
+    assert rewards("credit", ("credit", 0.5, solver), agents=both) is None
+    assert rewards("credit", ("credit", 0.5, solver), ("credit", 0.25, critic), agents=both) == 0.75
+
+
+def test_what_calls_were_given_adds_up_once_all_of_them_have_theirs(rewards):
+    first, second = ({semconv.RESPONSE_ID: f"response-{number}"} for number in (0, 1))
+    both = ("solver", "solver")
+    assert rewards("credit", ("credit", 0.5, first), agents=both) is None
+    assert rewards("credit", ("credit", 0.5, first), ("credit", 0.25, second), agents=both) == 0.75
+    assert rewards("credit", ("credit", 1.0, {}), ("credit", 0.25, second), agents=both) == 1.0, "the attempt's own"
