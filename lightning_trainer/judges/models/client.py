@@ -6,6 +6,7 @@ first words of the endpoint's answers.
 """
 
 import asyncio
+import copy
 import json
 import os
 import random
@@ -79,6 +80,7 @@ class ModelClient:
         said = ""
         for number in range(_MOST_TRIES):
             reserved = budget.reserve(request.chars, request.max_tokens)
+            sent = copy.copy(self._api)
             try:
                 status, retry_after, body = await self._post(request)
             except aiohttp.ClientError as error:
@@ -91,7 +93,8 @@ class ModelClient:
             if status:
                 budget.settle(reserved, Usage(0, 0))  # a refusal is free
                 said = f"HTTP {status}: {self._without_key(body)[:_LONGEST_REFUSAL].strip()}"
-            if status in _WRONG and self._api.give_up(body.decode(errors="replace").lower()):
+            # Another question may have learned meanwhile what the endpoint lacks: this one was asked as before that.
+            if status in _WRONG and (self._api != sent or self._api.give_up(body.decode(errors="replace").lower())):
                 continue
             if status and status not in _BUSY:
                 raise JudgeError(f"{self._place} refused ({said})")

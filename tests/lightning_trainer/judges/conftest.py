@@ -89,6 +89,8 @@ class Script:
     """A text, an object (as JSON), a function of the messages, ``(status, headers, body)``, or seconds to hang."""
     bodies: list[dict] = field(default_factory=list)
     """Of the requests that came, with their headers below ``headers`` and their path below ``path``."""
+    refuses: dict[str, str] = field(default_factory=dict)
+    """Parameters of requests that it refuses, the first one first, with its words."""
     usage: tuple[int, int] | None = (100, 20)
     most_at_once: int = 0
     url: str = ""
@@ -113,6 +115,10 @@ def _handler(script: Script) -> type[BaseHTTPRequestHandler]:
                 script._now += 1
                 script.most_at_once = max(script.most_at_once, script._now)
             try:
+                if (refused := next((name for name in script.refuses if name in body), None)) is not None:
+                    time.sleep(0.05)  # others are under way meanwhile
+                    self._send((400, {}, {"error": script.refuses[refused]}), body)
+                    return
                 answer = script.answers[min(number, len(script.answers) - 1)]
                 text = json.dumps(body["messages"])
                 answer = answer(text) if callable(answer) else answer

@@ -183,6 +183,20 @@ async def test_what_an_endpoint_does_not_take_is_left_out_from_then_on(judge, sc
     assert last["max_completion_tokens"] == 2048
 
 
+@pytest.mark.parametrize("api", ["openai", "anthropic"])
+async def test_what_it_does_not_take_costs_no_question_that_is_under_way_a_reward(judge, script, api):
+    script.refuses = {
+        "response_format": "'response_format' of type 'json_schema' is not supported",
+        "tools": "no tools",
+        "temperature": "only the default temperature is supported",
+    }
+    if api == "openai":
+        script.refuses["max_tokens"] = "use 'max_completion_tokens' instead of 'max_tokens'"
+    script.answers = [GOOD]
+    judged, _ = await judge("rubric", {f"a{number}": f"It is {number}." for number in range(8)}, api=api)
+    assert values(judged) == {f"a{number}": 0.75 for number in range(8)}, judged["a0"].reason
+
+
 @pytest.mark.parametrize("structured", [True, False])
 async def test_anthropic_messages_are_spoken_too(judge, script, structured, monkeypatch):
     monkeypatch.setenv("JUDGE_KEY", "sk-secret")
