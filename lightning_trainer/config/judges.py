@@ -15,7 +15,7 @@ _VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 
 
 class BudgetConfig(Section):
-    """``[judge.budget]``: what a judge may spend on a step, or on one run of ``lightning-trainer judge``."""
+    """``[judge.budget]``: what a judge may spend on a step, a canary, or one run of ``lightning-trainer judge``."""
 
     calls: int | None = Field(default=None, ge=1)
     tokens: int | None = Field(default=None, ge=1)

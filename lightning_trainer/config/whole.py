@@ -114,23 +114,24 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
-    def _shadows_are_judged(self) -> Self:
+    def _canaries_are_judged(self) -> Self:
         judges = {judge.name: judge for judge in self.judge}
         for policy in self.policy:
-            if policy.canary is None or not policy.canary.shadow:
-                continue
-            for name in sorted(policy.all_reward_names):
+            for name in sorted(policy.all_reward_names) if policy.canary is not None else ():
                 judge = judges.get(name)
-                if (
-                    judge is None
-                    or isinstance(judge, GroupConfig | PairwiseConfig | ReferenceProbabilityConfig)
-                    or (isinstance(judge, ProgramConfig) and judge.whole_group)
-                ):
-                    what = "no [[judge]] gives it" if judge is None else f"its judge is of kind {judge.kind!r}"
+                kind = None if judge is None else _kind_for_groups(judge)
+                if policy.canary is not None and policy.canary.shadow and (judge is None or kind is not None):
+                    what = "no [[judge]] gives it" if judge is None else f"its judge is of kind {kind}"
                     raise ValueError(
                         f"policy {policy.name!r} has canary.shadow = true, where nobody sees the candidate's answers: "
                         f"reward {name!r} has to come from a judge of single attempts (rubric, agent_credit, program), "
                         f"and {what}; add one, or leave shadow out"
+                    )
+                if kind is not None:
+                    raise ValueError(
+                        f"policy {policy.name!r} has a canary, and the judge of reward {name!r} is of kind {kind}, "
+                        "whose scores are comparable within a group alone, not between two versions: take a judge of "
+                        "single attempts (rubric, agent_credit, program), or a guard instead of the canary"
                     )
         return self
 
@@ -172,3 +173,12 @@ class Config(Section):
         raise ConfigError(
             f"name one of the policies {names}" + ("" if name is None else f"; {name!r} is not one of them")
         )
+
+
+def _kind_for_groups(judge: JudgeConfig) -> str | None:
+    """Return the kind of a judge whose scores say nothing outside of a group, as it is written; None for the others."""
+    if isinstance(judge, GroupConfig | PairwiseConfig | ReferenceProbabilityConfig):
+        return repr(judge.kind)
+    if isinstance(judge, ProgramConfig) and judge.whole_group:
+        return f"{judge.kind!r} with whole_group = true"
+    return None

@@ -41,6 +41,21 @@ def test_beside_the_live_version_the_reward_is_a_judges():
         Config.model_validate(tomllib.loads(grouped))
 
 
+@pytest.mark.parametrize(
+    ("judge", "said"),
+    [
+        ('kind = "group"\nmodel = "m"', "is of kind 'group'"),
+        ('kind = "pairwise"\nmodel = "m"', "is of kind 'pairwise'"),
+        ('kind = "reference_probability"', "is of kind 'reference_probability'"),
+        ('kind = "program"\nfunction = "a:b"\nwhole_group = true', "is of kind 'program' with whole_group = true"),
+    ],
+)
+def test_a_judge_that_cannot_compare_two_versions_is_refused(judge, said):
+    told = f"{blocks('toml')[0]}\n[[judge]]\nname = 'reward'\n{judge}\n"
+    with pytest.raises(ValidationError, match=f"has a canary, and the judge of reward 'reward' {said}, whose scores"):
+        Config.model_validate(tomllib.loads(told))
+
+
 def test_the_table_has_every_setting_with_its_default():
     rows = dict(re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", PAGE, flags=re.MULTILINE))
     assert rows.keys() == CanaryConfig.model_fields.keys()

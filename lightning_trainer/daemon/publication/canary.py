@@ -9,18 +9,18 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.config.judges import BudgetConfig, ModelJudge
 from lightning_trainer.config.policies.versions import CanaryConfig
 from lightning_trainer.daemon.publication.candidate_serving import serve_candidate
 from lightning_trainer.daemon.publication.old_adapters import OldAdapters
 from lightning_trainer.daemon.publication.old_versions import OldVersionEngine
 from lightning_trainer.daemon.publication.shadow_rollouts import Shadows, settle
+from lightning_trainer.daemon.rewards.canary_judges import CanaryJudges
 from lightning_trainer.errors import LightningError
 from lightning_trainer.gateway.canary_route import CanaryRoute
 from lightning_trainer.judges.judging import Judging
-from lightning_trainer.judges.models.budget import Budget
 from lightning_trainer.serving.publication import Publication
 from lightning_trainer.store.store import Store
 from lightning_trainer.store.tables import attempts as attempt_table
@@ -93,12 +93,7 @@ class Canary:
         self._store = store
         self._route = route
         self._old_versions = old_versions
-        self._judges = {
-            name: judges[name]
-            for name in policy.reward_weights
-            # Scores of groups are comparable within a group alone, and who is in one is decided by training.
-            if name in judges and not judges[name].judge.whole_group
-        }
+        self._judges = [judges[name] for name in policy.reward_weights if name in judges]
         self._sink = sink
         self._say = say
         self._interrupted = interrupted
@@ -153,14 +148,14 @@ class Canary:
     async def _decided(self, record: CanaryRecord) -> CanaryRecord:
         before = await self._usual(record)
         seen = _Seen()
-        budgets = {name: Budget(_limits(judging)) for name, judging in self._judges.items()}
+        judges = CanaryJudges(self._judges, self._store, self._say)
         give_up = time.monotonic() + self._config.timeout_s
         share = f"{self._config.share:.0%}"
         beside = "answers beside the live version in" if self._config.shadow else "answers"
         self._say(f"version {record.version} {beside} {share} of live rollouts; training waits until that decides")
         while True:
             changed = await self._read(record, seen)
-            if self._judges and await self._judged(seen, budgets):
+            if judges and await self._judged(seen, judges):
                 changed = await self._read(record, seen) or changed
             finding = await asyncio.to_thread(self._finding, record, seen, before)
             evidence = finding.evidence()
@@ -178,14 +173,13 @@ class Canary:
                 return replace(record, state=Decision.PROMOTED.value, reason="a person promoted it")
             if self._interrupted():
                 return replace(record, state=Decision.INTERRUPTED.value, reason="its canary ended for a rollback")
+            rewarded = f"with a reward of {finding.comparison.candidate.count} of its rollouts"
+            if judges.spent is not None:
+                reason = f"its canary is undecided, {rewarded}: {judges.spent}"
+                return replace(record, state=Decision.STOPPED.value, reason=reason)
             if time.monotonic() >= give_up:
-                rewarded = finding.comparison.candidate.count
-                return replace(
-                    record,
-                    state=Decision.STOPPED.value,
-                    reason=f"its canary is undecided after timeout_s = {self._config.timeout_s:g}, with a reward of "
-                    f"{rewarded} of its rollouts",
-                )
+                reason = f"its canary is undecided after timeout_s = {self._config.timeout_s:g}, {rewarded}"
+                return replace(record, state=Decision.STOPPED.value, reason=reason)
             if changed:
                 await self._put(record)
             await asyncio.sleep(self._look_every_s)
@@ -240,16 +234,14 @@ class Canary:
             seen.rollouts |= read
             seen.others |= set(some) - read.keys()
 
-    async def _judged(self, seen: _Seen, budgets: Mapping[str, Budget]) -> bool:
+    async def _judged(self, seen: _Seen, judges: CanaryJudges) -> bool:
         """Have judges asked, once, about rollouts that lack a reward; True where there were any."""
         new = [name for name, one in seen.rollouts.items() if one.reward is None and name not in seen.judged]
         for start in range(0, len(new), _AT_ONCE):
-            if self._interrupted():
+            if self._interrupted() or judges.spent is not None:
                 return True
             some = new[start : start + _AT_ONCE]
-            attempts, spans = await self._recorded(some)
-            for name, judging in self._judges.items():
-                await judging.judge_group(spans, attempts, budgets[name])
+            await judges.ask(await self._store.scan(partial(attempt_table.select, attempt_ids=some)))
             seen.judged.update(some)
         return bool(new)
 
@@ -280,8 +272,3 @@ class Canary:
 def _lacks_reward(seen: _Seen, name: str) -> bool:
     known = seen.rollouts.get(name)
     return name not in seen.others and (known is None or known.reward is None)
-
-
-def _limits(judging: Judging) -> BudgetConfig | None:
-    config = judging.judge.config
-    return config.budget if isinstance(config, ModelJudge) else None

@@ -149,26 +149,31 @@ class PolicyJudges:
                 await task
 
     async def _judge(self, judging: Judging, attempts: Sequence[Attempt]) -> None:
-        try:
-            spans = await self._store.spans_of_attempts([attempt.attempt_id for attempt in attempts])
-            judged = await judging.judge_group(spans, attempts, self._budget(judging))
-        except Exception as error:
-            _log.exception("judge %s ended in an error", judging.name)
-            self._say(f"judge {judging.name} ended in an error, and attempts lack its reward: {_plain(error)}")
-            return
-        missing = [one for one in judged if one.value is None]
-        if missing:
-            self._say(f"judge {judging.name} gave {_no_reward(missing, judged)}")
-
-    def _budget(self, judging: Judging) -> Budget:
-        if judging.name not in self._budgets:
-            config = judging.judge.config
-            self._budgets[judging.name] = Budget(config.budget if isinstance(config, ModelJudge) else None)
-        return self._budgets[judging.name]
+        budget = self._budgets.setdefault(judging.name, budget_of(judging))
+        if (sentence := await ask_judge(judging, self._store, attempts, budget)) is not None:
+            self._say(sentence)
 
     def _say(self, sentence: str) -> None:
         self._progress.say(sentence)
         _log.warning("%s", sentence)
+
+
+def budget_of(judging: Judging) -> Budget:
+    """Return what a judge may spend on a step or a canary, nothing of it spent."""
+    config = judging.judge.config
+    return Budget(config.budget if isinstance(config, ModelJudge) else None)
+
+
+async def ask_judge(judging: Judging, store: Store, attempts: Sequence[Attempt], budget: Budget) -> str | None:
+    """Have attempts of one group judged, and the verdicts stored; return a sentence if one of them got no reward."""
+    try:
+        spans = await store.spans_of_attempts([attempt.attempt_id for attempt in attempts])
+        judged = await judging.judge_group(spans, attempts, budget)
+    except Exception as error:
+        _log.exception("judge %s ended in an error", judging.name)
+        return f"judge {judging.name} ended in an error, and attempts lack its reward: {_plain(error)}"
+    missing = [one for one in judged if one.value is None]
+    return f"judge {judging.name} gave {_no_reward(missing, judged)}" if missing else None
 
 
 def _can_be_trained(attempt: Attempt, policy: PolicyConfig) -> bool:

@@ -22,7 +22,7 @@ class Usage:
 
 
 class Budget:
-    """The budget of one step, or of one run by hand; its attributes hold what is spent."""
+    """The budget of one step, one canary, or one run by hand; its attributes hold what is spent."""
 
     def __init__(self, limits: BudgetConfig | None = None, *, part_of: "Budget | None" = None) -> None:
         """``part_of``: a budget that is charged as well; both limits apply."""
@@ -31,6 +31,8 @@ class Budget:
         self.calls = 0
         self.input_tokens = 0
         self.output_tokens = 0
+        self.refusal: str | None = None
+        """Why a call was refused; None if none was."""
 
     @property
     def money(self) -> float:
@@ -52,10 +54,11 @@ class Budget:
             ("money", money, self.limits.money),
         ):
             if limit is not None and needed > limit:
-                raise JudgeError(
+                self.refusal = (
                     f"its budget is spent: the next call could bring {name} to {needed:g}, and judge.budget.{name} is "
                     f"{limit:g}; raise it, or judge the rest later with `lightning-trainer judge`"
                 )
+                raise JudgeError(self.refusal)
         if self._whole is not None:
             self._whole.reserve(chars, answer_tokens)
         self.calls += 1

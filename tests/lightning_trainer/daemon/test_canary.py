@@ -1,6 +1,7 @@
 """A candidate goes live by what live rollouts earned with it, and stops at once where it does harm."""
 
 import asyncio
+import re
 import sys
 import time
 from contextlib import suppress
@@ -34,6 +35,11 @@ from lightning_trainer.store.tables import canaries
 from lightning_trainer.store.tables.canaries import CanaryRecord
 from lightning_trainer.types import PolicyVersion, RolloutMode, SpanStatus, VersionState
 from lightning_trainer.versions.archive import VersionArchive
+
+SAID = {
+    semconv.INPUT_MESSAGES: '[{"role": "user", "parts": [{"type": "text", "content": "How much?"}]}]',
+    semconv.OUTPUT_MESSAGES: '[{"role": "assistant", "parts": [{"type": "text", "content": "Six."}]}]',
+}
 
 
 class OldVersions:
@@ -137,11 +143,12 @@ class Traffic:
         version = self.route.shadow_for({semconv.ROLLOUT_ID: f"r-{name}"})
         root, call = self.attempt_spans(name, [1, 2], time.time_ns(), task=name)
         call.attributes[semconv.POLICY_VERSION] = 0
+        call.attributes.update(SAID)
         root.attributes[semconv.ROLLOUT_INPUT] = '"How much?"'
         await self.store.append([root, call])
         if version is not None and answered:
             _, beside = self.attempt_spans(shadow_id(name, version), [1, 2], time.time_ns(), task=name)
-            attributes = {**beside.attributes, semconv.POLICY_VERSION: version, semconv.ROLLOUT_MODE: "shadow"}
+            attributes = {**beside.attributes, **SAID, semconv.POLICY_VERSION: version, semconv.ROLLOUT_MODE: "shadow"}
             attributes[semconv.GROUP_ID] = shadow_id(name, version)
             trace_id, parent = shadow_trace(shadow_id(name, version))
             await self.store.append([replace(beside, trace_id=trace_id, parent_span_id=parent, attributes=attributes)])
@@ -314,13 +321,13 @@ async def in_shadow(tmp_path, make_policy, attempt_spans, reward_span):
     made = []
     async with SqliteStore(folder / "lightning.sqlite") as store:
 
-        async def begin(of_candidate: float, of_live: float, **settings: Any) -> Traffic:
+        async def begin(of_candidate: Any, of_live: Any, *, judge: dict | None = None, **settings: Any) -> Traffic:
             code = (
                 "import json, sys; told = json.load(sys.stdin); assert told['input'] == 'How much?'; "
                 f"print({of_candidate} if '.shadow-v' in told['attempt_id'] else {of_live})"
             )
             told = {"name": "known", "kind": "program", "command": [sys.executable, "-c", code], "working_dir": folder}
-            config = TypeAdapter(JudgeConfig).validate_python(told)
+            config = TypeAdapter(JudgeConfig).validate_python(judge or told)
             judging = Judging(make_judge(config, engines_of(Config(), {}.__getitem__)), store, store.spans_of_trace)
             made.append(judging)
             told = {"share": 0.5, "tolerance": 0.5, "shadow": True, **settings}
@@ -360,6 +367,40 @@ async def test_nothing_is_said_of_a_candidate_that_answers_nothing(in_shadow) ->
     run = await in_shadow(1.0, 0.5, timeout_s=0.5)
     version = await shadowed_traffic(run, publish(run), answered=False)
     assert version.reason == "its canary is undecided after timeout_s = 0.5, with a reward of 0 of its rollouts"
+
+
+async def test_why_a_judge_gives_no_reward_is_said_once(in_shadow) -> None:
+    run = await in_shadow("'null'", "'null'", timeout_s=2.0)
+    version = await shadowed_traffic(run, publish(run))
+    assert version.reason == "its canary is undecided after timeout_s = 2, with a reward of 0 of its rollouts"
+    (said,) = run.said[1:]
+    assert re.match(r"judge known gave no reward to \d+ of \d+ attempts \(such as a\d+.*\): ", said), said
+
+
+async def test_a_judge_that_ends_in_an_error_is_said_and_costs_no_more_than_its_reward(in_shadow, monkeypatch) -> None:
+    run = await in_shadow(1.0, 0.5, timeout_s=1.0)
+
+    async def broken(*_, **__):
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(Judging, "judge_group", broken)
+    version = await shadowed_traffic(run, publish(run))
+    assert version.reason == "its canary is undecided after timeout_s = 1, with a reward of 0 of its rollouts"
+    assert run.said[1:] == ["judge known ended in an error, and attempts lack its reward: KeyError: 'a bug'"]
+
+
+async def test_a_canary_whose_judge_may_spend_no_more_is_stopped(in_shadow) -> None:
+    judge = {"name": "known", "kind": "rubric", "model": "m", "base_url": "http://127.0.0.1:9/v1"}
+    judge |= {"criterion": [{"name": "right", "says": "It is right."}], "budget": {"tokens": 1}}
+    run = await in_shadow(0, 0, judge=judge)
+    version = await shadowed_traffic(run, publish(run))
+    assert version.state is VersionState.REFUSED
+    assert version.reason is not None
+    assert re.match(
+        r"its canary is undecided, with a reward of 0 of its rollouts: judge known, its budget is spent: the next call "
+        r"could bring tokens to \d+, and judge.budget.tokens is 1; raise it",
+        version.reason,
+    ), version.reason
 
 
 async def test_a_judge_is_asked_about_live_rollouts_while_training_waits(in_shadow) -> None:
