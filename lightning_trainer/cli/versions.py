@@ -79,6 +79,8 @@ def _canary(row: CanaryRow | None) -> str:
     said = f"{row['state']} {new:.3f} ({new_count}), live {old:.3f} ({old_count})"
     if (shadow := seen.get("shadow")) is not None:
         said += f", in shadow; {shadow['dropped']} calls dropped, {shadow['failed']} failed"
+    elif unanswered := seen.get("unanswered"):
+        said += f"; {unanswered} calls left to the live version"
     return said
 
 

@@ -65,13 +65,15 @@ class CanaryRoute:
         """The candidate; None if there is none."""
         self.dropped = 0
         """Shadow calls skipped because too many were in flight."""
+        self.asked = 0
+        """Calls that were the candidate's to answer, in shadow mode too."""
         self.failed = 0
-        """Shadow calls that the candidate did not answer."""
+        """Of these, those that the candidate did not answer, and the live version did."""
 
     def begin(self, version: int) -> None:
         """Start routing a share of calls to a candidate that is served."""
         self.version = version
-        self.dropped = self.failed = 0
+        self.dropped = self.asked = self.failed = 0
 
     def end(self) -> None:
         """Route all calls to the live version from now on."""
@@ -90,12 +92,21 @@ class CanaryRoute:
         if key is None or caller.get(semconv.ROLLOUT_MODE, "train") != "train":
             return None
         if self.version is not None and key not in self._answered and self._is_chosen(key):
+            self.asked += 1
             return self.version
+        self._remember(key)
+        return None
+
+    def stay(self, caller: Mapping[str, str]) -> None:
+        """The live version answers in the candidate's place, and the rest of the rollout too; ``caller``: as above."""
+        if (key := caller.get(self._key)) is not None:
+            self._remember(key)
+
+    def _remember(self, key: str) -> None:
         self._answered[key] = None
         self._answered.move_to_end(key)
         if len(self._answered) > _REMEMBERED:
             self._answered.popitem(last=False)
-        return None
 
     def _is_chosen(self, key: str) -> bool:
         # The version is part of the hash, so the same rollouts do not get every new version first.

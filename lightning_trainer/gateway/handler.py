@@ -6,7 +6,6 @@ Refused here: a body that is not JSON (400, 415), arrives too slowly (408), is t
 """
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from fastapi import Request, Response
 from lightning_instrumentation import semconv
 
 from lightning_trainer.errors import EngineError, PublicationError
+from lightning_trainer.gateway.asking import ask
 from lightning_trainer.gateway.caller import read_caller
 from lightning_trainer.gateway.calls.call_record import CallRecord
 from lightning_trainer.gateway.calls.disconnect import CallerGoneError, unless_gone
@@ -24,9 +24,7 @@ from lightning_trainer.gateway.calls.retries import Retries, retry_key
 from lightning_trainer.gateway.calls.slots import Slot, Slots
 from lightning_trainer.gateway.calls.span import Sampler
 from lightning_trainer.gateway.engine import sse
-from lightning_trainer.gateway.engine.conversation import Conversation, conversation_of
 from lightning_trainer.gateway.engine.response import EngineResponse
-from lightning_trainer.gateway.engine.upstream import Upstream
 from lightning_trainer.gateway.errors import RefusalError, made_again, unavailable
 from lightning_trainer.gateway.media import refuse_unseen
 from lightning_trainer.gateway.policies import ServedPolicies, ServedPolicy
@@ -37,8 +35,6 @@ from lightning_trainer.gateway.request import EngineRequest, read_body_object, u
 from lightning_trainer.ingest.http.bodies import BodyTooLargeError, BodyTooSlowError, read_body
 from lightning_trainer.ingest.http.rollout_urls import RolloutUrl, names_in, rollout_url
 from lightning_trainer.types import SpanSink
-
-_log = logging.getLogger(__name__)
 
 _POLICY_HEADER = "x-lightning-policy"
 _VERSION_HEADER = "x-lightning-policy-version"
@@ -146,12 +142,7 @@ class GatewayHandler:
             if isinstance(counted, int) and counted >= limit:
                 raise too_long_unedited(counted, limit)
         try:
-            serving = await _serving(exchange.request, policy, slot, exchange.caller.attributes)
-            conversation = conversation_of(exchange.caller, exchange.request)
-            upstream = await _ask(exchange.request, serving, policy.served_name or policy.name, conversation)
-            while (instead := exchange.request.instead(upstream.status, upstream.body)) is not None:
-                exchange.request = instead
-                upstream = await _ask(instead, serving, policy.served_name or policy.name, conversation)
+            upstream = await ask(exchange, policy, slot)
         except (EngineError, PublicationError) as error:
             raise unavailable(str(error)) from error
         headers = {name: upstream.headers[name] for name in _PASSED_HEADERS if name in upstream.headers}
@@ -192,48 +183,6 @@ async def _tokenized(asked: EngineRequest, policy: ServedPolicy) -> int | Engine
     if not answer.is_success:
         return answer
     return len(orjson.loads(answer.body or b"")["tokens"])
-
-
-async def _serving(asked: EngineRequest, policy: ServedPolicy, slot: Slot, caller: Mapping[str, str]) -> Upstream:
-    """Return the engine of the requested version; the slot holds its lease until the call ends."""
-    if asked.version is None:
-        return await _candidate(policy, slot, caller) or policy.upstream
-    live = await policy.upstream.live_version(policy.name)
-    if live is None or live == asked.version:
-        return policy.upstream
-    lease = None if policy.old_versions is None else await policy.old_versions.lease(asked.version)
-    if lease is None:
-        raise unknown_model(asked.model, policy.models(live))
-    slot.also_release(lease.release)
-    return lease.upstream
-
-
-async def _candidate(policy: ServedPolicy, slot: Slot, caller: Mapping[str, str]) -> Upstream | None:
-    """Return the candidate's engine if the candidate should answer the call; None if the live version should."""
-    version = None if policy.canary is None else policy.canary.version_for(caller)
-    if version is None or policy.old_versions is None:
-        return None
-    try:
-        lease = await policy.old_versions.lease(version)
-    except (EngineError, PublicationError) as error:
-        _log.warning("%s@v%d does not answer, and the live version does: %s", policy.name, version, error)
-        return None
-    if lease is not None:
-        slot.also_release(lease.release)
-    return None if lease is None else lease.upstream
-
-
-async def _ask(
-    asked: EngineRequest, upstream: Upstream, served_name: str, conversation: Conversation
-) -> EngineResponse:
-    body = asked.upstream(served_name)
-    if asked.body.get("stream") in (None, False):
-        return await upstream.complete(asked.api, body, conversation)
-    answer = await upstream.open(asked.api, body, conversation)
-    if not answer.headers.get("content-type", "").startswith("text/event-stream"):
-        # The engine reads some odd values of `stream` as false.
-        await answer.read()
-    return answer
 
 
 def _place(request: Request) -> RolloutUrl | None:

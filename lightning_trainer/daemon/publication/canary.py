@@ -45,6 +45,8 @@ _START_S = 600.0
 """Longest that a candidate may take until it answers."""
 _AT_ONCE = 100
 _BEFORE = 500
+_MOST_UNANSWERED = 10
+"""Calls that a candidate may leave to the live version, whatever their share: an engine may be restarted once."""
 _UNREWARDED = 2000
 """Rollouts without a reward that are looked at again; older ones are given up."""
 
@@ -158,7 +160,7 @@ class Canary:
             if judges and await self._judged(seen, judges):
                 changed = await self._read(record, seen) or changed
             finding = await asyncio.to_thread(self._finding, record, seen, before)
-            evidence = finding.evidence()
+            evidence = {**finding.evidence(), "unanswered": self._route.failed}
             if self._config.shadow:
                 incomplete = len(seen.shadows.incomplete)
                 evidence["shadow"] = {
@@ -167,6 +169,8 @@ class Canary:
                     "failed": self._route.failed,
                 }
             record = replace(record, state=finding.decision.value, evidence=evidence, reason=finding.reason)
+            if finding.decision is not Decision.REFUSED and (reason := self._unanswered(record.version)) is not None:
+                return replace(record, state=Decision.STOPPED.value, reason=reason)
             if finding.decision is not Decision.GOING_ON:
                 return record
             if self._promoted(record.version):
@@ -183,6 +187,15 @@ class Canary:
             if changed:
                 await self._put(record)
             await asyncio.sleep(self._look_every_s)
+
+    def _unanswered(self, version: int) -> str | None:
+        """Return why the candidate is not served any longer, although it was; None if it is."""
+        asked, failed = self._route.asked - self._route.dropped, self._route.failed
+        if (why := self._old_versions.failure(version)) is not None:
+            return f"its canary could not be served: {why}"
+        if failed >= _MOST_UNANSWERED and failed > self._config.guard_margin * asked:
+            return f"its canary could not be served: it did not answer {failed} of {asked} calls"
+        return None
 
     def _finding(self, record: CanaryRecord, seen: _Seen, before: Usual) -> Finding:
         if not self._config.shadow:

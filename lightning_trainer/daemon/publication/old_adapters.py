@@ -89,6 +89,10 @@ class OldAdapters:
         """Return the versions that can be leased."""
         return self.archive.versions()
 
+    def failure(self, version: int) -> str | None:
+        """Return None: the engine is the live version's too, so that its failure says nothing of an adapter."""
+        return None
+
     async def lease(self, version: int) -> Lease | None:
         """Load a stored version if necessary and return a lease on it; None if it is not stored.
 

@@ -83,6 +83,13 @@ class OldVersionEngine:
         """Return the versions that can be leased."""
         return self.archive.versions()
 
+    def failure(self, version: int) -> str | None:
+        """Return why the engine of a version was given up; None if it was not, or there is none."""
+        serving = self._serving
+        if serving is None or serving.version != version or serving.engine.state is not EngineState.FAILED:
+            return None
+        return serving.engine.status.last_error or "its engine failed"
+
     async def lease(self, version: int) -> Lease | None:
         """Return the engine of a stored version; calls wait in its upstream until it has started.
 

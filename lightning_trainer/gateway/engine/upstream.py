@@ -62,21 +62,38 @@ class Upstream:
         """
         await self._engines.ready(timeout_s)
 
-    async def open(self, path: str, body: bytes, conversation: Conversation | None = None) -> EngineResponse:
+    async def open(
+        self,
+        path: str,
+        body: bytes,
+        conversation: Conversation | None = None,
+        *,
+        queue_timeout_s: float | None = None,
+    ) -> EngineResponse:
         """Send a request and return its response with the body still unread; the caller must close it.
 
-        Raises:
-            EngineError: the engine is not ready, or died on this request.
-        """
-        return await self._send("POST", path, body, conversation)
-
-    async def complete(self, path: str, body: bytes, conversation: Conversation | None = None) -> EngineResponse:
-        """Send a request and return its response, read to the end.
+        Args:
+            queue_timeout_s: how long it waits for an engine that is not ready; None: as all others do.
 
         Raises:
             EngineError: the engine is not ready, or died on this request.
         """
-        return await self._send("POST", path, body, conversation, whole=True)
+        return await self._send("POST", path, body, conversation, queue_timeout_s=queue_timeout_s)
+
+    async def complete(
+        self,
+        path: str,
+        body: bytes,
+        conversation: Conversation | None = None,
+        *,
+        queue_timeout_s: float | None = None,
+    ) -> EngineResponse:
+        """Send a request and return its response, read to the end; ``queue_timeout_s``: as above.
+
+        Raises:
+            EngineError: the engine is not ready, or died on this request.
+        """
+        return await self._send("POST", path, body, conversation, whole=True, queue_timeout_s=queue_timeout_s)
 
     async def live_version(self, policy: str) -> int | None:
         """Return the policy's live version; None if the engine does not report it."""

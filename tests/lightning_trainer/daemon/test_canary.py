@@ -49,6 +49,10 @@ class OldVersions:
         self.archive = VersionArchive(folder / "versions", model_dir=folder)
         self.told: list[str] = []
         self.error: str | None = None
+        self.given_up: str | None = None
+
+    def failure(self, version: int) -> str | None:
+        return self.given_up
 
     async def lease(self, version: int) -> Lease:
         self.told.append("lease")
@@ -230,6 +234,27 @@ async def test_it_ends_undecided_after_its_time_for_a_rollback_and_where_it_cann
     assert (await run.publisher.publish(version=3, step=3)).reason == "its canary could not be served: no memory"
     assert run.route.version is None
     assert (await run.publisher.publish(version=4, step=4, asked_for=True)).state is VersionState.LIVE
+
+
+async def test_one_that_does_not_answer_is_stopped(traffic) -> None:
+    run = await traffic()
+    publishing = publish(run)
+    while run.route.version is None:
+        await asyncio.sleep(0.01)
+    run.route.asked, run.route.failed = 100, 10
+    await asyncio.sleep(0.1)
+    assert not publishing.done(), "no more than guard_margin"
+    run.route.failed = 11
+    version = await publishing
+    assert version.reason == "its canary could not be served: it did not answer 11 of 100 calls"
+    again = publish(run, 2)
+    while run.route.version is None:
+        await asyncio.sleep(0.01)
+    run.old.given_up = "the engine ended 6 times"
+    version = await again
+    assert version.reason == "its canary could not be served: the engine ended 6 times"
+    records = await run.store.scan(lambda connection: canaries.select(connection, "math", 1, 2))
+    assert [(one.state, one.evidence["unanswered"]) for one in records.values()] == [("stopped", 11), ("stopped", 0)]
 
 
 async def test_a_person_promotes_it_before_it_is_decided(traffic) -> None:
@@ -418,4 +443,4 @@ async def test_a_judge_is_asked_about_live_rollouts_while_training_waits(in_shad
             root.attributes[semconv.ROLLOUT_INPUT] = '"How much?"'
             await run.store.append([root, call])
             await asyncio.sleep(0.02)
-    assert publishing.result().reason.startswith("its canary is undecided after max_rollouts = 10: mean 0.500 of 1")
+    assert publishing.result().reason.startswith("its canary is undecided after max_rollouts = 10: mean 0.500 of ")

@@ -8,6 +8,7 @@ import pytest
 from lightning_instrumentation import semconv
 
 from lightning_trainer.errors import EngineError
+from lightning_trainer.gateway import asking
 from lightning_trainer.gateway.canary_route import CanaryRoute
 from lightning_trainer.gateway.engine.upstream import Upstream
 from lightning_trainer.gateway.shadow import Shadow
@@ -90,9 +91,9 @@ async def gateways(open_gateway) -> AsyncIterator[tuple]:
         await upstream.close()
 
 
-async def ask(gateway, rollout: str):
+async def ask(gateway, rollout: str, **fields):
     baggage = {"baggage": f"{semconv.ROLLOUT_ID}={rollout},{semconv.ATTEMPT_ID}={rollout}"}
-    return await gateway.post(headers=baggage, model="sql")
+    return await gateway.post(headers=baggage, model="sql", **fields)
 
 
 async def test_the_gateway_asks_the_candidate_and_records_its_version(gateways) -> None:
@@ -118,6 +119,40 @@ async def test_a_candidate_that_is_gone_costs_no_answer(gateways) -> None:
     for number in range(10):
         assert (await ask(gateway, f"r{number}")).status_code == 200
     assert (len(gateway.engine.requests), len(beside.engine.requests)) == (10, 0)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_candidate_whose_engine_stops_answering_costs_no_answer_and_is_counted(
+    gateways, stream, monkeypatch
+) -> None:
+    monkeypatch.setattr(asking, "_CANDIDATE_WAIT_S", 0.05)
+    gateway, beside, candidate, route = gateways
+    route.begin(4)
+    beside.endpoint.up.clear()
+    names = [f"r{number}" for number in range(20)]
+    assert [(await ask(gateway, name, stream=stream)).status_code for name in names] == [200] * 20
+    assert (len(gateway.engine.requests), len(beside.engine.requests)) == (20, 0)
+    assert 3 <= route.failed == route.asked <= 17
+    beside.endpoint.up.set()
+    for name in names:
+        assert (await ask(gateway, name, stream=stream)).headers["x-lightning-policy-version"] == "3", "it changed over"
+    assert candidate.held == 0
+
+
+async def test_what_the_live_version_cannot_answer_either_says_nothing_of_the_candidate(gateways) -> None:
+    gateway, beside, _, route = gateways
+    route.begin(4)
+    beside.engine.error = (500, {"error": "broken"})
+    for number in range(20):
+        assert (await ask(gateway, f"r{number}")).status_code == 200
+    assert 3 <= (failed := route.failed) <= 17
+    gateway.engine.error = (500, {"error": "broken too"})
+    for number in range(20, 40):
+        assert (await ask(gateway, f"r{number}")).status_code == 500
+    assert route.failed == failed
+    beside.engine.error = (400, {"error": "a mistake of the caller's"})
+    answers = {(await ask(gateway, f"r{number}")).status_code for number in range(40, 60)}
+    assert (answers, route.failed) == ({400, 500}, failed)
 
 
 @pytest.fixture
