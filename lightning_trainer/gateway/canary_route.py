@@ -1,13 +1,14 @@
 """Which live rollouts a candidate version answers: a share of them, chosen by a hash, and never one already in
 progress.
 
-A rollout that the live version answered before the candidate came stays with the live version. So do evaluations, and
-calls that name no rollout.
+A rollout that the live version answered before the candidate came stays with the live version, and so does the task or
+group that is to stay together, as long as it goes on. So do evaluations, and calls that name no rollout.
 """
 
 import hashlib
+import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, Protocol
 
 from lightning_instrumentation import semconv
@@ -45,7 +46,11 @@ class OldVersions(Protocol):
 
 
 _REMEMBERED = 100_000
-"""Number of rollouts remembered as answered by the live version; older ones have ended by then."""
+"""Number of rollouts, and of tasks or groups, remembered as answered by the live version; older ones have ended."""
+_IDLE_S = 300.0
+"""A task or group without a call for this long has ended; if it comes again, that is another session."""
+_LONGEST_SESSION_S = 1800.0
+"""After a candidate came; what goes on for longer is a task that recurs, and no session."""
 _KEYS = {"rollout": semconv.ROLLOUT_ID, "task": semconv.TASK_ID, "group": semconv.GROUP_ID}
 
 
@@ -53,14 +58,29 @@ class CanaryRoute:
     """One policy's routing between live version and candidate; without a candidate, all calls go to the live one."""
 
     def __init__(
-        self, policy: str, *, share: float, by: Literal["rollout", "task", "group"], shadow: bool = False
+        self,
+        policy: str,
+        *,
+        share: float,
+        by: Literal["rollout", "task", "group"],
+        shadow: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``shadow``: the candidate answers in addition to the live version, not in its place."""
+        """
+        Args:
+            shadow: the candidate answers in addition to the live version, not in its place.
+            clock: returns seconds.
+        """
         self._policy = policy
         self._share = share
         self._key = _KEYS[by]
-        self._answered: OrderedDict[str, None] = OrderedDict()
         self._shadow = shadow
+        self._clock = clock
+        self._answered: OrderedDict[str, float] = OrderedDict()
+        """Rollouts that the live version answered, with the time of the last call."""
+        self._sessions: OrderedDict[str, float] = OrderedDict()
+        """The same by task or group, where these stay together."""
+        self._began = 0.0
         self.version: int | None = None
         """The candidate; None if there is none."""
         self.dropped = 0
@@ -72,7 +92,7 @@ class CanaryRoute:
 
     def begin(self, version: int) -> None:
         """Start routing a share of calls to a candidate that is served."""
-        self.version = version
+        self.version, self._began = version, self._clock()
         self.dropped = self.asked = self.failed = 0
 
     def end(self) -> None:
@@ -88,25 +108,33 @@ class CanaryRoute:
         return self._candidate_for(caller) if self._shadow else None
 
     def _candidate_for(self, caller: Mapping[str, str]) -> int | None:
-        key = caller.get(self._key)
-        if key is None or caller.get(semconv.ROLLOUT_MODE, "train") != "train":
+        rollout, key = caller.get(semconv.ROLLOUT_ID), caller.get(self._key)
+        if rollout is None or key is None or caller.get(semconv.ROLLOUT_MODE, "train") != "train":
             return None
-        if self.version is not None and key not in self._answered and self._is_chosen(key):
+        if self.version is not None and self._is_chosen(key) and not self._is_live(rollout, key):
             self.asked += 1
             return self.version
-        self._remember(key)
+        self.stay(caller)
         return None
 
     def stay(self, caller: Mapping[str, str]) -> None:
-        """The live version answers in the candidate's place, and the rest of the rollout too; ``caller``: as above."""
-        if (key := caller.get(self._key)) is not None:
-            self._remember(key)
+        """The live version answers, and so it does the rest of the rollout and of its session; ``caller``: as above."""
+        self._remember(self._answered, caller[semconv.ROLLOUT_ID])
+        if self._key != semconv.ROLLOUT_ID:
+            self._remember(self._sessions, caller[self._key])
 
-    def _remember(self, key: str) -> None:
-        self._answered[key] = None
-        self._answered.move_to_end(key)
-        if len(self._answered) > _REMEMBERED:
-            self._answered.popitem(last=False)
+    def _remember(self, seen: OrderedDict[str, float], name: str) -> None:
+        seen[name] = self._clock()
+        seen.move_to_end(name)
+        if len(seen) > _REMEMBERED:
+            seen.popitem(last=False)
+
+    def _is_live(self, rollout: str, key: str) -> bool:
+        """Whether the rollout began with the live version, or belongs to a session that did and goes on."""
+        if rollout in self._answered:
+            return True
+        now, last = self._clock(), self._sessions.get(key)
+        return last is not None and now - last < _IDLE_S and now - self._began < _LONGEST_SESSION_S
 
     def _is_chosen(self, key: str) -> bool:
         # The version is part of the hash, so the same rollouts do not get every new version first.

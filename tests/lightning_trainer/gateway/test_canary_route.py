@@ -56,6 +56,51 @@ def test_a_session_stays_together_where_it_is_the_task():
             route.version_for(of(f"r{number}", **{semconv.TASK_ID: f"session-{session}"})) for number in range(5)
         }
         assert len(answers) == 1
+    assert route.version_for({semconv.TASK_ID: "session-1"}) is None, "of no rollout"
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize(("by", "key"), [("task", semconv.TASK_ID), ("group", semconv.GROUP_ID)])
+def test_tasks_that_come_again_and_again_reach_the_candidate(by, key):
+    """A session that was going on when it came stays with the live version; a task of yesterday is no session."""
+    clock = Clock()
+    route = CanaryRoute("p", share=0.5, by=by, clock=clock)
+
+    def answered(day: int, number: int) -> int | None:
+        return route.version_for(of(f"day-{day}-{number}", **{key: f"task-{number}"}))
+
+    assert not any(answered(0, number) for number in range(200))
+    route.begin(7)
+    assert not any(answered(1, number) for number in range(200)), "they go on"
+    clock.now += 301
+    assert 70 < sum(answered(2, number) == 7 for number in range(200)) < 130
+    assert not any(answered(1, number) for number in range(200)), "a rollout ends with the version it began with"
+    route.begin(8)
+    for _ in range(20):
+        assert not any(answered(1, number) for number in range(200))
+        clock.now += 100
+    chosen = {number for number in range(200) if answered(3, number) == 8}
+    assert 70 < len(chosen) < 130, "those that are never idle for 5 minutes, after half an hour"
+    assert {number for number in range(200) if answered(4, number) == 8} == chosen
+
+
+def test_a_session_of_which_the_candidate_did_not_answer_a_call_stays_with_the_live_version():
+    route = CanaryRoute("p", share=0.5, by="task")
+    route.begin(7)
+    told = next(
+        told
+        for number in range(100)
+        if route.version_for(told := of(f"r{number}", **{semconv.TASK_ID: f"session-{number}"})) == 7
+    )
+    route.stay(told)
+    assert route.version_for(told) is None
+    assert route.version_for({**told, semconv.ROLLOUT_ID: "another"}) is None
 
 
 @dataclass
