@@ -174,8 +174,9 @@ def is_below(
 
     def money(left: float, right: float) -> float:
         """Return the minimum between two means: the winnings on ``one`` increase with the mean, those on ``other``
-        decrease."""
-        return _sum_of([_wealth(down, left, -bet * small) + _wealth(up, right + by, bet * large) for bet in _BETS])
+        decrease. No mean is below 0 or above 1: a bet that it is beyond those could lose more than there is."""
+        lowest, highest = max(0.0, left), min(1.0, right + by)
+        return _sum_of([_wealth(down, lowest, -bet * small) + _wealth(up, highest, bet * large) for bet in _BETS])
 
     likely = _mean(one) if share > 0.5 else _mean(other) - by
     if money(likely, likely) < needed:

@@ -58,6 +58,27 @@ def test_what_is_below_by_a_margin_and_what_is_not():
     assert not is_below(Counter(), same, share=0.5, error=0.05)
 
 
+@given(
+    *(st.dictionaries(st.floats(0, 1), st.integers(1, 200), min_size=1, max_size=4) for _ in "ab"),
+    st.floats(0.01, 0.99),
+    st.floats(-1, 1),
+)
+def test_a_margin_of_any_size_is_decided(one, other, share, by):
+    """A bet never loses more than there is, however far the means that are to be excluded lie off the scale."""
+    below = is_below(one, other, share=share, error=0.05, by=by)
+    means = [sum(value * count for value, count in counts.items()) / sum(counts.values()) for counts in (one, other)]
+    assert not below or means[0] < means[1] - by
+
+
+def test_a_large_margin_by_hand():
+    """0 of 4000 and all of 4000: that is more by 0.5 and by 0.9, and nothing is more than by 1."""
+    never, always = Counter({0.0: 4000}), Counter({1.0: 4000})
+    for share in (0.1, 0.5, 0.9):
+        assert is_below(never, always, share=share, error=0.01, by=0.5)
+        assert is_below(never, always, share=share, error=0.01, by=0.9)
+        assert not is_below(never, always, share=share, error=0.01, by=1.0)
+
+
 def decide(candidate: tuple[int, int], live: tuple[int, int], **more) -> Decision:
     new, old = ({1.0: right, 0.0: wrong} for right, wrong in (candidate, live))
     settings = {"share": 0.1, "error": 0.05, "tolerance": 0.03, "most": 500, **more}
