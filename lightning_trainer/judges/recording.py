@@ -28,6 +28,11 @@ def question_digest(config: AnyJudge, question: str) -> str:
     return hashlib.blake2b(asked, digest_size=16).hexdigest()
 
 
+def fingerprint_digest(config: AnyJudge) -> str:
+    """Return 16 hex digits that are equal for judges whose settings give the same verdicts."""
+    return hashlib.blake2b(config.fingerprint.encode(errors="surrogatepass"), digest_size=8).hexdigest()
+
+
 def verdict_spans(
     config: AnyJudge,
     digest: str,
@@ -99,6 +104,7 @@ def _who_judged(config: AnyJudge, verdict: Verdict) -> dict[str, AttributeValue]
         semconv.JUDGE_NAME: config.name,
         semconv.JUDGE_KIND: config.kind,
         semconv.JUDGE_MODEL: judged_by(config),
+        semconv.JUDGE_FINGERPRINT: fingerprint_digest(config),
         semconv.JUDGE_PLACE: verdict.place,
     }
     if verdict.call is not None:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from lightning_trainer.config.judges import AnyJudge
+from lightning_trainer.judges.recording import fingerprint_digest
 from lightning_trainer.samples.rewards.reliability import (
     Correction,
     Estimate,
@@ -59,9 +60,11 @@ class JudgeReport:
 
 
 def judge_report(connection: Connection, judge: AnyJudge) -> JudgeReport:
-    """Compute one judge's report from the store."""
+    """Compute one judge's report from the store: of what it said with its present settings, since another model, or
+    the same one with other words, errs otherwise."""
     given = scores.select(connection, [judge.name, *judge.checked_by])
-    own = [one for one in given if one.name == judge.name]
+    present = fingerprint_digest(judge)
+    own = [one for one in given if one.name == judge.name and one.judge == present]
     known = reliability(judge.name, _pairs(own, [one for one in given if one.name in judge.checked_by]))
     return JudgeReport(
         reliability=known,

@@ -26,6 +26,8 @@ class Score:
     """For a judge: the position among the attempts judged together."""
     question: str
     """For a judge: equal for verdicts on the same question."""
+    judge: str | None = None
+    """For a judge: the fingerprint of its settings at that time."""
 
 
 def select(connection: Connection, names: Sequence[str]) -> list[Score]:
@@ -51,5 +53,7 @@ def select(connection: Connection, names: Sequence[str]) -> list[Score]:
                 continue
             place = span.attributes.get(semconv.JUDGE_PLACE)
             place = place if isinstance(place, int) else None
-            found.append(Score(attempt_id, name, float(value), event.time_ns, place, span.trace_id))
+            judge = span.attributes.get(semconv.JUDGE_FINGERPRINT)
+            judge = judge if isinstance(judge, str) else None
+            found.append(Score(attempt_id, name, float(value), event.time_ns, place, span.trace_id, judge))
     return found

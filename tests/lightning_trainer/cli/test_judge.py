@@ -16,6 +16,7 @@ from lightning_trainer.config.file import load_config
 from lightning_trainer.daemon.service import Daemon
 from lightning_trainer.errors import JudgeError
 from lightning_trainer.ingest.reading import read_spans
+from lightning_trainer.judges.recording import fingerprint_digest
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.scan import read_only
 from lightning_trainer.store.tables import spans as span_table
@@ -138,6 +139,12 @@ def evaluation(name, value, attempt, **told):
     return Span(*ids, None, f"evaluate {name}", 5, 5, own, events=(event,))
 
 
+def said_by(folder):
+    """Return what marks a verdict as that of the judge as the folder's configuration has it."""
+    (judge,) = load_config(folder / "lightning.toml").judge
+    return {semconv.JUDGE_FINGERPRINT: fingerprint_digest(judge)}
+
+
 @pytest.fixture
 async def labeled(folder, attempt_spans):
     """200 attempts, every second of them right; the judge calls every fourth wrong, and so half of the wrong right."""
@@ -145,10 +152,11 @@ async def labeled(folder, attempt_spans):
     policy += "reward = { polite = { weight = 1.0, correct = true }, score = 0.5 }\n"
     settings = CONFIG.format(python=sys.executable)
     (folder / "lightning.toml").write_text(f'{settings}checked_by = ["score"]\n\n{policy}')
+    by = said_by(folder)
     async with SqliteStore(folder / ".lightning" / "lightning.sqlite") as store:
         for number in range(200):
             name = str(number)
-            given = evaluation("polite", number % 4 != 0, name, **{semconv.JUDGE_PLACE: 0})
+            given = evaluation("polite", number % 4 != 0, name, **by, **{semconv.JUDGE_PLACE: 0})
             right = evaluation("score", number % 2, name)
             spans = attempt_spans(name, [1], 10**18 + 100 * number, task=str(number // 2))
             await store.append([*spans, given, right])
@@ -163,6 +171,25 @@ def test_the_report_has_rates_with_intervals(labeled):
     shown = run("--judge", "polite", "--report")
     assert "200 attempts judged, 200 of them with a right reward (score)" in shown
     assert "where correct = true, (r - 0.500) / 0.500 is trained with, at 0.7" in shown
+
+
+def test_rates_are_those_of_the_judge_as_it_is_set_now(labeled):
+    """What another program said under the name, or a person, says nothing of this one's errors."""
+    settings = labeled / "lightning.toml"
+    old = settings.read_text()
+    settings.write_text(old.replace('"polite.py"]', '"kinder.py"]'))
+    told = json.loads(run("--judge", "polite", "--report", "--json"))
+    assert (told["judged"], told["reliability"]["labels"]) == (0, 0)
+    settings.write_text(old.replace('checked_by = ["score"]', 'checked_by = ["score"]\ntimeout_s = 9'))
+
+    async def label():
+        async with SqliteStore(labeled / ".lightning" / "lightning.sqlite") as opened:
+            by_hand = {semconv.LABELED_BY: "Ada"}
+            await opened.append([evaluation("polite", 0.0, str(number), **by_hand) for number in (1, 3)])
+
+    asyncio.run(label())
+    told = json.loads(run("--judge", "polite", "--report", "--json"))
+    assert (told["reliability"]["labels"], told["reliability"]["false_negatives"]["value"]) == (200, 0.0)
 
 
 def test_build_and_explain_train_with_the_corrected_reward(labeled):
@@ -192,7 +219,7 @@ def test_what_it_says_again_and_in_another_place_is_compared(labeled):
     async def add():
         async with SqliteStore(store) as opened:
             for number in range(1, 9):
-                place = {semconv.JUDGE_PLACE: 3}
+                place = {**said_by(labeled), semconv.JUDGE_PLACE: 3}
                 await opened.append([evaluation("polite", 0.75, str(2 * number + 1), **place)])
 
     asyncio.run(add())

@@ -3,8 +3,10 @@
 import asyncio
 import sys
 import time
+from dataclasses import replace
 
 import pytest
+from lightning_instrumentation import semconv
 from pydantic import TypeAdapter
 
 from lightning_trainer.config import Config, DaemonConfig
@@ -15,6 +17,7 @@ from lightning_trainer.daemon.rewards.judges import PolicyJudges, judges_at_work
 from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
 from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.ingest.reading import read_spans
+from lightning_trainer.judges.recording import fingerprint_digest
 from lightning_trainer.judges.scoring_engine import engines_of
 from lightning_trainer.metrics.row import group_metrics, judge_metrics
 from lightning_trainer.samples.transitions.reasons import Reason
@@ -95,10 +98,6 @@ async def test_who_has_the_reward_is_not_judged(daemon, tmp_path, reward_span):
 
 
 def _named(span, name):
-    from dataclasses import replace
-
-    from lightning_instrumentation import semconv
-
     (event,) = span.events
     return replace(span, events=(replace(event, attributes={**event.attributes, semconv.EVALUATION_NAME: name}),))
 
@@ -225,24 +224,23 @@ async def test_what_nobody_has_thought_of_is_said_and_training_goes_on(daemon, m
     assert any("judge judge-0 ended in an error" in one for one in builder._progress.problems)
 
 
-def _scored(span, name):
-    from dataclasses import replace
-
-    return replace(_named(span, name), name=f"evaluate {name}")
+def _scored(span, name, **by):
+    return replace(_named(span, name), name=f"evaluate {name}", attributes={**span.attributes, **by})
 
 
 async def test_a_judge_is_corrected_in_a_step_by_what_is_known_of_it(daemon, attempt_spans, reward_span):
+    settings = {"checked_by": ["score"], "floor": 0.01}
+    reward = {"judge-0": {"weight": 2.0, "correct": True}}
+    builder, of_policy, store = await daemon(BY_NAME, reward=reward, **settings)
+    by = {semconv.JUDGE_FINGERPRINT: fingerprint_digest(of_policy._judges["judge-0"].judge.config)}
     for number in range(80):
         right, said = float(number % 2), float(number % 8 != 0)  # 30 of 40 wrong ones are called right
         name = f"labeled-{number}"
         about = [
             _scored(reward_span(right, attempt=name), "score"),
-            _scored(reward_span(said, attempt=name), "judge-0"),
+            _scored(reward_span(said, attempt=name), "judge-0", **by),
         ]
         await daemon.sink.append([*attempt_spans(name, [1], 10 + number, task="other"), *about])
-    settings = {"checked_by": ["score"], "floor": 0.01}
-    reward = {"judge-0": {"weight": 2.0, "correct": True}}
-    builder, of_policy, store = await daemon(BY_NAME, reward=reward, **settings)
     mine = [one for one in await store.ended_attempts() if one.attempt_id in "ab"]
     build = await builder.build(mine, 1)
     shrunk = build.corrections["judge-0"].shrunk
