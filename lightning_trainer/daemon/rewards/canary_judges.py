@@ -1,4 +1,4 @@
-"""Judges asked about the rollouts of one canary: training, which asks them else, waits for its decision."""
+"""Judges asked about the rollouts of one canary; training, which usually asks them, waits for the decision."""
 
 import logging
 from collections.abc import Callable, Collection, Sequence
