@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -43,6 +44,7 @@ class Rollout(Block):
         attempt_id: str | None = None,
         mode: str = "train",
         input: Any = None,
+        policies: str | Sequence[str] = (),
     ) -> None:
         if task_id is None:
             raise TypeError("a rollout needs a task id, got None; pass any text or number that names the task")
@@ -57,6 +59,7 @@ class Rollout(Block):
         self.trace_id: str | None = None
         """The attempt's trace id, 32 hex digits; None before it is entered and if nothing is recorded."""
         self._input = input
+        self._policies = [policies] if isinstance(policies, str) else [str(policy) for policy in policies]
         self._span: Span | None = None
         self._body: use_scope | None = None
 
@@ -89,6 +92,8 @@ class Rollout(Block):
         attributes: dict[str, Any] = {semconv.OPERATION: semconv.INVOKE_WORKFLOW, semconv.ROLLOUT_ROOT: True}
         if self._input is not None and started.settings.capture_content:
             attributes[semconv.ROLLOUT_INPUT] = json.dumps(self._input, default=str, ensure_ascii=False)
+        if self._policies:
+            attributes[semconv.ROLLOUT_POLICIES] = self._policies
         self._span = spans.begin(started.tracer, f"rollout {self.task_id}", attributes, new_trace=True)
         if self._span is not None:
             self.trace_id = f"{self._span.get_span_context().trace_id:032x}"
@@ -109,6 +114,7 @@ def rollout(
     attempt_id: str | None = None,
     mode: str = "train",
     input: Any = None,
+    policies: str | Sequence[str] = (),
 ) -> Rollout:
     """Begin one attempt at a task: ``with`` or ``async with``.
 
@@ -120,5 +126,14 @@ def rollout(
         mode: ``train``; ``evaluate`` for an attempt that is recorded and never trained; ``baseline`` for one of these
             whose reward is the baseline of its group (ReMax).
         input: the task itself, recorded as JSON on the root span.
+        policies: whose steps count the attempt's group even if they answer no call in it, as a ``Runner``'s do.
     """
-    return Rollout(task_id, group_id=group_id, rollout_id=rollout_id, attempt_id=attempt_id, mode=mode, input=input)
+    return Rollout(
+        task_id,
+        group_id=group_id,
+        rollout_id=rollout_id,
+        attempt_id=attempt_id,
+        mode=mode,
+        input=input,
+        policies=policies,
+    )

@@ -4,7 +4,7 @@ import contextvars
 import threading
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -77,11 +77,13 @@ def run_attempt(
     mode: str,
     timeout_s: float,
     may_retry: bool = False,
+    policies: Sequence[str] = (),
 ) -> AttemptEnded:
     """Run ``attempt(task)`` as one rollout, awaiting what it returns if necessary, and record the number that it gives
     as the reward.
 
-    If it raises and ``may_retry`` is set, it is recorded as retried, and the caller makes another in its place.
+    If it raises and ``may_retry`` is set, it is recorded as retried, and the caller makes another in its place. Its
+    group is the ``policies``', even if they answer no call in it.
     """
     began = time.monotonic()
     # One id for both: calls made through a rollout's URL do not name an attempt.
@@ -91,7 +93,13 @@ def run_attempt(
     try:
         asked = getattr(task, "input", None)
         with lt.rollout(
-            task.id, group_id=group_id, rollout_id=name, attempt_id=name, mode=mode, input=asked
+            task.id,
+            group_id=group_id,
+            rollout_id=name,
+            attempt_id=name,
+            mode=mode,
+            input=asked,
+            policies=policies,
         ) as rollout:
             try:
                 reward = _within(attempt, task, timeout_s)

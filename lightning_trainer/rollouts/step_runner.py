@@ -80,6 +80,7 @@ class StepRunner(Generic[TaskT]):
         token = os.environ.get("LIGHTNING_TOKEN")
         names = [policy] if isinstance(policy, str) else policy
         members = [DaemonClient(endpoint, name, token=token) for name in names]
+        self._policies = names
         self._daemon = members[0] if len(members) == 1 else TeamClient(members)
         self._endpoint = endpoint
         self._token = token
@@ -256,6 +257,7 @@ class StepRunner(Generic[TaskT]):
                 mode=work.mode,
                 timeout_s=self._timeout_s,
                 may_retry=left > 0,
+                policies=() if work.mode == "evaluate" else self._policies,
             )
             if self._curriculum is not None and ended.stage == "train" and ended.reward is not None:
                 self._curriculum.saw(work.task, ended.reward)

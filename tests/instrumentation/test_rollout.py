@@ -47,6 +47,14 @@ def test_the_root_span_says_which_attempt_it_was(recording):
     assert agent.attributes[semconv.TASK_ID] == "7"
 
 
+@pytest.mark.parametrize("policies", ["p", ["p"]])
+def test_the_root_span_names_the_policies_that_the_attempt_is_made_for(recording, policies):
+    with lt.rollout("t", policies=policies):
+        work()
+    assert list(recording.span("rollout").attributes[semconv.ROLLOUT_POLICIES]) == ["p"]
+    assert semconv.ROLLOUT_POLICIES not in recording.span("invoke_agent").attributes
+
+
 def test_what_runs_before_and_after_belongs_to_no_rollout(recording):
     assert work() is None
     with lt.rollout("t"):

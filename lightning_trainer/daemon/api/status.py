@@ -133,7 +133,8 @@ class _Status:
         ``taken_until``: of those that its steps beyond ``taken_after`` and up to that one have taken. The ``limit``
         first by their ids; the next ones are those ``after`` the last of these.
 
-        Where there are several policies, a group is those policies' that answered a call in any of its attempts."""
+        Where there are several policies, a group is those policies' that answered a call in any of its attempts, or
+        that a run made it for."""
         self._named(name)
         return await self._store.ended_by_group(
             prefix,

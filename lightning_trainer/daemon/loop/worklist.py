@@ -1,8 +1,9 @@
 """The ended attempts that the next step may take, sorted into groups: asked for again and again while a step waits.
 
 Where policies share a store, a rollout may be the work of agents of several of them, and each consumes it once, for its
-own tokens. A group is a policy's when the policy answered a call in any of its attempts: then all of them count, since
-an attempt that broke off before its turn is part of the comparison too. Other groups are none of its business.
+own tokens. A group is a policy's when the policy answered a call in any of its attempts, or when they were made for it
+(by a runner, which waits for its groups to be taken): then all of them count, since an attempt that broke off before
+its turn is part of the comparison too. Other groups are none of its business.
 """
 
 import json
@@ -33,7 +34,7 @@ class Worklist:
     """What waits for one policy; each look costs as much as there waits, and nothing for what was or never will be."""
 
     def __init__(self, policy: PolicyConfig, *, store: Store, progress: Progress, one_of_several: bool = False) -> None:
-        """``one_of_several``: attempts that other policies alone answered are theirs."""
+        """``one_of_several``: attempts that only other policies took part in are theirs."""
         self._policy = policy
         self._store = store
         self._progress = progress
@@ -142,7 +143,7 @@ def concerned(attempts: Sequence[Attempt], took_part: Set[str]) -> tuple[Attempt
     """Return the attempts of the groups that the policy took part in, in the same order.
 
     Args:
-        took_part: ids of attempts that the policy answered calls of.
+        took_part: ids of attempts that the policy answered calls of, or that were made for it.
     """
     groups = {attempt.group_id for attempt in attempts if attempt.attempt_id in took_part}
     return tuple(attempt for attempt in attempts if attempt.group_id in groups)

@@ -123,7 +123,7 @@ def _refusal(
     if len(comparable) < 2:
         return Reason.GROUP_TOO_SMALL, (
             f"{group}: {len(comparable)} of its {len(members)} attempts can be compared (attempts "
-            f"{_names(members)}); two or more must be scored and have calls that can be trained"
+            f"{_names(members)}); two or more must be scored and have calls of the policy's that can be trained"
         )
     if len(tasks) > 1:
         return Reason.GROUP_MIXED_TASKS, (

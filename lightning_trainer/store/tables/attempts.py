@@ -154,7 +154,7 @@ def select_ended(
     """Return ended attempts that no step (of that policy, or of any) has consumed, oldest end first.
 
     Args:
-        took_part: only those that share their group or their task with one in which the policy answered calls.
+        took_part: only those that share their group or their task with one in which the policy took part.
         earlier: also those that had begun when the policy was first started.
     """
     rows = connection.execute(
@@ -197,7 +197,7 @@ def count_ended(
     """Return the number of ended attempts of a mode, by group id, for groups whose id begins with ``prefix``.
 
     Args:
-        policy: only groups in which it answered a call of some attempt.
+        policy: only groups in which it took part in some attempt.
         taken: a policy and two steps: only attempts that its steps after the first and up to the second have consumed.
         after: only groups after this one, in order of id.
         limit: maximum number of groups.

@@ -1,11 +1,12 @@
-"""Which policies answered calls of which attempts, according to records of the gateway or of trusted engines.
+"""Which policies answered calls of which attempts, according to records of the gateway or of trusted engines, and for
+which policies an attempt was made: a run's groups are its policies', whoever was called in them.
 
 It matters if there are several policies, or one that also trains earlier recordings: a step takes the groups that its
 policy took part in. The table also has the first start of each policy: attempts that had begun by then are earlier
 ones.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from lightning_instrumentation import semconv
 
@@ -20,15 +21,22 @@ def note(connection: Connection, spans: Iterable[Span]) -> list[tuple[str, str]]
     seen = {
         (policy, attempt_id)
         for span in spans
-        if span.scope == semconv.GATEWAY_SCOPE
-        and isinstance(policy := span.attributes.get(semconv.POLICY), str)
-        and isinstance(attempt_id := span.attributes.get(semconv.ATTEMPT_ID), str)
+        if isinstance(attempt_id := span.attributes.get(semconv.ATTEMPT_ID), str)
+        for policy in _policies(span)
     }
     return put(connection, seen)
 
 
+def _policies(span: Span) -> Sequence[str]:
+    if span.scope == semconv.GATEWAY_SCOPE:
+        policy = span.attributes.get(semconv.POLICY)
+        return (policy,) if isinstance(policy, str) else ()
+    made_for = span.attributes.get(semconv.ROLLOUT_POLICIES)
+    return tuple(one for one in made_for if isinstance(one, str)) if isinstance(made_for, tuple) else ()
+
+
 def put(connection: Connection, seen: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Record policies with the ids of attempts in which they answered a call; return those that were new."""
+    """Record policies with the ids of attempts in which they took part; return those that were new."""
     insert = "INSERT INTO participations(policy, attempt_id) VALUES (?, ?) ON CONFLICT DO NOTHING"
     return [one for one in sorted(seen) if connection.execute(insert, one).rowcount]
 

@@ -54,7 +54,7 @@ _ONE = """
 
 
 def has_part(connection: Connection, rollout_id: str, policy: str) -> bool:
-    """Whether a policy answered a call of the rollout, or one of its steps consumed an attempt of it."""
+    """Whether a policy took part in the rollout, or one of its steps consumed an attempt of it."""
     return any(
         connection.execute(
             f"SELECT 1 FROM {table} JOIN attempts USING (attempt_id) WHERE rollout_id = ? AND policy = ? LIMIT 1",

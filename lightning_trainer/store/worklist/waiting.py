@@ -45,7 +45,7 @@ class WaitingAttempt:
     lacking: int
     """Number of missing spans."""
     took_part: bool
-    """Whether the policy answered a call of it."""
+    """Whether the policy answered a call of it, or it was made for the policy."""
 
 
 def ended(connection: Connection, attempt_ids: Collection[str]) -> None:
@@ -118,7 +118,7 @@ def select(connection: Connection, policy: str) -> list[WaitingAttempt]:
 
 
 def of_policy(waiting: Sequence[WaitingAttempt]) -> list[WaitingAttempt]:
-    """Return those that share their group or their task with one in which the policy answered a call."""
+    """Return those that share their group or their task with one in which the policy took part."""
     groups = {one.attempt.group_id for one in waiting if one.took_part}
     tasks = {one.task_id for one in waiting if one.took_part}
     return [one for one in waiting if one.attempt.group_id in groups or one.task_id in tasks]

@@ -181,6 +181,56 @@ def train(daemon: Daemon, policy: str, attempt: Any, **options: Any) -> None:
     Runner(policy, attempt, endpoint=daemon.url, concurrency=1, **options).train(tasks_of, steps=STEPS)
 
 
+def finished(daemon: Daemon, policy: Any, attempt: Any, *, steps: int, **options: Any) -> None:
+    """Train to the end, or fail: a run that waits for ever shall not hold up the tests."""
+    runner = Runner(policy, attempt, endpoint=daemon.url, concurrency=4, **options)
+    run = threading.Thread(target=lambda: runner.train(tasks_of, steps=steps), daemon=True)
+    run.start()
+    run.join(60)
+    assert not run.is_alive(), {name: side.progress.problems for name, side in daemon.sides.items()}
+
+
+def groups_of_steps(daemon: Daemon, policy: str, prefix: str = "") -> list[set[str]]:
+    """Return the groups that each step of a policy took."""
+    asked = [
+        daemon.wait(daemon.store.ended_by_group(prefix, taken=(policy, step, step + 1)))
+        for step in range(daemon.sides[policy].progress.steps_done)
+    ]
+    return [set(groups) for groups in asked]
+
+
+def test_a_team_whose_member_is_not_called_in_a_group_goes_on_with_the_same_groups(daemon: Daemon) -> None:
+    made = {task.id: itertools.count() for task in tasks_of(1)}
+
+    def attempt(task: Task) -> float:
+        daemon.answer("red")
+        if task.id == "task-0":
+            daemon.answer("blue")
+        return float(next(made[task.id]) % 2)
+
+    finished(daemon, list(POLICIES), attempt, steps=2, run="team")
+    whole = [{f"team/step-{step}/task-{number}" for number in range(GROUPS)} for step in (1, 2)]
+    assert groups_of_steps(daemon, "red") == groups_of_steps(daemon, "blue") == whole
+    said = [problem for problem in daemon.sides["blue"].progress.problems if "team/step-1/task-1" in problem]
+    assert len(said) == 1
+    assert "0 of its 2 attempts can be compared" in said[0]
+    assert daemon.sides["red"].progress.problems == []
+
+
+def test_a_group_that_failed_before_its_first_call_is_taken_by_the_policy_of_its_run(daemon: Daemon) -> None:
+    rewarded = rewarded_every_second_time(daemon, "red")
+
+    def attempt(task: Task) -> float:
+        if task.id == "task-1":
+            raise ValueError("cannot read the task")
+        return rewarded(task)
+
+    finished(daemon, "red", attempt, steps=2, run="alone")
+    assert [len(groups) for groups in groups_of_steps(daemon, "red")] == [GROUPS, GROUPS]
+    assert any("alone/step-1/task-1" in problem for problem in daemon.sides["red"].progress.problems)
+    assert daemon.sides["blue"].progress.steps_done == 0
+
+
 def test_runs_of_the_same_tasks_train_every_token_and_none_waits_for_another(daemon: Daemon) -> None:
     go = threading.Event()
     with ThreadPoolExecutor() as pool, contextlib.ExitStack() as stack:

@@ -90,6 +90,18 @@ async def test_what_is_let_go_rests_until_its_group_or_its_policy_is_heard_of(ma
         assert (a0.took_part, b0.took_part, a0.lacking) == (False, False, 0)
 
 
+async def test_an_attempt_that_was_made_for_policies_is_theirs_whoever_was_called(make_store) -> None:
+    async with make_store() as store:
+        for policy in ("p", "q", "r"):
+            await store.enroll(policy)
+        root = span("a0", 0, root=True)
+        await store.append([replace(root, attributes={**root.attributes, semconv.ROLLOUT_POLICIES: ("p", "q")})])
+        took_part = {policy: (await store.waiting_attempts(policy))[0].took_part for policy in ("p", "q", "r")}
+        assert took_part == {"p": True, "q": True, "r": False}
+        assert await store.ended_by_group("g-", policy="q") == {"g-a": 1}
+        assert await store.ended_by_group("g-", policy="r") == {}
+
+
 async def test_a_setting_that_changes_what_is_earlier_makes_the_list_anew(make_store) -> None:
     async with make_store() as store:
         await store.append([span("a0", 0, root=True)])
