@@ -21,6 +21,7 @@ _QUESTIONS = (
     "/lightning/policies/{policy}?before={middle}",
     "/lightning/policies/{policy}/groups?prefix=run/",
     "/lightning/policies/{policy}/groups?prefix=run/step-5&after=run/step-50/t3",
+    "/lightning/policies/{policy}/lost_groups?prefix=run/step-5/",
     "/lightning/policies/{policy}/groups?prefix=run/&taken_after={last}&taken_until={steps}",
     "/lightning/policies/{policy}/versions",
     "/lightning/policies/{policy}/versions?before={middle}",

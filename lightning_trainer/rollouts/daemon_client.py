@@ -41,7 +41,8 @@ def _sentence(body: bytes) -> str | None:
 
 
 _log = logging.getLogger(__name__)
-_POLL_S = 30.0
+_POLL_S = 5.0
+"""After which a caller looks at what else may have happened to its groups."""
 _AGAIN_S = 0.5
 _LONGEST_ERROR = 65536
 _PAGE = 1000
@@ -64,6 +65,7 @@ class DaemonClient:
         self._patience_s = patience_s
         self._waiting_said = False
         self._taken: dict[tuple[str, str], tuple[int, dict[str, int]]] = {}
+        self._lost: set[str] = set()
 
     def wait_until_there(self) -> None:
         """Wait for a daemon that is starting; it may have no such policy.
@@ -89,41 +91,50 @@ class DaemonClient:
         what is new since the last request is fetched.
         """
         if taken_until is None:
-            return self._groups(prefix, mode, {})
+            return self._groups("groups", {"prefix": prefix, "mode": mode})
         known_until, known = self._taken.get((prefix, mode), (0, {}))
         if taken_until < known_until:
             known_until, known = 0, {}
-        new = self._groups(prefix, mode, {"taken_after": known_until, "taken_until": taken_until})
+        among = {"prefix": prefix, "mode": mode, "taken_after": known_until, "taken_until": taken_until}
+        new = self._groups("groups", among)
         for group, attempts in new.items():
             known[group] = known.get(group, 0) + attempts
         self._taken[prefix, mode] = taken_until, known
         return known
 
-    def _groups(self, prefix: str, mode: str, among: dict[str, int]) -> dict[str, int]:
-        query: dict[str, str | int] = {"prefix": prefix, "mode": mode, **among}
+    def lost(self, prefix: str) -> set[str]:
+        """Return the ids, with the prefix, of whole groups that no step will take: they were dropped or deleted."""
+        found = set(self._groups("lost_groups", {"prefix": prefix}))
+        self._lost |= found
+        return found
+
+    def used_up(self, prefix: str, *, taken_until: int) -> int:
+        """Return how many groups with the prefix no later step takes: taken, or known as lost."""
+        lost = {group for group in self._lost if group.startswith(prefix)}
+        return len(self.groups(prefix, taken_until=taken_until).keys() | lost)
+
+    def _groups(self, what: str, query: dict[str, str | int]) -> dict[str, int]:
         found: dict[str, int] = {}
         while True:
-            page = self._get(f"{self._url}/groups?{urllib.parse.urlencode(query)}", timeout_s=30.0)
+            page = self._get(f"{self._url}/{what}?{urllib.parse.urlencode(query)}", timeout_s=30.0)
             found |= page
             if len(page) < _PAGE:
                 return found
             query["after"] = max(page)
 
     def wait_for_step(self, steps_done: int, *, groups_wanted: int) -> dict[str, Any]:
-        """Return the policy's status once that many steps are done, or the current one wants more groups than given.
+        """Return the policy's status once that many steps are done, or the current one wants more groups than given;
+        after some seconds in any case.
 
         Raises:
             TrainingError: training is paused or finished before that; the message is the daemon's reason.
         """
-        while True:
-            url = f"{self._url}?steps_done={steps_done}&groups_wanted={groups_wanted}&timeout_s={_POLL_S}"
-            status = self._get(url, timeout_s=_POLL_S + 30.0)
-            if status["steps_done"] >= steps_done or status["groups_wanted"] > groups_wanted:
-                return status
-            if status["phase"] in ("paused", "finished", "serving"):
-                raise TrainingError(
-                    f"step {steps_done} will not come: training is {status['phase']}: {status['detail']}"
-                )
+        url = f"{self._url}?steps_done={steps_done}&groups_wanted={groups_wanted}&timeout_s={_POLL_S}"
+        status = self._get(url, timeout_s=_POLL_S + 30.0)
+        over = status["steps_done"] >= steps_done or status["groups_wanted"] > groups_wanted
+        if not over and status["phase"] in ("paused", "finished", "serving"):
+            raise TrainingError(f"step {steps_done} will not come: training is {status['phase']}: {status['detail']}")
+        return status
 
     def _once(self, url: str, timeout_s: float) -> tuple[int, bytes]:
         """Send a request on a connection whose daemon was proven, so no other process on the port gets the token."""

@@ -8,8 +8,8 @@ file (``[[policy.stage]] data``) has no attempts.
 
 An interrupted run resumes where it was: the daemon says how many steps are done and which attempts it has, by the run's
 name, with which every group id begins. Other runs of the same policy may go on at the same time: a step takes the
-groups that are complete first, and each run keeps as many in flight as a step needs, so none waits for another. Ctrl-C
-ends it with one line and exit status 130.
+groups that are complete first, and each run keeps as many in flight as a step needs, so none waits for another. For a
+group that no step will take (``lost_groups.py``) it begins another. Ctrl-C ends it with one line and exit status 130.
 """
 
 import os
@@ -27,6 +27,7 @@ from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts.attempt import AttemptEnded, AttemptFunction, Event, StepEnded, TaskT, run_attempt
 from lightning_trainer.rollouts.curriculum import Curriculum
 from lightning_trainer.rollouts.daemon_client import DaemonClient
+from lightning_trainer.rollouts.lost_groups import LostGroups
 from lightning_trainer.rollouts.run_name import checked_run, default_run, held_run
 from lightning_trainer.rollouts.team import TeamClient
 from lightning_trainer.rollouts.worker_pool import WorkerPool
@@ -130,8 +131,12 @@ class StepRunner(Generic[TaskT]):
             self._train(run, status, tasks_of_step, steps)
 
     def _train(self, run: str, status: dict, tasks_of_step: Callable[[int], Sequence[TaskT]], steps: int) -> None:
-        done, ahead = status["steps_done"], status["max_staleness"] or 0
+        done, ahead, per_step = status["steps_done"], status["max_staleness"] or 0, status["groups_per_step"]
         first, started = self._where_it_was(run, status, done, ahead)
+        begun = _with_attempts(status, first, started) * per_step
+        lost = LostGroups(self._daemon, run, groups_per_step=per_step)
+        waiting: list[tuple[str, list[_Work[TaskT]]]] = []
+        in_flight: set[str] = set()
         ends: list[float] = []
 
         def on_attempt(attempt: AttemptEnded) -> None:
@@ -146,15 +151,25 @@ class StepRunner(Generic[TaskT]):
                 began = time.monotonic()
                 # Groups that other runs have in flight do not count: they may take any time.
                 taken = self._daemon.groups(f"{run}/step-", taken_until=done)
-                wanted = len(taken)
+                in_flight -= taken.keys()
+                replaced = lost.look(in_flight, taken, done + 1)
+                in_flight -= replaced
+                wanted = self._daemon.used_up(f"{run}/step-", taken_until=done) - len(replaced)
                 wanted += status["groups_wanted"] * _with_attempts(status, done + 1, done + 1)
-                wanted += status["groups_per_step"] * _with_attempts(status, done + 2, min(done + 1 + ahead, steps))
-                while _with_attempts(status, first, started) * status["groups_per_step"] < wanted:
-                    started += 1
-                    if not _with_attempts(status, started, started):
-                        continue
-                    tasks = self._chosen(run, tasks_of_step(started), started, status)
-                    groups = self._groups(run, tasks, started, status, taken)
+                wanted += per_step * _with_attempts(status, done + 2, min(done + 1 + ahead, steps))
+                # Whole steps, and just as many groups beyond as were lost: what no step waits for would grow old.
+                most = -(-wanted // per_step) * per_step + len(replaced)
+                while begun < most:
+                    if not waiting:
+                        started += 1
+                        if not _with_attempts(status, started, started):
+                            continue
+                        tasks = self._chosen(run, tasks_of_step(started), started, status)
+                        waiting = self._groups(run, tasks, started, status, taken)
+                    now, waiting = waiting[: most - begun], waiting[most - begun :]
+                    begun += len(now)
+                    in_flight |= {group_id for group_id, _ in now} - taken.keys()
+                    groups = [works for _, works in now]
                     for batch in groups if ahead else [list(chain.from_iterable(groups))]:
                         pool.add(batch)
                 status = self._daemon.wait_for_step(done + 1, groups_wanted=status["groups_wanted"])
@@ -220,8 +235,8 @@ class StepRunner(Generic[TaskT]):
 
     def _groups(
         self, run: str, tasks: Sequence[TaskT], step: int, status: dict, taken: Container[str]
-    ) -> list[list[_Work[TaskT]]]:
-        """Return the attempts of a step whose end the daemon has not seen, group by group.
+    ) -> list[tuple[str, list[_Work[TaskT]]]]:
+        """Return the groups of a step, each with its id and the attempts whose end the daemon has not seen.
 
         A group taken before it was complete (``group_timeout_s``) stays as it is: more attempts would make a new group.
         """
@@ -236,13 +251,15 @@ class StepRunner(Generic[TaskT]):
         wanted = {"train": status["group_size"], "baseline": int(status["needs_baseline"])}
         there = {mode: self._daemon.groups(f"{run}/step-{step}/", mode=mode) for mode, count in wanted.items() if count}
         return [
-            [
-                work._replace(stage=mode, mode=mode)
-                for mode, ended in there.items()
-                for _ in range(wanted[mode] - ended.get(work.group_id, 0))
-            ]
+            (
+                work.group_id,
+                [
+                    work._replace(stage=mode, mode=mode)
+                    for mode, ended in there.items()
+                    for _ in range(0 if work.group_id in taken else wanted[mode] - ended.get(work.group_id, 0))
+                ],
+            )
             for work in works
-            if work.group_id not in taken
         ]
 
     def _attempted(self, work: _Work[TaskT], on_attempt: Callable[[AttemptEnded], None]) -> AttemptEnded:

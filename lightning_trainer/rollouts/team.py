@@ -47,8 +47,18 @@ class TeamClient:
                 found[group] = max(ended, found.get(group, 0))
         return found
 
+    def lost(self, prefix: str) -> set[str]:
+        """Return the ids, with the prefix, of whole groups that no step of some policy will take."""
+        return set[str]().union(*(member.lost(prefix) for member in self._trained))
+
+    def used_up(self, prefix: str, *, taken_until: int) -> int:
+        """Return how many groups with the prefix no later step takes, of the policy with the most: other runs may
+        have brought the others some of theirs, and all of them need enough for the next step."""
+        return max(member.used_up(prefix, taken_until=taken_until) for member in self._trained)
+
     def wait_for_step(self, steps_done: int, *, groups_wanted: int) -> dict[str, Any]:
-        """Return the team's status once that many steps are done, or a policy's current step wants more groups.
+        """Return the team's status once that many steps are done, or a policy's current step wants more groups; after
+        some seconds in any case.
 
         Raises:
             TrainingError: training of a policy is paused, or none is left that is trained.

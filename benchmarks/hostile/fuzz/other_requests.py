@@ -27,6 +27,7 @@ _QUESTIONS: dict[str, tuple[str, ...]] = {
     "/lightning/feedback": (),
     "/lightning/challenge": ("nonce",),
     "/lightning/policies/math": ("before", "limit", "steps_done", "groups_wanted"),
+    "/lightning/policies/math/lost_groups": ("prefix", "after", "limit"),
     "/lightning/policies/math/groups": ("prefix", "mode", "taken_until", "taken_after", "after", "limit"),
     "/lightning/policies/math/versions": ("before", "limit"),
     "/lightning/policies/math/metrics": ("after", "limit"),

@@ -24,6 +24,7 @@ from lightning_trainer.metrics.recorder import MetricsRecorder
 from lightning_trainer.metrics.row import select_rows
 from lightning_trainer.serving.replicas import EngineReplicas
 from lightning_trainer.store.store import Store
+from lightning_trainer.store.worklist.waiting import count_lost
 from lightning_trainer.training.remote import TrainerClient
 from lightning_trainer.types import RolloutMode
 from lightning_trainer.versions.held_out import refresh_verdicts
@@ -69,6 +70,7 @@ def status_router(
     router.get("/lightning/agents", response_model=None)(routes.agents)
     router.get("/lightning/policies/{name}")(routes.policy)
     router.get("/lightning/policies/{name}/groups")(routes.groups)
+    router.get("/lightning/policies/{name}/lost_groups")(routes.lost_groups)
     router.get("/lightning/policies/{name}/versions", response_model=None)(routes.versions)
     router.get("/lightning/policies/{name}/metrics")(routes.metrics)
     return router
@@ -143,6 +145,20 @@ class _Status:
             taken=None if taken_until is None else (name, taken_after, taken_until),
             after=after,
             limit=limit,
+        )
+
+    async def lost_groups(
+        self,
+        name: str,
+        prefix: str = Query("", max_length=512),
+        after: str | None = Query(None, max_length=512),
+        limit: int = Query(_LONGEST_PAGE, ge=1, le=_LONGEST_PAGE),
+    ) -> dict[str, int]:
+        """The whole groups, with their attempts, whose id begins with ``prefix`` and that no step of the policy will
+        take: all of them were dropped or deleted, or the policy had no part in them. Paged as ``groups``."""
+        size = self._named(name).policy.group_size
+        return await self._store.scan(
+            lambda connection: count_lost(connection, name, prefix, group_size=size, after=after, limit=limit)
         )
 
     async def versions(

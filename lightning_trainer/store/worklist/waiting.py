@@ -11,6 +11,7 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from lightning_trainer.store.connection import ALL as EVERY
 from lightning_trainer.store.connection import Connection, has_table
 from lightning_trainer.store.tables import attempts
 from lightning_trainer.types import Attempt
@@ -122,6 +123,49 @@ def of_policy(waiting: Sequence[WaitingAttempt]) -> list[WaitingAttempt]:
     groups = {one.attempt.group_id for one in waiting if one.took_part}
     tasks = {one.task_id for one in waiting if one.took_part}
     return [one for one in waiting if one.attempt.group_id in groups or one.task_id in tasks]
+
+
+def count_lost(
+    connection: Connection,
+    policy: str,
+    prefix: str,
+    *,
+    group_size: int,
+    after: str | None = None,
+    limit: int | None = None,
+) -> dict[str, int]:
+    """Return the number of trained attempts, by group id, of whole groups that no step of the policy will take: each
+    attempt was dropped, its spans are deleted, or it rests. None of a policy whose list is not maintained yet.
+
+    Args:
+        prefix: only groups whose id begins with it.
+        group_size: a group with fewer ended attempts may still be filled.
+        after: only groups after this one, in order of id.
+        limit: maximum number of groups.
+    """
+    behind = after is not None and after >= prefix
+    rows = connection.execute(
+        f"""SELECT {_GROUP} AS "group", count(*) FROM attempts
+            WHERE {_GROUP} {">" if behind else ">="} :first AND {_GROUP} < :beyond
+            AND ended_ns IS NOT NULL AND coalesce(mode, 'train') = 'train'
+            AND EXISTS (SELECT 1 FROM policies WHERE policy = :policy AND enrolled IS NOT NULL)
+            GROUP BY 1 HAVING count(*) >= :group_size AND max(CASE
+                WHEN EXISTS (SELECT 1 FROM drops WHERE drops.attempt_id = attempts.attempt_id) THEN 0
+                WHEN EXISTS (SELECT 1 FROM assignments WHERE assignments.attempt_id = attempts.attempt_id
+                             AND assignments.policy = :policy) THEN 1
+                WHEN EXISTS (SELECT 1 FROM waiting WHERE waiting.attempt_id = attempts.attempt_id
+                             AND waiting.policy = :policy AND resting = 0) THEN 1
+                ELSE 0 END) = 0
+            ORDER BY 1 LIMIT :limit""",
+        {
+            "policy": policy,
+            "first": after if behind else prefix,
+            "beyond": prefix + "\U0010ffff",
+            "group_size": group_size,
+            "limit": EVERY if limit is None else limit,
+        },
+    )
+    return dict(rows.fetchall())
 
 
 def is_enrolled(connection: Connection, policy: str) -> bool:

@@ -231,6 +231,60 @@ def test_a_group_that_failed_before_its_first_call_is_taken_by_the_policy_of_its
     assert daemon.sides["blue"].progress.steps_done == 0
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_a_run_tries_another_task_for_a_group_that_was_dropped(
+    daemon: Daemon, again: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also one that is started when the group is out already."""
+    if again:
+        for number in range(SIZE):
+            with lt.rollout("task-1", group_id="mine/step-1/task-1", policies=["red"]):
+                daemon.answer("red")
+                lt.reward(float(number))
+        assert lt.flush(20)
+    rewarded, begun = rewarded_every_second_time(daemon, "red"), Counter[str]()
+    dropped = threading.Event()
+
+    def attempt(task: Task) -> float:
+        begun[task.id] += 1
+        if task.id == "task-0":
+            assert dropped.wait(60)
+        return rewarded(task)
+
+    def drop() -> None:
+        while daemon.wait(daemon.store.ended_by_group("mine/step-1/task-1")) != {"mine/step-1/task-1": SIZE}:
+            time.sleep(0.05)
+            lt.flush(5)
+        daemon.wait(daemon.store.drop("mine/step-1/task-1", reason="a bad task"))
+        dropped.set()
+
+    threading.Thread(target=drop, daemon=True).start()
+    finished(daemon, "red", attempt, steps=2, run="mine")
+    first, second = groups_of_steps(daemon, "red", "mine/")
+    assert first == {f"mine/step-1/task-{number}" for number in range(GROUPS)} | {"mine/step-2/task-0"}
+    assert second == {"mine/step-2/task-1", "mine/step-3/task-0"}, "nothing was begun that no step waits for"
+    assert begun == {"task-0": 3 * SIZE, "task-1": (1 if again else 2) * SIZE}
+    trained = [sample.group_id for batch in daemon.sides["red"].batches for sample in batch.samples]
+    assert "mine/step-1/task-1" not in trained
+    (said,) = [record.getMessage() for record in caplog.records if "mine/step-1/task-1" in record.getMessage()]
+    assert "another" in said
+
+
+def test_a_team_goes_on_where_one_of_its_policies_has_another_run(daemon: Daemon) -> None:
+    """The steps of the one take other groups than those of its fellow, and the team's run makes enough for both."""
+    made = itertools.count()
+
+    def team(task: Task) -> float:
+        daemon.answer("red")
+        daemon.answer("blue")
+        return float(next(made) % 2)
+
+    finished(daemon, list(POLICIES), team, steps=1, run="team")
+    finished(daemon, "red", rewarded_every_second_time(daemon, "red"), steps=2, run="alone")
+    finished(daemon, list(POLICIES), team, steps=4, run="team")
+    assert daemon.sides["blue"].progress.steps_done == 4
+
+
 def test_runs_of_the_same_tasks_train_every_token_and_none_waits_for_another(daemon: Daemon) -> None:
     go = threading.Event()
     with ThreadPoolExecutor() as pool, contextlib.ExitStack() as stack:

@@ -30,6 +30,8 @@ async def test_a_runner_asks_what_a_group_needs_and_has_by_mode(tmp_path, make_p
             assert (await client.get(f"{asked}/groups?prefix=g")).json() == {"g": 2}
             assert (await client.get(f"{asked}/groups?prefix=g&mode=baseline")).json() == {"g": 1}
             assert (await client.get(f"{asked}/groups?mode=greedy")).status_code == 422
+            await store.enroll("math")
+            assert (await client.get(f"{asked}/lost_groups?prefix=g")).json() == {}
 
 
 @pytest.mark.parametrize(

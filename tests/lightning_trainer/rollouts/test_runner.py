@@ -24,7 +24,7 @@ from lightning_instrumentation.scope import current
 from lightning_trainer import rollouts
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.errors import LightningError, TrainingError
-from lightning_trainer.rollouts import AttemptEnded, Curriculum, Runner, StepEnded
+from lightning_trainer.rollouts import AttemptEnded, Curriculum, Runner, StepEnded, daemon_client
 
 GROUPS, SIZE = 2, 3
 RUN = "the-run"
@@ -71,6 +71,8 @@ class Daemon:
         self.reward_means: dict[int, float] = {}
         """By step, as if it had trained on such attempts."""
         self.phase = "collecting"
+        self.lost: set[str] = set()
+        """Groups that someone dropped: no step takes them."""
         self.runs: list[str] = []
         """Names that were held."""
         self._changed = threading.Condition()
@@ -110,6 +112,9 @@ class Daemon:
         if url.path == "/healthz":
             return {"status": "ok", "version": "0"}
         query = {name: values[0] for name, values in parse_qs(url.query).items()}
+        if url.path.endswith("/lost_groups"):
+            with self._changed:
+                return {group: SIZE for group in self.lost if group.startswith(query["prefix"])}
         if url.path.endswith("/groups"):
             if "taken_until" in query:
                 ended = dict.fromkeys(self.consumed[: self.consumed_by[int(query["taken_until"])]], SIZE)
@@ -122,7 +127,8 @@ class Daemon:
                 self.steps_done = max(self.steps_done, min(steps_done, self.shown_steps))
                 self.consumed_by += [len(self.consumed)] * (self.steps_done + 1 - len(self.consumed_by))
                 self._take_steps()
-                self._changed.wait_for(lambda: self.steps_done >= steps_done or self.groups_wanted > groups_wanted, 5.0)
+                over = lambda: self.steps_done >= steps_done or self.groups_wanted > groups_wanted  # noqa: E731
+                self._changed.wait_for(over, float(query["timeout_s"]))
             return {
                 "phase": self.phase,
                 "detail": "by the test",
@@ -484,6 +490,24 @@ def test_a_run_whose_groups_another_run_finds_taken_first_goes_on_with_its_own(s
     assert set(begun.values()) == {GROUPS * SIZE}, "every group that was begun is whole"
     daemon.bring(names[3:])
     assert len(daemon.consumed) == len(daemon.complete), "nothing is left over"
+
+
+@pytest.mark.parametrize("max_staleness", [None, 1])
+def test_a_run_whose_groups_are_dropped_one_after_the_other_ends_in_a_sentence(
+    serve, max_staleness, monkeypatch
+) -> None:
+    monkeypatch.setattr(daemon_client, "_POLL_S", 0.01)
+    daemon = Daemon(max_staleness)
+    begun: Counter[tuple[int, str]] = Counter()
+
+    def attempt(task: Task) -> float:
+        begun[task.step, task.id] += 1
+        daemon.lost.add(f"{RUN}/step-{task.step}/{task.id}")
+        return 1.0
+
+    with pytest.raises(TrainingError, match=r"step 1 will not come: 2[1-9] groups of the run were dropped or deleted"):
+        Runner("p", attempt, endpoint=serve(daemon), run=RUN).train(tasks_of, steps=2)
+    assert len(begun) <= 14 * GROUPS
 
 
 def test_a_group_that_was_taken_before_it_was_whole_gets_no_more_attempts(serve) -> None:

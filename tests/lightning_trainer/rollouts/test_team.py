@@ -28,6 +28,7 @@ class Member:
         self.waited: list[int] = []
         self.taken: dict[str, int] = {}
         self.made: dict[str, int] = {}
+        self.gone: set[str] = set()
 
     def policy(self) -> dict[str, Any]:
         return self.status
@@ -39,6 +40,12 @@ class Member:
         if self.status["groups_wanted"] <= groups_wanted:
             self.status["steps_done"] = steps_done
         return self.status
+
+    def lost(self, prefix: str) -> set[str]:
+        return self.gone
+
+    def used_up(self, prefix: str, *, taken_until: int) -> int:
+        return len(self.taken.keys() | self.gone)
 
     def groups(self, prefix: str, *, mode: str = "train", taken_until: int | None = None) -> dict[str, int]:
         return self.made if taken_until is None else self.taken
@@ -64,6 +71,10 @@ def test_a_group_is_known_of_whoever_took_part_and_taken_when_the_last_one_has_t
     assert asked.policy()["steps_done"] == 0
     assert asked.groups("") == {"a": 4, "b": 4, "c": 1}
     assert asked.groups("", taken_until=1) == {"b": 4}
+    assert asked.used_up("", taken_until=1) == 2, "who has taken the most needs as many again"
+    worker.gone, frozen.gone = {"c", "d"}, {"e"}
+    assert asked.lost("") == {"c", "d"}
+    assert asked.used_up("", taken_until=1) == 3
 
 
 @pytest.mark.parametrize("phase", ["serving", "finished"])

@@ -1,6 +1,7 @@
 """The list of attempts that steps are made of is what looking through all of history would give, in whatever order."""
 
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from lightning_instrumentation import semconv
 from lightning_trainer.store import SqliteStore, Store
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.tables.attempts import select_ended
+from lightning_trainer.store.worklist.forgetting import forget_rollout
+from lightning_trainer.store.worklist.waiting import count_lost
 from lightning_trainer.types import RolloutMode, Span
 
 _HISTORIES = count(1)
@@ -102,6 +105,29 @@ async def test_an_attempt_that_was_made_for_policies_is_theirs_whoever_was_calle
         assert await store.ended_by_group("g-", policy="r") == {}
 
 
+async def test_a_whole_group_is_lost_when_none_of_it_waits_or_was_taken(make_store) -> None:
+    def lost(connection: Connection, **options) -> dict[str, int]:
+        return count_lost(connection, "p", "g-", group_size=2, **options)
+
+    async with make_store() as store:
+        names = [f"{group}{number}" for group in "abcdef" for number in range(2 if group != "f" else 1)]
+        await store.append([span(name, number, root=True) for number, name in enumerate(names)])
+        assert await store.scan(lost) == {}, "nothing waits yet for a policy that was never started"
+        await store.enroll("p")
+        assert await store.scan(lost) == {}
+        await store.assign(None, policy="p", step=1, attempt_ids=["a0", "a1"], ledger=[], state="skipped")
+        await store.drop("g-b", reason="poison")
+        await store.drop("c0", reason="poison")
+        await store.let_go("p", {"d0", "d1", "f0"})
+        for name in ("r-e0", "r-e1"):
+            await store.write(lambda connection, name=name: forget_rollout(connection, name, now_ns=1))
+        assert await store.scan(lost) == {"g-b": 2, "g-d": 2, "g-e": 2}
+        assert await store.scan(partial(lost, limit=1)) == {"g-b": 2}
+        assert await store.scan(partial(lost, after="g-b")) == {"g-d": 2, "g-e": 2}
+        await store.assign(None, policy="p", step=2, attempt_ids=["b0", "b1"], ledger=[], state="skipped")
+        assert "g-b" in await store.scan(lost), "taken along as dropped, it was in no step"
+
+
 async def test_a_setting_that_changes_what_is_earlier_makes_the_list_anew(make_store) -> None:
     async with make_store() as store:
         await store.append([span("a0", 0, root=True)])
@@ -117,6 +143,7 @@ async def test_a_setting_that_changes_what_is_earlier_makes_the_list_anew(make_s
     [
         "waiting",
         "groups",
+        "lost",
         "taken",
         "ledger",
         "step",
@@ -136,6 +163,7 @@ async def test_no_question_of_a_loop_or_a_route_reads_a_whole_table(tmp_path: Pa
 
     asked = {
         "waiting": lambda c: worklist.select(c, "p"),
+        "lost": lambda c: worklist.count_lost(c, "p", "run/", group_size=2, limit=10),
         "groups": lambda c: attempts.count_ended(c, "run/", mode=RolloutMode.TRAIN, policy="p", limit=10),
         "ledger": lambda c: steps.select_ledger(c, "p", 3),
         "step": lambda c: (steps.select_steps(c, "p", only=3), steps.select_batches(c, "p", only=3)),
