@@ -9,7 +9,7 @@ from dataclasses import replace
 from statistics import fmean
 
 from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
-from lightning_trainer.samples.credit.groups import GroupSummary, Member
+from lightning_trainer.samples.credit.groups import GroupSummary, Member, all_equal
 from lightning_trainer.samples.transitions.reasons import Reason
 from lightning_trainer.types import Call
 
@@ -18,12 +18,20 @@ IMITATED, AVOIDED = 1.0, -1.0
 
 
 def judge_best(algorithm: AlgorithmConfig, members: Sequence[Member], summary: GroupSummary) -> GroupSummary:
-    """Return the summary of a group; dropped when its best attempt did not earn what a demonstration must."""
-    least = algorithm.sft.min_reward
-    if algorithm.objective != "sft" or least is None or summary.verdict is not Reason.SAMPLED:
+    """Return the summary of a group; dropped when its best attempt did not earn what a demonstration must.
+
+    Attempts may have earned the same though their agents did not, as in a game with a winner and a loser: then none is
+    the best, and one attempt set against itself would be no pair.
+    """
+    if algorithm.objective == "rl" or summary.verdict is not Reason.SAMPLED:
         return summary
-    best = max(_earned(member) for member in members if member.row_credits)
-    return summary if best >= least else replace(summary, verdict=Reason.LOW_REWARD)
+    earned = [_earned(member) for member in members if member.row_credits]
+    if all_equal(earned) and (algorithm.objective == "dpo" or algorithm.drop_zero_variance_groups):
+        return replace(summary, verdict=Reason.ZERO_VARIANCE_GROUP)
+    least = algorithm.sft.min_reward
+    if algorithm.objective != "sft" or least is None or max(earned) >= least:
+        return summary
+    return replace(summary, verdict=Reason.LOW_REWARD)
 
 
 def choose_imitated(algorithm: AlgorithmConfig, members: Sequence[Member]) -> Mapping[str, float]:

@@ -143,7 +143,7 @@ def _is_flat(comparable: Sequence[Member], paired: Set[Peers], baseline: float |
     """Whether all rows that are compared with each other have one credit, that of the baseline where there is one."""
     also = [] if baseline is None else [baseline]
     return all(
-        _all_equal([*also, *(value for member in comparable for value in member.row_credits.get(peers, ()))])
+        all_equal([*also, *(value for member in comparable for value in member.row_credits.get(peers, ()))])
         for peers in paired
     )
 
@@ -152,7 +152,8 @@ def _total(member: Member) -> float:
     return math.fsum(value for values in member.row_credits.values() for value in values)
 
 
-def _all_equal(values: Sequence[float]) -> bool:
+def all_equal(values: Sequence[float]) -> bool:
+    """Whether they differ by no more than rounding does."""
     return max(values) - min(values) <= _SAME * max(1.0, *map(abs, values))
 
 

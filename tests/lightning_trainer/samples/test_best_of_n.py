@@ -67,6 +67,26 @@ def test_of_equal_ones_the_first_is_shown_where_groups_without_spread_are_kept(b
     assert _credits(found) == {"sa0/0": IMITATED}
 
 
+@pytest.mark.parametrize("algorithm", ["sft", "dpo"])
+@pytest.mark.parametrize("rewards", [((1.0, -1.0), (-1.0, 1.0)), ((0.0, 1.0), (0.0, 1.0))])
+def test_agents_that_earn_differently_do_not_make_one_attempt_better_than_another(
+    make_call, make_attempt, make_evaluation, make_policy, algorithm, rewards
+):
+    agents = ("white", "black")
+    calls = [
+        make_call(f"{name}{one}", (1, n), attempt_id=name, agent=one) for name in "xy" for n, one in enumerate(agents)
+    ]
+    evaluations = [
+        make_evaluation(reward, name, agent=one)
+        for name, own in zip("xy", rewards, strict=True)
+        for one, reward in zip(agents, own, strict=True)
+    ]
+    policy = make_policy(agents=agents, algorithm=algorithm)
+    found = build_batch(calls, [make_attempt("x"), make_attempt("y")], evaluations, policy, step=1)
+    assert found.batch is None
+    assert found.groups[0].verdict is Reason.ZERO_VARIANCE_GROUP
+
+
 def test_a_best_attempt_that_is_not_good_enough_is_not_shown(build):
     found = build({"preset": "sft", "sft": {"min_reward": 0.8}}, [0.0, 0.5])
     assert found.batch is None
