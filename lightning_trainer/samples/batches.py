@@ -4,7 +4,7 @@ A pure function of the set of its inputs: order of arrival and re-delivery have 
 The ledger is balanced against the samples before a batch leaves this module (promise 1).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from operator import attrgetter
@@ -75,7 +75,7 @@ def build_batch(
     policy: PolicyConfig,
     step: int,
     span_parents: Mapping[str, str] | None = None,
-    oldest_version: int = 0,
+    versions: Container[int] | None = None,
     vocabulary: int | None = None,
     corrections: Mapping[str, Correction] | None = None,
     deviation_floor: float = 0.0,
@@ -91,7 +91,7 @@ def build_batch(
         step: number of the step, from 1.
         span_parents: parent of every span, by id (``transitions.causes.span_parents``); only for causal credit, which
             without it knows no span above the calls' own parents.
-        oldest_version: calls that an older version of the policy sampled are stale (``max_staleness``).
+        versions: of the policy; calls that another one sampled are stale (``max_staleness``). None: of any.
         vocabulary: entries of the model's; ids beyond it would fail each try of the step. None: not looked at.
         corrections: by the name of the reward, of judges whose errors are taken off.
         deviation_floor: groups whose rewards deviate less are left out (``algorithm.deviation_floor``).
@@ -104,7 +104,7 @@ def build_batch(
     kept, repeated = _received(calls, policy, ledger)
     attempt_of = {one.attempt_id: one for one in regroup(_latest(attempts), kept, policy)}
     rewards = read_rewards(evaluations, kept, attempt_of, policy.reward_weights, repeated, corrections)
-    eligible, gaps = _eligible(kept, policy, attempt_of, ledger, oldest_version, vocabulary, images)
+    eligible, gaps = _eligible(kept, policy, attempt_of, ledger, versions, vocabulary, images)
     trajectories = trajectories_of(
         eligible.values(), attempt_of, rewards.of_attempts, rewards.of_calls, rewards.of_agents, gaps
     )
@@ -181,7 +181,7 @@ def _eligible(
     policy: PolicyConfig,
     attempts: Mapping[str, Attempt],
     ledger: Ledger,
-    oldest_version: int,
+    versions: Container[int] | None,
     vocabulary: int | None,
     images: KeptImages | None,
 ) -> tuple[dict[str, Call], list[Call]]:
@@ -194,7 +194,7 @@ def _eligible(
     claims = cache(policy.claims)
     imitates = policy.algorithm.objective != "rl"
     for call in calls:
-        reason = reason_against(call, policy, attempts, oldest_version, claims, vocabulary, images)
+        reason = reason_against(call, policy, attempts, versions, claims, vocabulary, images)
         if reason is None:
             eligible[call.call_id] = as_the_model_itself(call) if imitates else call
         else:

@@ -144,7 +144,7 @@ def make_trajectory() -> Callable[..., Trajectory]:
     return _trajectory
 
 
-def _attempt_spans(attempt: str, prompt: list[int], start_ns: int, *, task: str = "t") -> list[Span]:
+def _attempt_spans(attempt: str, prompt: list[int], start_ns: int, *, task: str = "t", version: int = 0) -> list[Span]:
     """Return an ended attempt of a task with one call of ``solver`` through the gateway."""
     own: dict[str, AttributeValue] = {
         semconv.ROLLOUT_ID: f"r-{attempt}",
@@ -157,7 +157,7 @@ def _attempt_spans(attempt: str, prompt: list[int], start_ns: int, *, task: str 
         semconv.OPERATION: semconv.CHAT,
         semconv.RESPONSE_ID: f"response-{attempt}",
         semconv.POLICY: "math",
-        semconv.POLICY_VERSION: 0,
+        semconv.POLICY_VERSION: version,
         semconv.PROMPT_TOKEN_IDS: array("i", prompt).tobytes(),
         semconv.CHOICES: 1,
         semconv.response_token_ids(0): array("i", [7]).tobytes(),

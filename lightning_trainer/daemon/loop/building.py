@@ -43,11 +43,20 @@ def served(versions: Iterable[int], path: Container[int]) -> tuple[int, ...]:
     return tuple(sorted(version for version in versions if version in path))
 
 
-def oldest_allowed(served: Sequence[int], max_staleness: int | None) -> int:
-    """Return the oldest version whose tokens are not stale: those of the newest have staleness 0."""
-    if max_staleness is None or len(served) <= max_staleness:
-        return 0
-    return served[-1 - max_staleness]
+def fresh(served: Sequence[int], path: Iterable[int], max_staleness: int | None) -> frozenset[int] | None:
+    """Return the versions whose tokens are not stale: those of the newest served one have staleness 0. None: of any.
+
+    A version that a rollback took back is always stale: the present weights never came from it. One that was not
+    served, because a canary or a guard held it back, is as fresh as those around it.
+
+    Args:
+        served: versions that the present weights are made of, ascending.
+        path: the same, served or not.
+    """
+    if max_staleness is None:
+        return None
+    oldest = 0 if len(served) <= max_staleness else served[-1 - max_staleness]
+    return frozenset(version for version in path if version >= oldest)
 
 
 _log = logging.getLogger(__name__)
@@ -86,10 +95,15 @@ class Builder:
         self._image_token = image_token
         self._judges = judges
 
-    async def build(self, attempts: Sequence[Attempt], step: int, oldest_version: int = 0) -> Build | None:
+    async def build(
+        self, attempts: Sequence[Attempt], step: int, versions: Container[int] | None = None
+    ) -> Build | None:
         """Build the step, and build it again when spans arrive, while rewards are missing that may still come.
 
         None when a rollback is asked for meanwhile. Groups that cannot be built are set aside, and the others go on.
+
+        Args:
+            versions: whose tokens are not stale (``fresh``); None: of any.
 
         Raises:
             StoreError: the store cannot be read.
@@ -103,7 +117,7 @@ class Builder:
         wait_until_ns = ended_ns + int(self._policy.reward_wait_s * 1e9)
         while True:
             self._stored.clear()
-            build = await self._without_poison(attempts, step, oldest_version)
+            build = await self._without_poison(attempts, step, versions)
             left_s = (wait_until_ns - time.time_ns()) / 1e9
             if not build.unscored or left_s <= 0:
                 return build
@@ -115,10 +129,10 @@ class Builder:
             if self._rollbacks.pending is not None:
                 return None
 
-    async def _without_poison(self, attempts: Sequence[Attempt], step: int, oldest_version: int) -> Build:
+    async def _without_poison(self, attempts: Sequence[Attempt], step: int, versions: Container[int] | None) -> Build:
         """Build; when that ends in an error, find the groups that it comes from, and build the others."""
         try:
-            return await self._once(attempts, step, oldest_version)
+            return await self._once(attempts, step, versions)
         except DamagedStoreError as error:
             _log.error("step %d: %s; looking for the groups whose spans lie there", step, error)
         except StoreError:
@@ -132,7 +146,7 @@ class Builder:
         aside: list[GroupSummary] = []
         for group_id, members in groups.items():
             try:
-                await self._once(members, step, oldest_version)
+                await self._once(members, step, versions)
             except StoreError as error:
                 if not isinstance(error, DamagedStoreError):
                     raise
@@ -141,18 +155,18 @@ class Builder:
                 aside.append(_set_aside(group_id, members, error))
             else:
                 sound += members
-        build = await self._once(sound, step, oldest_version)
+        build = await self._once(sound, step, versions)
         sentences = [sentence for group in aside if (sentence := group.refused_reason) is not None]
         return replace(build, groups=(*build.groups, *aside), problems=(*sentences, *build.problems))
 
-    async def _once(self, attempts: Sequence[Attempt], step: int, oldest_version: int) -> Build:
+    async def _once(self, attempts: Sequence[Attempt], step: int, versions: Container[int] | None) -> Build:
         spans = await self._store.spans_of_attempts([attempt.attempt_id for attempt in attempts])
         corrections = {} if self._judges is None else await self._judges.corrections(step)
         floor = await self._deviation_floor(step)
         reading = await asyncio.to_thread(read_spans, spans)
         images = await self._kept_images(reading.calls)
         return await asyncio.to_thread(
-            self._build, spans, reading, attempts, step, oldest_version, corrections, floor, images
+            self._build, spans, reading, attempts, step, versions, corrections, floor, images
         )
 
     async def _kept_images(self, calls: Sequence[Call]) -> KeptImages | None:
@@ -185,7 +199,7 @@ class Builder:
         reading: Reading,
         attempts: Sequence[Attempt],
         step: int,
-        oldest_version: int,
+        versions: Container[int] | None,
         corrections: Mapping[str, Correction],
         deviation_floor: float,
         images: KeptImages | None,
@@ -197,7 +211,7 @@ class Builder:
             self._policy_of(step),
             step,
             span_parents=span_parents(spans),
-            oldest_version=oldest_version,
+            versions=versions,
             vocabulary=self._vocabulary,
             corrections=corrections,
             deviation_floor=deviation_floor,

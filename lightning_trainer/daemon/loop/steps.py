@@ -9,7 +9,7 @@ import contextlib
 import time
 from collections.abc import Mapping, Sequence
 
-from lightning_trainer.daemon.loop.building import Builder, oldest_allowed
+from lightning_trainer.daemon.loop.building import Builder, fresh
 from lightning_trainer.daemon.loop.context import LoopContext
 from lightning_trainer.daemon.loop.weights import Weights
 from lightning_trainer.daemon.loop.worklist import Worklist
@@ -105,7 +105,7 @@ class Steps:
             **({} if self._judges is None else await self._judges.metrics(self.next_step)),
             **judge_metrics(build.corrections),
             **({"reward/deviation_floor": build.deviation_floor} if build.deviation_floor else {}),
-            **(sampling_metrics(build.batch, await self._weights.served()) if build.batch else {}),
+            **(sampling_metrics(build.batch, await self._weights.served(), self._weights.path) if build.batch else {}),
             "attempts/incomplete": self._worklist.gave_up_on(attempts),
         }
         seconds = {"rollout": began - collecting_since, "build": time.monotonic() - began}
@@ -152,8 +152,8 @@ class Steps:
         taken = self._policy.groups_per_step
         while True:
             self._progress.enter(Phase.BUILDING, f"step {step}")
-            oldest = oldest_allowed(await self._weights.served(), self._policy.max_staleness)
-            build = await self._builder.build(attempts, step, oldest)
+            versions = fresh(await self._weights.served(), self._weights.path, self._policy.max_staleness)
+            build = await self._builder.build(attempts, step, versions)
             if build is None:
                 return None
             wanted = groups_wanted(self._policy.at_step(step), taken, build.groups)

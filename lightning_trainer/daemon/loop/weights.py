@@ -51,6 +51,11 @@ class Weights:
         self._closed = False
         """Whether the trainer was closed, because nothing is to be trained."""
 
+    @property
+    def path(self) -> frozenset[int]:
+        """The versions that the present weights are made of, served or not."""
+        return frozenset(self._path)
+
     async def recover(self, *, restart: bool) -> PolicyVersion:
         """Bring the trainer to the weights that the records lead to, and return what came of publishing them."""
         self._settled = False

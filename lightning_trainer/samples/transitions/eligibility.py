@@ -4,7 +4,7 @@ Identity is checked before what was recorded: of a call that is not ours, nothin
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lightning_trainer.config import PolicyConfig
@@ -36,12 +36,12 @@ def reason_against(
     call: Call,
     policy: PolicyConfig,
     attempts: Mapping[str, Attempt],
-    oldest_version: int = 0,
+    versions: Container[int] | None = None,
     claims: Callable[[str | None], bool] | None = None,
     vocabulary: int | None = None,
     images: KeptImages | None = None,
 ) -> Reason | None:
-    """Return why the call cannot be trained, or None when it can; what an older version sampled is stale.
+    """Return why the call cannot be trained, or None when it can; what none of these versions sampled is stale.
 
     An interrupted stream is refused although its tokens are real: the agent acted on the part that it read, and how
     much that was is not known.
@@ -50,12 +50,12 @@ def reason_against(
         call: any.
         policy: the one to train.
         attempts: by id.
-        oldest_version: of the policy.
+        versions: of the policy; None: any.
         claims: ``policy.claims``, or what remembers its answers where there are many calls of few agents.
         vocabulary: entries of the policy's; None where it is not known.
         images: which images are kept, for a model that sees; None: not looked at.
     """
-    reason = _not_ours(call, policy, attempts, oldest_version, claims or policy.claims) or _not_recorded(call, policy)
+    reason = _not_ours(call, policy, attempts, versions, claims or policy.claims) or _not_recorded(call, policy)
     if reason is None and vocabulary is not None and not _in_vocabulary(call, vocabulary):
         return Reason.NOT_IN_VOCABULARY
     return reason if reason is not None or images is None else _against_images(call, images)
@@ -104,7 +104,7 @@ def _not_ours(
     call: Call,
     policy: PolicyConfig,
     attempts: Mapping[str, Attempt],
-    oldest_version: int,
+    versions: Container[int] | None,
     claims: Callable[[str | None], bool],
 ) -> Reason | None:
     if call.agent is None and not claims(None):
@@ -135,7 +135,10 @@ def _not_ours(
     if attempt.state is AttemptState.RUNNING:
         return Reason.ATTEMPT_RUNNING
     version = call.policy_version
-    return Reason.STALE if version is not None and version < oldest_version else None
+    if version is None:
+        return None
+    # No version is below 0: a span that says so is wrong, whatever may be trained.
+    return Reason.STALE if version < 0 or (versions is not None and version not in versions) else None
 
 
 def _not_recorded(call: Call, policy: PolicyConfig) -> Reason | None:

@@ -68,7 +68,11 @@ class Reason(StrEnum):
         "It is not known which policy version sampled these tokens: the call did not go through the gateway. Where its "
         "engine serves the policy's weights, [[policy.trusted]] says which version.",
     )
-    STALE = "stale", "More versions than max_staleness have gone live since the one that sampled these tokens."
+    STALE = (
+        "stale",
+        "More versions than max_staleness have gone live since the one that sampled these tokens, or a rollback took "
+        "that one back.",
+    )
     NO_ATTEMPT = "no_attempt", "The call belongs to no attempt: it was made outside a rollout."
     OTHER_ROLLOUT = (
         "other_rollout",

@@ -83,6 +83,13 @@ def test_entropy_and_staleness_are_means_over_sampled_tokens():
     assert metrics["staleness/max"] == 2.0
 
 
+def test_what_was_rolled_back_is_older_than_what_replaced_it():
+    """Of 0 to 4, 3 and 4 were rolled back: 2 was published again, then 5; 6 came of it and was held back."""
+    batch = TrainingBatch("p", 7, (_sample("a", [-1.0] * 5, [4, 2, 5, 6, 1]),))
+    metrics = sampling_metrics(batch, versions=[0, 1, 2, 5], path=(0, 1, 2, 5, 6))
+    assert metrics["staleness/mean"] == pytest.approx((2 + 1 + 0 + 0 + 2) / 5)
+
+
 def test_tokens_of_an_unknown_version_have_no_age():
     batch = TrainingBatch("p", 5, (_sample("a", [-1.0, -2.0], [4, None]), _sample("b", [-3.0, -4.0], [0, None])))
     metrics = sampling_metrics(batch, versions=[0, 1, 4])

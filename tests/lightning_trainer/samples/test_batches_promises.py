@@ -95,12 +95,10 @@ class World:
     attempts: tuple[Attempt, ...]
     evaluations: tuple[Evaluation, ...]
     policy: PolicyConfig
-    oldest_version: int
+    versions: frozenset[int] | None
 
     def build(self) -> Build:
-        return build_batch(
-            self.calls, self.attempts, self.evaluations, self.policy, step=1, oldest_version=self.oldest_version
-        )
+        return build_batch(self.calls, self.attempts, self.evaluations, self.policy, step=1, versions=self.versions)
 
 
 # One move: what, from which earlier call, how many new tokens, which tokens, beside others?, which flaw, which reward.
@@ -175,8 +173,8 @@ def worlds(draw) -> World:
                 for number, move in enumerate(moves)
             ]
             _play(attempt, moves, serial, calls, evaluations, elsewhere)
-    oldest_version = draw(st.sampled_from((0, 0, 0, 1)))
-    return World(tuple(calls), tuple(attempts), tuple(evaluations), policy, oldest_version)
+    versions = draw(st.sampled_from((None, None, None, frozenset({1}))))
+    return World(tuple(calls), tuple(attempts), tuple(evaluations), policy, versions)
 
 
 def _speaker(number: int, drawn: str) -> str:
@@ -305,9 +303,7 @@ def _named(world: World) -> list[Call]:
 
 def _eligible(world: World) -> list[Call]:
     attempts = {attempt.attempt_id: attempt for attempt in world.attempts}
-    return [
-        call for call in _named(world) if reason_against(call, world.policy, attempts, world.oldest_version) is None
-    ]
+    return [call for call in _named(world) if reason_against(call, world.policy, attempts, world.versions) is None]
 
 
 def _path(call: Call) -> tuple[int, ...]:

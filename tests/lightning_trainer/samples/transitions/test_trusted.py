@@ -103,7 +103,7 @@ def test_of_a_stated_version_they_are_trained_as_that_versions(make_call, make_a
 
 def test_of_an_unknown_version_they_are_trained_without_an_age(make_call, make_attempt, make_evaluation):
     made = group(make_call, make_attempt, make_evaluation)
-    build = build_batch(*made, policy(version="unknown"), 1, oldest_version=3)
+    build = build_batch(*made, policy(version="unknown"), 1, versions={3})
     assert build.batch is not None
     assert {segment.policy_version for sample in build.batch.samples for segment in sample.segments} == {None}
     assert not {"staleness/mean", "staleness/max"} & set(sampling_metrics(build.batch, [0, 1]))
@@ -112,7 +112,7 @@ def test_of_an_unknown_version_they_are_trained_without_an_age(make_call, make_a
 
 
 def test_a_stated_version_can_be_stale(make_call, make_attempt, make_evaluation):
-    build = build_batch(*group(make_call, make_attempt, make_evaluation), policy(version=2), 1, oldest_version=3)
+    build = build_batch(*group(make_call, make_attempt, make_evaluation), policy(version=2), 1, versions={3})
     assert build.batch is None
     assert {row.reason for row in build.ledger} == {Reason.STALE}
 
