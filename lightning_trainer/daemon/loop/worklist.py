@@ -170,14 +170,14 @@ class TrustedCalls:
             position = partial(cursors.position, name=self._cursor, about=self._settings)
             self._seen = await self._store.scan(lambda connection: position(connection))
         while True:
-            before = self._seen
-            find = partial(participations.find, takes_part=self._takes_part, after=before)
-            found, self._seen = await self._store.scan(find)
-            if self._seen == before:
+            find = partial(participations.find, takes_part=self._takes_part, after=self._seen)
+            found, last = await self._store.scan(find)
+            if last == self._seen:
                 return
             await self._store.take_part(self._policy.name, found)
-            move = partial(cursors.move, name=self._cursor, position=self._seen, about=self._settings)
+            move = partial(cursors.move, name=self._cursor, position=last, about=self._settings)
             await self._store.write(lambda connection, move=move: move(connection))
+            self._seen = last  # only now: what the store refused is looked at again
 
     def _takes_part(self, span: Span) -> bool:
         server, model = server_of(span)

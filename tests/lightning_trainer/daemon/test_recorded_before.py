@@ -1,6 +1,7 @@
 """What was recorded before a policy was first started: not its, unless its configuration says so, and then what it can
 use of it."""
 
+import asyncio
 import itertools
 import sqlite3
 import time
@@ -10,6 +11,7 @@ import pytest
 from lightning_instrumentation import semconv
 
 from lightning_trainer.config import PolicyConfig
+from lightning_trainer.errors import StoreError
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.schema import MIGRATIONS
 from lightning_trainer.types import Span
@@ -106,6 +108,26 @@ async def test_a_call_that_comes_later_is_seen_too(store, collecting_loop):
     assert (await loop.steps.collect()).ready == ()
     for name in ("a1", "a2"):
         await store.append(attempt_spans(name))
+    ((_, attempts),) = (await loop.steps.collect()).ready
+    assert [attempt.attempt_id for attempt in attempts] == ["a1", "a2"]
+
+
+@pytest.mark.parametrize("error", [StoreError("the disk is full"), asyncio.CancelledError()])
+async def test_a_call_whose_note_the_store_refuses_is_noted_at_the_next_look(
+    store, collecting_loop, monkeypatch, error
+):
+    await store.begin_policy("math")
+    loop = collecting_loop(store, PolicyConfig.model_validate({**POLICY, **TRUSTED}))
+    for name in ("a1", "a2"):
+        await store.append(attempt_spans(name))
+
+    async def refuse(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as broken:
+        broken.setattr(store, "take_part", refuse)
+        with pytest.raises(type(error)):
+            await loop.steps.collect()
     ((_, attempts),) = (await loop.steps.collect()).ready
     assert [attempt.attempt_id for attempt in attempts] == ["a1", "a2"]
 
