@@ -6,6 +6,7 @@ them, so no attempt is ever in two steps.
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Mapping, Sequence
 
@@ -67,11 +68,13 @@ class Steps:
         """Look once at the attempts that wait."""
         return await self._worklist.collect(self._policy.at_step(self.next_step).algorithm.needs_baseline)
 
-    async def next_attempts(self, groups: int) -> tuple[Attempt, ...] | None:
-        """Return the attempts of the next step; None when a rollback or pause comes before there are enough."""
+    async def next_attempts(self, groups: int, *, patience_s: float = math.inf) -> tuple[Attempt, ...] | None:
+        """Return the attempts of the next step, of fewer groups once no other has come for ``patience_s``; None when a
+        rollback or pause comes before that."""
         self._progress.enter(Phase.COLLECTING)
         await self._progress.want_groups(groups)
-        self._collecting_since = time.monotonic()
+        self._collecting_since = grew_s = time.monotonic()
+        most = 0
         while True:
             self._stored.clear()
             if self._rollbacks.pending is not None or self._rollbacks.changed or self._rollbacks.paused is not None:
@@ -79,6 +82,8 @@ class Steps:
             looking_since = time.monotonic()
             collection = await self.collect()
             took_s = time.monotonic() - looking_since
+            if len(collection.ready) > most:
+                most, grew_s = len(collection.ready), time.monotonic()
             self._progress.waiting_groups = collection.waiting
             self._progress.waiting_attempts = self._worklist.waiting
             self._progress.ready_groups = len(collection.ready)
@@ -87,10 +92,13 @@ class Steps:
                 self._judges.begin((members for _, members in collection.ready[:groups]), self.next_step)
             if attempts := collection.next_step(groups):
                 return attempts
+            left_s = grew_s + patience_s - time.monotonic()
+            if left_s <= 0:
+                return collection.next_step(min(groups, len(collection.ready)))
             # However many attempts wait: nobody looks through them for more than a small share of the time.
             await asyncio.sleep(_REST_AFTER_LOOK * took_s)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(_LOOK_AGAIN_S, _REST_WHEN_IDLE * took_s)):
+                async with asyncio.timeout(min(left_s, max(_LOOK_AGAIN_S, _REST_WHEN_IDLE * took_s))):
                     await self._stored.wait()
 
     async def take(self, attempts: tuple[Attempt, ...]) -> None:
@@ -149,7 +157,7 @@ class Steps:
 
         None when a rollback is asked for meanwhile.
         """
-        taken = self._policy.groups_per_step
+        taken, patience_s, no_more = self._policy.groups_per_step, self._policy.group_timeout_s, False
         while True:
             self._progress.enter(Phase.BUILDING, f"step {step}")
             versions = fresh(await self._weights.served(), self._weights.path, self._policy.max_staleness)
@@ -157,18 +165,19 @@ class Steps:
             if build is None:
                 return None
             wanted = groups_wanted(self._policy.at_step(step), taken, build.groups)
-            if wanted == taken:
+            if no_more or wanted == taken:
                 return attempts, build
-            await self._progress.want_groups(wanted)
-            try:
-                async with asyncio.timeout(self._policy.group_timeout_s):
-                    more = await self.next_attempts(wanted)
-            except TimeoutError:
-                self._progress.say(
-                    f"step {step}: dynamic sampling asked for {wanted - taken} more groups, and none came within "
-                    f"group_timeout_s = {self._policy.group_timeout_s:g}; the step goes on with what it has"
-                )
-                return attempts, build
+            more = await self.next_attempts(wanted, patience_s=patience_s)
             if more is None:
                 return None
-            attempts, taken = (*more, *self._worklist.dropped), wanted
+            came = max(0, len({attempt.group_id for attempt in more}) - taken)
+            no_more = came < wanted - taken
+            if no_more:
+                until = f"{came} came until " if came else ""
+                self._progress.say(
+                    f"step {step}: dynamic sampling asked for {wanted - taken} more groups, and {until}none came "
+                    f"within group_timeout_s = {patience_s:g}; the step goes on with what it has"
+                )
+            if not came:
+                return attempts, build
+            attempts, taken = (*more, *self._worklist.dropped), taken + came
