@@ -181,11 +181,15 @@ _RANKED = (Reason.SAMPLED, Reason.ZERO_VARIANCE_GROUP)
 def keep_most_uncertain(groups: Sequence[GroupSummary], share: float) -> list[GroupSummary]:
     """Return the groups with new verdicts; refused ones are not counted, and one is always kept.
 
+    What attempts earned in credit grows with their calls where each call is a row, so where they have rewards of their
+    own these are compared.
+
     Args:
         share: of the step's comparable groups, in (0, 1].
     """
     ranked = sorted(
-        (group for group in groups if group.verdict in _RANKED), key=lambda group: (-group.spread, group.group_id)
+        (group for group in groups if group.verdict in _RANKED),
+        key=lambda group: (-_uncertainty(group), group.group_id),
     )
     kept = {group.group_id for group in ranked[: math.ceil(share * len(ranked))]}
     return [
@@ -194,6 +198,12 @@ def keep_most_uncertain(groups: Sequence[GroupSummary], share: float) -> list[Gr
         else group
         for group in groups
     ]
+
+
+def _uncertainty(group: GroupSummary) -> float:
+    if group.verdict is Reason.ZERO_VARIANCE_GROUP:
+        return 0.0
+    return group.spread if group.deviation is None else group.deviation
 
 
 # A moving floor: groups whose attempts hardly differ are left out, measured by the groups of earlier steps.

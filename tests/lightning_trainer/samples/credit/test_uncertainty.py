@@ -1,5 +1,7 @@
 """The groups whose attempts differ most are kept; nothing that was refused is counted or revived."""
 
+from dataclasses import replace
+
 import pytest
 
 from lightning_trainer.samples.credit.groups import GroupSummary, keep_most_uncertain, leave_out_below, moving_floor
@@ -7,7 +9,8 @@ from lightning_trainer.samples.transitions.reasons import Reason
 
 
 def _group(name: str, spread: float, verdict: Reason = Reason.SAMPLED) -> GroupSummary:
-    return GroupSummary(name, "task", 2, 2, (0.0, 1.0), verdict, None, spread=spread)
+    """What single agents or calls earned differs; the attempts have no reward of their own."""
+    return GroupSummary(name, "task", 2, 2, (None, None), verdict, None, spread=spread)
 
 
 def _verdicts(groups, share):
@@ -43,6 +46,24 @@ def test_groups_without_spread_count_and_refused_ones_do_not():
         "flat too": Reason.ZERO_VARIANCE_GROUP,
         "lonely": Reason.GROUP_TOO_SMALL,
     }
+
+
+def test_attempts_with_rewards_are_ranked_by_those_and_not_by_how_many_calls_earned_them():
+    groups = [
+        replace(_rewarded("long", 0.5, 0.6), spread=3.0),  # credit of one row a call: a long attempt earns more
+        replace(_rewarded("close", 0.0, 0.8), spread=1.0),
+        replace(_rewarded("flat", 1.0, 1.0, verdict=Reason.ZERO_VARIANCE_GROUP), spread=9.0),
+    ]
+    assert _verdicts(groups, 0.3) == {
+        "long": Reason.LOW_VARIANCE_GROUP,
+        "close": Reason.SAMPLED,
+        "flat": Reason.ZERO_VARIANCE_GROUP,
+    }
+
+
+def test_groups_that_are_equal_in_all_they_are_trained_on_come_last():
+    groups = [_group("a", 0.1), _group("flat", 9.0, Reason.ZERO_VARIANCE_GROUP)]
+    assert _verdicts(groups, 0.5)["a"] is Reason.SAMPLED
 
 
 def _rewarded(name: str, *rewards: float | None, verdict: Reason = Reason.SAMPLED) -> GroupSummary:
