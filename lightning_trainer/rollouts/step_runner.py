@@ -12,6 +12,7 @@ groups that are complete first, and each run keeps as many in flight as a step n
 group that no step will take (``lost_groups.py``) it begins another. Ctrl-C ends it with one line and exit status 130.
 """
 
+import logging
 import os
 import sys
 import time
@@ -32,6 +33,7 @@ from lightning_trainer.rollouts.run_name import checked_run, default_run, held_r
 from lightning_trainer.rollouts.team import TeamClient
 from lightning_trainer.rollouts.worker_pool import WorkerPool
 
+_log = logging.getLogger(__name__)
 _INTERRUPTED = 130
 """128 plus the number of SIGINT."""
 
@@ -95,6 +97,8 @@ class StepRunner(Generic[TaskT]):
         self._on_event = on_event
         self._tasks = tasks
         self._curriculum = curriculum
+        self._blind = False
+        """Whether it was said that the curriculum learns nothing."""
 
     @ends_in_one_line()
     def train(self, tasks_of_step: Callable[[int], Sequence[TaskT]] | None = None, *, steps: int) -> None:
@@ -138,10 +142,13 @@ class StepRunner(Generic[TaskT]):
         waiting: list[tuple[str, list[_Work[TaskT]]]] = []
         in_flight: set[str] = set()
         ends: list[float] = []
+        rewards: list[float | None] = []
 
         def on_attempt(attempt: AttemptEnded) -> None:
             self._on_event(attempt)
             ends.append(time.monotonic())
+            if attempt.stage == "train" and attempt.error is None:
+                rewards.append(attempt.reward)
 
         def attempted(work: _Work[TaskT]) -> AttemptEnded:
             return self._attempted(work, on_attempt)
@@ -179,6 +186,8 @@ class StepRunner(Generic[TaskT]):
                 now = time.monotonic()
                 rolled_out = max(ends, default=now)
                 ends.clear()
+                self._say_if_blind(done, rewards)
+                rewards.clear()
                 self._on_event(
                     StepEnded(
                         done,
@@ -191,6 +200,17 @@ class StepRunner(Generic[TaskT]):
             if not status["dynamic_sampling"]:
                 # Groups are left only if other runs brought some, too: later steps take them, if they are complete.
                 pool.wait()
+
+    def _say_if_blind(self, step: int, rewards: Sequence[float | None]) -> None:
+        """Say once that the curriculum learns nothing; ``rewards`` are what the attempts of a step returned."""
+        if self._curriculum is None or self._blind or not rewards or any(reward is not None for reward in rewards):
+            return
+        self._blind = True
+        _log.warning(
+            "the curriculum saw no reward in step %d: it learns from what attempt(task) returns or a program prints as "
+            '"reward", and not from named rewards, lt.reward(...), judges or feedback; so far it chooses at random',
+            step,
+        )
 
     @ends_in_one_line()
     def evaluate(self, tasks: Sequence[TaskT], *, stage: str) -> list[AttemptEnded]:

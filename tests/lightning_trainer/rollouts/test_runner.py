@@ -18,6 +18,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlparse
 
+import lightning_instrumentation as lt
 import pytest
 from lightning_instrumentation.scope import current
 
@@ -305,6 +306,25 @@ def test_a_curriculum_is_told_of_training_alone_and_goes_on_with_what_it_had_sta
         "task-3": SIZE - 1,
         "task-4": 2 * SIZE - 1,
     }
+
+
+@pytest.mark.parametrize(("returned", "sentences"), [(None, 1), (0.0, 0)])
+def test_a_curriculum_that_is_told_of_no_reward_is_said_once(serve, caplog, returned, sentences) -> None:
+    daemon = Daemon(max_staleness=None)
+
+    def attempt(task: Task) -> float | None:
+        lt.reward(1.0, "score")  # which the runner does not see
+        return returned
+
+    def train(**options) -> None:
+        runner = Runner("p", attempt, endpoint=serve(daemon), run=RUN, on_event=daemon.on_event, **options)
+        runner.train(tasks_of, steps=daemon.steps_done + 2)
+
+    train()
+    train(curriculum=Curriculum[Task](lambda task: task.id))
+    said = [record.getMessage() for record in caplog.records if "curriculum" in record.getMessage()]
+    assert len(said) == sentences
+    assert all(one.startswith("the curriculum saw no reward in step 3: it learns from what") for one in said)
 
 
 @pytest.mark.parametrize("max_staleness", [None, 2])
