@@ -86,7 +86,7 @@ class TeamClient:
         if any(status["dynamic_sampling"] for status in trained):
             raise LightningError(
                 "policies that are trained on the same rollouts take the same groups, and dynamic_sampling takes "
-                "further ones for one of them; set algorithm.dynamic_sampling = false"
+                "further ones for one of them; set algorithm.dynamic_sampling = false (in every stage)"
             )
         return {
             **trained[0],

@@ -35,6 +35,23 @@ async def test_a_runner_asks_what_a_group_needs_and_has_by_mode(tmp_path, make_p
 
 
 @pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, False),
+        ({"algorithm": {"dynamic_sampling": True}}, True),
+        ({"stage": [{"algorithm": "dapo"}]}, True),
+        ({"stage": [{"algorithm": "grpo", "steps": 3}, {"algorithm": "dapo"}]}, True),
+    ],
+)
+async def test_a_runner_hears_of_dynamic_sampling_in_any_stage(tmp_path, make_policy, changes, expected):
+    async with SqliteStore(tmp_path / "lightning.sqlite") as store:
+        app = FastAPI()
+        app.include_router(status_router([_watched(make_policy(**changes))], store=store))
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://daemon") as client:
+            assert (await client.get("/lightning/policies/math")).json()["dynamic_sampling"] is expected
+
+
+@pytest.mark.parametrize(
     "question",
     ["?before=", "/versions?before=", "/metrics?after=", "/groups?taken_until=", "/groups?taken_until=1&taken_after="],
 )
