@@ -1,7 +1,9 @@
 """Non-text parts of a prompt: refused with a sentence if the policy's model cannot read them.
 
 A vision-language model takes images sent inside the request, as ``data:`` URLs: training must use exactly the image
-that the model saw, so a URL whose content may change is not fetched, neither here nor by the engine.
+that the model saw, so a URL whose content may change is not fetched, neither here nor by the engine. Hence each part
+says what it is: vLLM takes an address from a part without a type, and with a ``uuid`` from any field, or reuses what
+it was once sent under that name.
 """
 
 import re
@@ -13,6 +15,7 @@ from lightning_instrumentation.redaction.documents import is_image
 from lightning_trainer.gateway.errors import RefusalError
 from lightning_trainer.gateway.policies import ServedPolicy
 from lightning_trainer.gateway.request import EngineRequest
+from lightning_trainer.ingest.media import MEDIA_FIELDS
 
 _TEXTS = frozenset({"text", "input_text", "output_text", "refusal", "thinking", "reasoning"})
 _IMAGES = frozenset({"image_url", "input_image", "image"})
@@ -27,8 +30,16 @@ def refuse_unseen(request: EngineRequest, policy: ServedPolicy) -> None:
     """
     if policy.sees is None:
         return
-    for number, part in _other_parts(request.body.get("messages")):
-        kind, where = part["type"], f"the {part['type']} part of message {number}"
+    for number, part in _parts(request.body.get("messages")):
+        kind, where = part.get("type"), f"the {part.get('type')} part of message {number}"
+        if not isinstance(kind, str):
+            raise _refusal(f'a part of message {number} has no type: say what it is, as in {{"type": "text", ...}}')
+        own = "image_url" if kind == "input_image" else kind
+        for other in (*MEDIA_FIELDS, "uuid"):
+            if other != own and part.get(other) is not None:
+                raise _refusal(f"{where} has the field {other}, which does not belong to it: leave it out")
+        if kind in _TEXTS:
+            continue
         if not policy.sees:
             raise _refusal(
                 f"the model of policy {policy.name!r} reads text alone and cannot take {where}: leave it out, or train "
@@ -36,7 +47,7 @@ def refuse_unseen(request: EngineRequest, policy: ServedPolicy) -> None:
             )
         if kind not in _IMAGES:
             raise _refusal(f"policy {policy.name!r} takes text and images, and {where} is neither: leave it out")
-        inner = part.get(kind)
+        inner = part.get(own)
         url = inner.get("url") if isinstance(inner, Mapping) else inner
         if not isinstance(url, str) or (match := _DATA_URL.match(url)) is None:
             raise _refusal(
@@ -53,12 +64,11 @@ def refuse_unseen(request: EngineRequest, policy: ServedPolicy) -> None:
             )
 
 
-def _other_parts(messages: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _parts(messages: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
     for number, message in enumerate(messages if isinstance(messages, list) else (), start=1):
         content = message.get("content") if isinstance(message, Mapping) else None
         for part in content if isinstance(content, list) else ():
-            kind = part.get("type") if isinstance(part, Mapping) else None
-            if isinstance(kind, str) and kind not in _TEXTS:
+            if isinstance(part, Mapping):
                 yield number, part
 
 

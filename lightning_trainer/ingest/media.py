@@ -27,7 +27,12 @@ _TEXT_KINDS = (
     "tool_call",
     "tool_call_response",
 )
-_OTHER_KIND = re.compile(rf'"type":\s*"(?!(?:{"|".join(_TEXT_KINDS)})")')
+MEDIA_FIELDS = (
+    *("image_url", "audio_url", "video_url", "input_audio", "file"),
+    *("image_embeds", "audio_embeds", "video_embeds", "prompt_embeds", "image_pil", "tool_reference"),
+)
+"""Fields of a content part in which an engine looks for something other than text, whatever type the part has."""
+_OTHER_KIND = re.compile(rf'"type":\s*"(?!(?:{"|".join(_TEXT_KINDS)})")|"(?:{"|".join(MEDIA_FIELDS)})":')
 """In JSON, where quotes inside text are escaped, this can occur only outside text."""
 _PLACES = ("uri", "url", "file_id", "file_uri")
 
@@ -52,7 +57,7 @@ def _other_parts(parts: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _reference(part: Mapping[str, Any]) -> Media:
-    kind = str(part.get("type") or "unknown")
+    kind = str(part.get("type") or next((field for field in MEDIA_FIELDS if field in part), "unknown"))
     mime_type = part.get("mime_type")
     return Media(
         modality=str(part.get("modality") or kind),

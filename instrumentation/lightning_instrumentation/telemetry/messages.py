@@ -128,7 +128,8 @@ def _part(part: Any) -> Any:
         return {"type": "text", "content": part}
     if kind in _TEXT_KINDS:
         return {"type": "text", "content": field(part, "text")}
-    if kind in ("image_url", "input_image") and (image := field(part, "image_url")) is not None:
+    # Without a type it is vLLM's short form of an image.
+    if kind in ("image_url", "input_image", None) and (image := field(part, "image_url")) is not None:
         url = image if isinstance(image, str) else field(image, "url") or ""
         return _image(url) if isinstance(url, str) else part
     if kind == "image" and (source := field(part, "source")) is not None:

@@ -39,6 +39,8 @@ def vllm_arguments(settings: HostSettings) -> Namespace:
         *("--generation-config", "vllm"),
         # Of the distribution that sampled: after temperature, top-p and whatever else the request asked for.
         *("--logprobs-mode", "processed_logprobs"),
+        # None: images are trained as they were sent, and a URL of a caller would be fetched from inside this network.
+        *("--allowed-media-domains", "none.invalid"),
         *(_on_cpu(settings) if current_platform.is_cpu() else on_gpus(settings)),
     ]
     if engine.quantization is not None:

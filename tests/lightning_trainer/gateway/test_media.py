@@ -25,6 +25,14 @@ def image(url: str = PIXEL) -> dict:
         (True, image("data:image/png;base64,iVBORw0KGgo" + "A" * 2000), ["media_size_each", "smaller"]),
         (True, image("data:image/png;base64,AAAA"), ["not the base64 of a PNG"]),
         (True, image("data:image/png;base64,iVBORw0KGgo, a"), ["not the base64 of a PNG"]),
+        # The engine reads the address of a part without a type, and with a uuid that of any field.
+        (True, {"image_url": "http://169.254.169.254/"}, ["a part of message 2", "no type"]),
+        (False, {"type": None, "video_url": {"url": "http://169.254.169.254/"}}, ["a part of message 2", "no type"]),
+        (True, {"type": ["text"], "text": "x"}, ["a part of message 2", "no type"]),
+        (True, {"type": "text", "text": "x", "uuid": "1", "image_url": "http://h/"}, ["text part", "image_url"]),
+        (True, {**image(), "uuid": "1", "audio_url": "http://h/"}, ["image_url part", "audio_url"]),
+        (True, {**image(), "uuid": "1"}, ["image_url part", "uuid"]),
+        (True, {"type": "input_image", "input_image": PIXEL, "image_url": "http://h/"}, ["'http://h/'", "not fetched"]),
     ],
 )
 async def test_a_part_that_cannot_be_taken_is_refused_by_its_name(open_gateway, sees, part, said):
@@ -54,6 +62,12 @@ async def test_an_image_reaches_a_model_that_sees_as_it_was_sent(open_gateway):
         answer = await gateway.http.post("/v1/chat/completions", json=chat({"type": "text", "text": "What?"}, image()))
         assert answer.status_code == 200
         assert gateway.engine.requests[-1]["messages"][1]["content"][1] == image()
+
+
+async def test_fields_that_a_client_leaves_empty_are_no_media(open_gateway):
+    part = {"type": "text", "text": "What?", "image_url": None, "uuid": None}
+    async with open_gateway(of_policy={"sees": False}) as gateway:
+        assert (await gateway.http.post("/v1/chat/completions", json=chat(part))).status_code == 200
 
 
 async def test_where_nobody_knows_the_engine_decides(gateway):

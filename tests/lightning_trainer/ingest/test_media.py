@@ -48,6 +48,9 @@ def _asked(*content) -> Span:
             Media("image", "https://host/cat.png"),
         ),
         ({"type": "file", "file": {"file_id": "file-7"}}, Media("file", "file-7")),
+        ({"image_url": "https://host/cat.png"}, Media("image", "https://host/cat.png")),
+        ({"image_url": {"url": _INLINE}}, Media("image", _HASH, "image/png")),
+        ({"video_url": {"url": "https://host/cat.mp4"}}, Media("video_url", "https://host/cat.mp4")),
     ],
 )
 def test_a_part_that_is_no_text_is_known_by_reference(part, media):

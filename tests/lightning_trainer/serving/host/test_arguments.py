@@ -1,16 +1,18 @@
 """``[engine]`` arrives at vLLM once and whole, and what vLLM does not know is refused by name."""
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lightning_trainer.config import EngineConfig
 from lightning_trainer.errors import EngineError
-from lightning_trainer.serving.host.arguments import further_arguments, on_gpus
+from lightning_trainer.serving.host.arguments import further_arguments, on_gpus, vllm_arguments
 from lightning_trainer.serving.host.settings import HostSettings
 
 SETTINGS = HostSettings("/model", ("p",), "token", "/weights", "/scratch", EngineConfig())
+GIF = "R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7"
 
 
 @pytest.fixture
@@ -58,6 +60,22 @@ def test_the_settings_arrive_as_they_were_written():
     assert (read.policies, read.lora_rank, read.sleeps) == (("p", "q"), 8, True)
     with pytest.raises(EngineError, match="expects its settings"):
         HostSettings.from_line('{"model": 1}')
+
+
+@pytest.mark.torch
+def test_an_engine_fetches_no_address_unless_its_hosts_are_named(tmp_path):
+    from vllm.multimodal.media.connector import MediaConnector
+
+    (tmp_path / "config.json").write_text("{}")
+    engine = EngineConfig(dtype="float32")
+    settings = replace(SETTINGS, model=str(tmp_path), engine=engine)
+    allowed = vllm_arguments(settings).allowed_media_domains
+    connector = MediaConnector(allowed_media_domains=allowed)
+    with pytest.raises(ValueError, match="allowed domains"):
+        connector.fetch_image("http://127.0.0.1:9/cat.png")
+    assert connector.fetch_image(f"data:image/gif;base64,{GIF}").size == (1, 1)
+    own = engine.model_copy(update={"vllm": {"allowed_media_domains": ["pictures.example", "b"]}})
+    assert vllm_arguments(replace(settings, engine=own)).allowed_media_domains == ["pictures.example", "b"]
 
 
 def test_an_engine_on_gpus_is_told_their_number_their_memory_and_that_it_may_sleep():
