@@ -14,6 +14,7 @@ from typing import Any
 
 from lightning_instrumentation.failures import failures, guarded
 from lightning_instrumentation.gateway import hosts
+from lightning_instrumentation.gateway.edge import Edge
 from lightning_instrumentation.gateway.hosts import HostTrust
 from lightning_instrumentation.hooks import patching
 from lightning_instrumentation.runtime import Runtime, runtime
@@ -28,12 +29,18 @@ _OTHER_KEYS = ("ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
 
 def watch_transport(module: Any) -> None:
     """Hook of ``claude_agent_sdk._internal.transport.subprocess_cli``."""
-    patching.wrap(module, "SubprocessCLITransport.connect", _connect)
+    patching.wrap(module, "SubprocessCLITransport.connect", _connect(module))
 
 
-async def _connect(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    guarded("claude-agent-sdk", _lead, instance)
-    return await wrapped(*args, **kwargs)
+def _connect(module: Any) -> Callable[..., Any]:
+    refused = getattr(module, "CLIConnectionError", ConnectionError)
+
+    async def connect(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        async with Edge("", None, refused):
+            guarded("claude-agent-sdk", _lead, instance)
+        return await wrapped(*args, **kwargs)
+
+    return connect
 
 
 def _lead(transport: Any) -> None:

@@ -23,6 +23,14 @@ class Options:
     env: dict[str, str] = field(default_factory=dict)
 
 
+class CLIConnectionError(Exception):
+    """The SDK's own."""
+
+
+def refused(access: Access, timeout_s: float = 0.0) -> None:
+    raise UnprovenDaemonError("someone else")
+
+
 @pytest.fixture
 def start(tmp_path, monkeypatch):
     """Start Claude Code with options; return the environment that the options add."""
@@ -38,12 +46,14 @@ def start(tmp_path, monkeypatch):
         async def connect(self) -> dict[str, str]:
             return self._options.env
 
-    adapter.watch_transport(SimpleNamespace(SubprocessCLITransport=SubprocessCLITransport))
+    adapter.watch_transport(
+        SimpleNamespace(SubprocessCLITransport=SubprocessCLITransport, CLIConnectionError=CLIConnectionError)
+    )
     lt.shutdown(0.0)
     lt.init("http://127.0.0.1:9", spool_dir=tmp_path, token="daemon-token")
     begun = runtime()
     assert begun is not None
-    monkeypatch.setattr(Access, "opened", lambda access: access.token)
+    monkeypatch.setattr(Access, "opened", lambda access, timeout_s=0.0: access.token)
     begun.router._answered.set()
     begun.router._fetch_at = float("inf")
     begun.router._select(Selection((("prose", ("writer",)),), frozenset({"/messages"})))
@@ -89,9 +99,15 @@ async def test_who_points_it_at_the_gateway_is_left_alone(start, caplog):
 
 
 async def test_what_is_not_proven_to_be_the_daemon_gets_no_call_and_no_token(start, monkeypatch):
-    def refused(access: Access) -> None:
-        raise UnprovenDaemonError("someone else")
-
     monkeypatch.setattr(Access, "opened", refused)
     with lt.agent("writer"):
         assert await start() == {}
+
+
+async def test_where_its_calls_may_not_go_elsewhere_it_is_not_started(start, monkeypatch):
+    begun = runtime()
+    assert begun is not None
+    monkeypatch.setattr(begun.router, "fallback", False)
+    monkeypatch.setattr(Access, "opened", refused)
+    with lt.agent("writer"), pytest.raises(CLIConnectionError, match="someone else"):
+        await start()

@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from lightning_instrumentation.access.known import KnownDaemon, known_daemon
+from lightning_instrumentation.access.patience import current_patience
 from lightning_instrumentation.access.tls import explained, tls_context
 from lightning_instrumentation.errors import OtherDaemonError, UnprovenDaemonError
 
 if TYPE_CHECKING:
     import http.client
     import ssl
+    from concurrent.futures import Future
 
 __all__ = ["Access", "UnprovenDaemonError", "proof"]
 
@@ -39,7 +41,13 @@ _HOLDS_S = 10.0
 """How long a proof is valid for connections that are not ours, as long as no call met a closed port."""
 _LOOK_AGAIN_S = 1.0
 """How often the file with the token is read again."""
-_TIMEOUT_S = 2.0
+PROOF_S = 2.0
+"""How long a call waits for a new proof if it can go elsewhere."""
+BUSY_S = 10.0
+"""How long a call to the daemon itself waits: without the token it would fail, and its own timeout is longer."""
+_SLOW_S = 0.25
+"""A proof that failed after more than this has cost a call its time, and is not tried again for a while."""
+_REMEMBERED_S = 3.0
 _LONGEST_ANSWER = 4096
 _PROXY_SPEAKS = 500
 """From this status on, the answer may come from a proxy whose daemon is down."""
@@ -87,6 +95,10 @@ class Access:
         self._path = parts.path.rstrip("/") + PATH
         self._lock = threading.Lock()
         self._proven: tuple[str, float] = "", 0.0
+        self._proving: tuple[Future[None], float] | None = None
+        """The proof under way, and since when."""
+        self._failed: tuple[BaseException, float] | None = None
+        """What a slow proof ended with, and until when that is believed."""
         self._found: tuple[KnownDaemon, float] | None = None
         self.daemon: str | None = None
         """Id of the daemon that this process records for, once known: another one at the address is refused."""
@@ -209,6 +221,7 @@ class Access:
         # An older version with a token sends no id; without a token, the id is all that distinguishes daemons.
         self._expect(daemon, required=token is None)
         self._proven = token or "", time.monotonic()
+        self._failed = None
         return token
 
     def _why_not(self, status: int, body: bytes) -> str:
@@ -247,11 +260,13 @@ class Access:
         if self._given is None and self.daemon is not None and (known := self._known()) is not None:
             self._expect(known.daemon)
 
-    def opened(self, timeout_s: float = _TIMEOUT_S) -> str | None:
+    def opened(self, timeout_s: float = PROOF_S) -> str | None:
         """Return the token for a connection that a caller makes, after a recent proof or a new one.
 
+        All callers wait for one new proof together, each as long as its hook allows.
+
         Args:
-            timeout_s: limit for each part of a new proof.
+            timeout_s: limit for a new proof.
 
         Raises:
             UnprovenDaemonError: what answers there does not prove itself.
@@ -259,14 +274,61 @@ class Access:
         """
         self._expect_what_was_left()
         self.verified_by = self.tls()
+        token, patience = self.token, current_patience()
+        if patience.error is not None:
+            raise patience.error
+        if not patience.met and self.is_due():
+            self._wait(patience.at_most(timeout_s))
+        return token
+
+    def is_due(self) -> bool:
+        """Whether a new proof is needed before a caller's next connection."""
         token = self.token
         if token is None and self.daemon is None:
-            return None
+            return False
+        proven, at = self._proven
+        return proven != (token or "") or time.monotonic() - at > _HOLDS_S
+
+    def _wait(self, limit_s: float) -> None:
+        from concurrent.futures import wait
+
+        failed = self._failed
+        if failed is not None and time.monotonic() < failed[1]:
+            raise failed[0].with_traceback(None)
+        proving, since = self._begun()
+        wait((proving,), max(0.0, since + limit_s - time.monotonic()))
+        if not proving.done():
+            raise TimeoutError(f"no proof within {limit_s:g} s")
+        error = proving.exception()
+        if error is not None:
+            raise error.with_traceback(None)
+
+    def _begun(self) -> tuple[Future[None], float]:
+        """Return the proof under way, after beginning one if there is none."""
+        from concurrent.futures import Future
+
         with self._lock:
-            proven, at = self._proven
-            if proven != (token or "") or time.monotonic() - at > _HOLDS_S:
-                self.open(timeout_s)[0].close()
-        return token
+            if self._proving is not None and not self._proving[0].done():
+                return self._proving
+            begun: tuple[Future[None], float] = Future(), time.monotonic()
+            self._proving = begun
+        proof = threading.Thread(target=self._attempt, args=begun, name="lightning-proof", daemon=True)
+        try:
+            proof.start()
+        except RuntimeError:  # the interpreter is shutting down, or there are too many threads
+            self._attempt(*begun)
+        return begun
+
+    def _attempt(self, proving: Future[None], since: float) -> None:
+        try:
+            self.open(BUSY_S)[0].close()
+        except BaseException as error:
+            now = time.monotonic()
+            if now - since > _SLOW_S:
+                self._failed = error, now + _REMEMBERED_S
+            proving.set_exception(error)
+        else:
+            proving.set_result(None)
 
     def headers(self) -> dict[str, str]:
         """Return the authentication headers; raises like ``opened``."""
@@ -275,6 +337,7 @@ class Access:
     def forget(self) -> None:
         """Invalidate the proof after a failed connection: the next one has to prove itself again."""
         self._proven = "", 0.0
+        self._failed = None
         self._found = None
 
     def in_child(self) -> Access:

@@ -26,7 +26,7 @@ _MOST_REMEMBERED = 4096
 
 class GatewayUnprovenError(BaseException):
     """A claimed call must not be sent anywhere. Not an ``Exception``, so that the guards that protect the agent from us
-    do not swallow it."""
+    do not swallow it; its caller gets their library's own error (``gateway.edge``)."""
 
 
 class Router:
@@ -82,6 +82,10 @@ class Router:
                 remembered.clear()
             remembered[agent] = self._selection.policy_of(agent)
         return remembered.get(agent)
+
+    def has_answer(self) -> bool:
+        """Whether the first fetch has ended, so that ``policy_of`` does not wait."""
+        return self._answered.is_set()
 
     @property
     def paths(self) -> frozenset[str]:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from lightning_instrumentation.failures import guarded
+from lightning_instrumentation.gateway.edge import Edge
 from lightning_instrumentation.hooks import patching
 from lightning_instrumentation.http.aiohttp_reader import RewrittenReader, WatchedReader
 from lightning_instrumentation.http.redirects import Redirects, following, under_way
@@ -29,7 +30,11 @@ def wrap(module: Any) -> None:
 async def _request(
     wrapped: Callable[..., Awaitable[Any]], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    outgoing = guarded("http-request", _outgoing, instance, args, kwargs)
+    edge = guarded("http-request", _edge, instance, args, kwargs)
+    if edge is None:
+        return await wrapped(*args, **kwargs)
+    async with edge:
+        outgoing = guarded("http-request", _outgoing, instance, args, kwargs)
     if outgoing is None:
         return await wrapped(*args, **kwargs)
     out, changed, redirects = outgoing
@@ -69,14 +74,23 @@ def _with_own_body(redirects: Redirects, kwargs: dict[str, Any]) -> dict[str, An
     return {**kwargs, "data": redirects.own_body()}
 
 
-def _outgoing(
-    session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Outgoing, dict[str, Any], Redirects | None] | None:
+def _edge(session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Edge | None:
+    from aiohttp import ClientConnectionError
+
     if len(args) != 2:
         return None
     method, url = args[0], session._build_url(args[1])
     if not concerns(method, url.path):
         return None
+    given = kwargs.get("timeout")
+    own = isinstance(given, (int, float)) or hasattr(given, "total")
+    return Edge(url, given if own else session.timeout, ClientConnectionError)
+
+
+def _outgoing(
+    session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Outgoing, dict[str, Any], Redirects | None] | None:
+    url = session._build_url(args[1])
     given = kwargs.get("json") if kwargs.get("json") is not None else kwargs.get("data")
     present = {str(name).lower() for name in (*session.headers, *_names(kwargs.get("headers")))}
     out = join() or going_out("aiohttp", str(url), given, present, may_be_routed=not session.closed)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.gateway.companion_clients import beside
+from lightning_instrumentation.gateway.edge import Edge
 from lightning_instrumentation.hooks import patching
 from lightning_instrumentation.http.redirects import Redirects, following, under_way
 from lightning_instrumentation.http.request import Outgoing, concerns, going_out, join
@@ -40,7 +41,11 @@ def _json(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwa
 def _send(module: Any) -> Callable[..., Any]:
     def send(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         request = args[0] if args else kwargs.get("request")
-        outgoing = guarded("http-request", _outgoing, module, instance, request)
+        edge = guarded("http-request", _edge, module, request)
+        if edge is None:
+            return wrapped(*args, **kwargs)
+        with edge:
+            outgoing = guarded("http-request", _outgoing, module, instance, request)
         if outgoing is None or request is None:
             return wrapped(*args, **kwargs)
         out, changed, redirects = outgoing
@@ -72,7 +77,11 @@ def _send(module: Any) -> Callable[..., Any]:
 def _async_send(module: Any) -> Callable[..., Any]:
     async def send(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         request = args[0] if args else kwargs.get("request")
-        outgoing = guarded("http-request", _outgoing, module, instance, request)
+        edge = guarded("http-request", _edge, module, request)
+        if edge is None:
+            return await wrapped(*args, **kwargs)
+        async with edge:
+            outgoing = guarded("http-request", _outgoing, module, instance, request)
         if outgoing is None or request is None:
             return await wrapped(*args, **kwargs)
         out, changed, redirects = outgoing
@@ -105,9 +114,13 @@ def _asking(request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tupl
     return ((request, *args[1:]), kwargs) if args else (args, {**kwargs, "request": request})
 
 
-def _outgoing(module: Any, client: Any, request: Any) -> tuple[Outgoing, Any, Redirects | None] | None:
+def _edge(module: Any, request: Any) -> Edge | None:
     if request is None or not concerns(request.method, request.url.path):
         return None
+    return Edge(request.url, request.extensions.get("timeout"), partial(module.ConnectError, request=request))
+
+
+def _outgoing(module: Any, client: Any, request: Any) -> tuple[Outgoing, Any, Redirects | None] | None:
     joined = join()
     if joined is not None:
         own_body = lambda: joined.without_ours(request.content)  # noqa: E731

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -11,6 +12,7 @@ import wrapt
 
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.gateway.companion_clients import beside
+from lightning_instrumentation.gateway.edge import Edge
 from lightning_instrumentation.hooks import patching
 from lightning_instrumentation.http.redirects import Redirects, following, under_way
 from lightning_instrumentation.http.request import Outgoing, concerns, going_out, join
@@ -36,7 +38,11 @@ def _send(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwa
     if redirects is not None:
         _send_on(redirects, request)  # requests sends each redirect as a separate request
         return wrapped(*args, **kwargs)
-    outgoing = guarded("http-request", _outgoing, request)
+    edge = guarded("http-request", _edge, request, kwargs.get("timeout"))
+    if edge is None:
+        return wrapped(*args, **kwargs)
+    with edge:
+        outgoing = guarded("http-request", _outgoing, request)
     if outgoing is None or request is None:
         return wrapped(*args, **kwargs)
     out, changed, redirects = outgoing
@@ -71,12 +77,18 @@ def _give_back_body(redirects: Redirects, request: Any) -> None:
         request.body, request.headers["Content-Length"] = redirects.own_body()
 
 
-def _outgoing(request: Any) -> tuple[Outgoing, Any, Redirects | None] | None:
+def _edge(request: Any, timeout: Any) -> Edge | None:
+    from requests import ConnectionError as NotConnected
+
     url = getattr(request, "url", None)
     if not url or not concerns(request.method or "", urlsplit(url).path):
         return None
+    return Edge(url, timeout, partial(NotConnected, request=request))
+
+
+def _outgoing(request: Any) -> tuple[Outgoing, Any, Redirects | None] | None:
     present = {name.lower() for name in request.headers} - {"accept-encoding"}
-    out = join() or going_out("requests", url, request.body, present)
+    out = join() or going_out("requests", request.url, request.body, present)
     if out is None:
         return None
     return (out, gateway_request(request, out), None) if out.destination is not None else _with_additions(request, out)

@@ -7,6 +7,7 @@ from typing import Any
 from lightning_instrumentation import semconv
 from lightning_instrumentation.failures import failures, guarded
 from lightning_instrumentation.gateway.destination import fell_back
+from lightning_instrumentation.gateway.edge import Edge
 from lightning_instrumentation.openai import options as of
 from lightning_instrumentation.openai.gateway import DaemonAwayError, is_gateway_client
 from lightning_instrumentation.openai.route import Route, route_of
@@ -17,13 +18,25 @@ from lightning_instrumentation.wire.call import ModelCall
 _LIBRARY = "openai"
 
 
-def begin(client: Any, options: Any) -> tuple[ModelCall, Any, Route | None] | None:
-    """Start the span of a model call; return it with the options to send and, if it is routed, its route.
+def edge_of(client: Any, options: Any) -> Edge | None:
+    """Return the edge of a model call; None for any other request."""
+    if of.api_of(options) is None or wire.is_silent() or is_gateway_client(client):
+        return None
+    url = of.url_of(client, options)
 
-    None for any other request.
-    """
+    def refused(sentence: str) -> Exception:
+        from openai import APIConnectionError
+
+        # Of the HTTP library that this client uses: openai has used two.
+        return APIConnectionError(message=sentence, request=client._client.build_request("POST", url))
+
+    return Edge(url, of.timeout_of(client, options), refused)
+
+
+def begin(client: Any, options: Any) -> tuple[ModelCall, Any, Route | None] | None:
+    """Start the span of a model call; return it with the options to send and, if it is routed, its route."""
     api = of.api_of(options)
-    if api is None or wire.is_silent() or is_gateway_client(client):
+    if api is None:
         return None
     url, body = of.url_of(client, options), of.body_of(options)
     route = guarded("route", route_of, client, options, url, body)

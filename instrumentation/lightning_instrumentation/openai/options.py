@@ -50,6 +50,11 @@ def key_of(client: Any) -> str | None:
     return key if isinstance(key, str) and key else None
 
 
+def timeout_of(client: Any, options: Any) -> Any:
+    """Return the timeouts of a request: the client's, unless it has its own."""
+    return client.timeout if type(options.timeout).__name__ == "NotGiven" else options.timeout
+
+
 def headers_of(options: Any) -> dict[str, str]:
     """Return the headers of this request only; the placeholder for "not given" is not a mapping."""
     return dict(options.headers) if isinstance(options.headers, Mapping) else {}

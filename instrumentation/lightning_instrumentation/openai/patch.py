@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from lightning_instrumentation.failures import guarded
+from lightning_instrumentation.gateway.edge import Edge
 from lightning_instrumentation.hooks import patching
 from lightning_instrumentation.openai import call as openai_call
 from lightning_instrumentation.openai.gateway import DaemonAwayError
@@ -28,11 +29,18 @@ def wrap_client(module: Any) -> None:
         started.router.keep_fresh()  # model calls are likely from here on
 
 
+def _edge(instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Edge | None:
+    return openai_call.edge_of(instance, _options(args, kwargs))
+
+
+def _options(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return args[1] if len(args) > 1 else kwargs.get("options")
+
+
 def _begin(
     instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[ModelCall, Route | None, tuple[Any, ...], dict[str, Any]] | None:
-    options = args[1] if len(args) > 1 else kwargs.get("options")
-    begun = openai_call.begin(instance, options)
+    begun = openai_call.begin(instance, _options(args, kwargs))
     if begun is None:
         return None
     call, options, route = begun
@@ -47,7 +55,11 @@ def _asking(options: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tupl
 
 
 def _request(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    begun = guarded("chat-request", _begin, instance, args, kwargs)
+    edge = guarded("chat-request", _edge, instance, args, kwargs)
+    if edge is None:
+        return wrapped(*args, **kwargs)
+    with edge:
+        begun = guarded("chat-request", _begin, instance, args, kwargs)
     if begun is None:
         return wrapped(*args, **kwargs)
     call, route, args, kwargs = begun
@@ -102,7 +114,11 @@ async def _async_send(
 async def _async_request(
     wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    begun = guarded("chat-request", _begin, instance, args, kwargs)
+    edge = guarded("chat-request", _edge, instance, args, kwargs)
+    if edge is None:
+        return await wrapped(*args, **kwargs)
+    async with edge:
+        begun = guarded("chat-request", _begin, instance, args, kwargs)
     if begun is None:
         return await wrapped(*args, **kwargs)
     call, route, args, kwargs = begun

@@ -75,6 +75,5 @@ def _readdressed(client: Any, options: Any, destination: Destination) -> Any:
         changed.extra_json = {**options.extra_json, "model": destination.policy}
     # The user's timeouts, which only their client knows.
     changed.max_retries = options.get_max_retries(client.max_retries)
-    if type(options.timeout).__name__ == "NotGiven":
-        changed.timeout = client.timeout
+    changed.timeout = of.timeout_of(client, options)
     return changed

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.trace import SpanKind
 
 from lightning_instrumentation import semconv
-from lightning_instrumentation.access.proof import TOKEN_HEADER
+from lightning_instrumentation.access.proof import BUSY_S, TOKEN_HEADER
 from lightning_instrumentation.delivery.deferred import defer
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.gateway import hosts
@@ -40,7 +40,6 @@ class Extras:
 
 
 _NO_EXTRAS = Extras(HostTrust.UNTRUSTED, {}, NOTHING)
-_BUSY_DAEMON_S = 10.0
 
 
 class ModelCall:
@@ -209,8 +208,7 @@ def _extras(started: Runtime, api: Api, span: SpanRecord, url: str, body: Mappin
 def _key(started: Runtime) -> dict[str, str]:
     """Return the daemon's token for a client that was pointed at it with any key."""
     try:
-        # A busy daemon is waited for: without the token the call would fail, and its own timeout is longer.
-        token = started.router.access.opened(_BUSY_DAEMON_S)
+        token = started.router.access.opened(BUSY_S)
     except Exception:  # it is down, or another process: then the call may fail as it would without us
         return {}
     return {} if token is None else {TOKEN_HEADER: token}

@@ -1,21 +1,26 @@
 """Who cannot prove to be the daemon gets neither a prompt nor a token, and the agent goes on as if there were none."""
 
+import asyncio
 import http.client
 import json
 import re
 import sys
 
+import aiohttp
+import httpx
+import httpx2
 import lightning_instrumentation as lt
 import openai
 import pytest
+import requests
 from lightning_instrumentation.access import proof as proofs
 from lightning_instrumentation.access.known import KnownDaemon, remember
 from lightning_instrumentation.access.proof import Access, UnprovenDaemonError, proof
-from lightning_instrumentation.gateway.routing import GatewayUnprovenError
 from lightning_instrumentation.runtime import runtime
 
 TOKEN = "the-token-of-this-users-daemon"
 PROMPT = "a prompt that is nobody else's affair"
+BODY = {"model": "gpt-4o", "messages": [{"role": "user", "content": PROMPT}]}
 
 
 @lt.agent("writer")
@@ -105,19 +110,70 @@ def test_when_the_daemon_is_back_so_are_its_calls_and_spans(begin, daemon, host,
     assert lt.flush(20.0)
 
 
-def test_a_claimed_call_that_may_not_go_elsewhere_fails(begin, daemon, host, client, monkeypatch):
+def by_openai(url):
+    base_url = url.removesuffix("/chat/completions")
+    with openai.OpenAI(base_url=base_url, api_key="sk", max_retries=0) as client:
+        client.chat.completions.create(**BODY)
+
+
+async def by_openai_async(url):
+    base_url = url.removesuffix("/chat/completions")
+    async with openai.AsyncOpenAI(base_url=base_url, api_key="sk", max_retries=0) as client:
+        await client.chat.completions.create(**BODY)
+
+
+async def by_httpx_async(url):
+    async with httpx.AsyncClient() as client:
+        await client.post(url, json=BODY)
+
+
+async def by_aiohttp(url):
+    async with aiohttp.ClientSession() as session, session.post(url, json=BODY) as response:
+        await response.read()
+
+
+@pytest.mark.parametrize(
+    ("ask", "error"),
+    [
+        (by_openai, openai.APIConnectionError),
+        (by_openai_async, openai.APIConnectionError),
+        (lambda url: httpx.post(url, json=BODY), httpx.ConnectError),
+        (lambda url: httpx2.post(url, json=BODY), httpx2.ConnectError),
+        (by_httpx_async, httpx.ConnectError),
+        (lambda url: requests.post(url, json=BODY), requests.ConnectionError),
+        (by_aiohttp, aiohttp.ClientConnectionError),
+    ],
+    ids=["openai", "openai-async", "httpx", "httpx2", "httpx-async", "requests", "aiohttp"],
+)
+def test_a_claimed_call_that_may_not_go_elsewhere_fails_as_its_library_does(
+    begin, daemon, host, monkeypatch, ask, error
+):
     monkeypatch.setenv("LIGHTNING_ROUTE_FALLBACK", "0")
     daemon.select("prose", "writer")
     daemon.token = TOKEN
     remember(daemon.url, KnownDaemon(TOKEN))
     begin()
-    ask(client)
+
+    @lt.agent("writer")
+    def call():
+        asked = ask(f"{host.base_url}/chat/completions")
+        if asyncio.iscoroutine(asked):
+            asyncio.run(asked)
+
+    call()
+    assert len(daemon.requests) == 1
+    assert lt.flush(10.0)  # the sender proves its own connection
     daemon.token = "of someone else"
     started = runtime()
     assert started is not None
     started.router.access.forget()
-    with pytest.raises(GatewayUnprovenError, match="does not prove"):
-        ask(client)
+    with pytest.raises(error, match="does not prove") as raised:
+        call()
+    assert isinstance(raised.value, Exception)
+    assert raised.value.__cause__ is not None
+    daemon.stop()
+    with pytest.raises(error, match="refused"):
+        call()
     assert not host.requests
 
 

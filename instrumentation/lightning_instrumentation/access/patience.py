@@ -1,0 +1,101 @@
+"""How long a call waits for the daemon: no longer than its caller waits for an answer, and beside an event loop.
+
+A hook says so for the code below it in a context variable; where it has already waited, that code gets the outcome and
+waits for nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar, copy_context
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_PARTS = ("total", "connect", "sock_connect", "read", "sock_read")
+"""Attributes of the time limits of httpx and aiohttp."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """What a hook knows of its call."""
+
+    timeout: Any = None
+    """The caller's limits, as their library writes them."""
+    met: bool = False
+    """Whether the hook has waited already."""
+    error: Exception | None = None
+    """Why the daemon, when the hook waited, was not proven."""
+
+    def at_most(self, seconds: float) -> float:
+        """Return how long to wait, s."""
+        return min(seconds, shortest(self.timeout))
+
+
+AT_ONCE = Patience(0.0)
+"""The hook is on an event loop and expects nothing to wait for."""
+_UNTOLD = Patience()
+_current: ContextVar[Patience] = ContextVar("lightning.patience", default=_UNTOLD)
+
+
+def current_patience() -> Patience:
+    """Return what the hook of the current call knows."""
+    return _current.get()
+
+
+def be_patient(patience: Patience) -> Patience:
+    """Set it for what follows; return what it was."""
+    before = _current.get()
+    _current.set(patience)
+    return before
+
+
+def shortest(timeout: Any) -> float:
+    """Return the shortest of a caller's time limits, however their library writes them, s; infinite without one."""
+    if timeout is None or isinstance(timeout, bool):
+        return float("inf")
+    if isinstance(timeout, (int, float)):
+        return max(0.0, float(timeout))
+    if isinstance(timeout, Mapping):
+        parts = tuple(timeout.values())
+    elif isinstance(timeout, tuple):
+        parts = timeout
+    else:
+        parts = tuple(getattr(timeout, name, None) for name in _PARTS)
+    return min(map(shortest, parts), default=float("inf"))
+
+
+async def beside_loop(function: Callable[[], T]) -> T:
+    """Call what may wait in a thread of its own, and await it; without asyncio's loop, call it here.
+
+    Not the loop's executor: its few threads are the program's, and a process waits for them before it ends.
+    """
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return function()
+    outcome: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: Exception | None) -> None:
+        if outcome.done():  # its caller has given up
+            return
+        if error is None:
+            outcome.set_result(result)  # type: ignore[arg-type]
+        else:
+            outcome.set_exception(error)
+
+    def run() -> None:
+        result, failed = None, None
+        try:
+            result = function()
+        except Exception as error:
+            failed = error
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(settle, result, failed)
+
+    threading.Thread(target=copy_context().run, args=(run,), name="lightning-wait", daemon=True).start()
+    return await outcome
