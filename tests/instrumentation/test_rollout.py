@@ -5,6 +5,9 @@ import logging
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from multiprocessing.pool import ThreadPool
+from queue import Queue
 
 import lightning_instrumentation as lt
 import pytest
@@ -103,6 +106,54 @@ def test_a_pool_that_was_born_in_one_rollout_serves_each_caller_as_its_own(recor
         assert pool.submit(work).result() is None
         with lt.rollout("b", rollout_id="rb"):
             assert pool.submit(work).result() == "rb"
+
+
+_HANDED_OVER = {
+    "apply": lambda pool: pool.apply(work),
+    "apply_async": lambda pool: pool.apply_async(func=work).get(),
+    "map": lambda pool: pool.map(_any, [0])[0],
+    "starmap": lambda pool: pool.starmap(_any, [(0,)])[0],
+    "map_async": lambda pool: pool.map_async(_any, [0]).get()[0],
+    "imap": lambda pool: next(pool.imap(_any, [0])),
+    "imap of chunks": lambda pool: next(pool.imap(_any, iterable=[0, 1], chunksize=2)),
+    "imap_unordered": lambda pool: next(pool.imap_unordered(_any, [0])),
+}
+
+
+def _any(_: int) -> str | None:
+    return work()
+
+
+@pytest.mark.parametrize("hand_over", _HANDED_OVER.values(), ids=_HANDED_OVER)
+def test_a_thread_pool_of_multiprocessing_does_too(recording, hand_over):
+    with lt.rollout("a", rollout_id="ra"):
+        pool = ThreadPool(1)
+    with pool:
+        assert hand_over(pool) is None
+        for name in ("ra", "rb"):
+            with lt.rollout(name, rollout_id=name):
+                assert hand_over(pool) == name
+        assert hand_over(pool) is None
+
+
+def test_work_in_a_queue_of_ones_own_takes_its_context_along(recording):
+    """The remedy that docs/capture.md names: such a thread cannot be told from one that works for its rollout alone."""
+    queue: Queue = Queue()
+    seen = []
+
+    def serve() -> None:
+        while (asked := queue.get()) is not None:
+            context, function = asked
+            seen.append(context.run(function))
+
+    with lt.rollout("a", rollout_id="ra"):
+        thread = threading.Thread(target=serve)
+        thread.start()
+    with lt.rollout("b", rollout_id="rb"):
+        queue.put((copy_context(), work))
+    queue.put(None)
+    thread.join()
+    assert seen == ["rb"]
 
 
 def test_the_users_own_context_is_not_carried_into_threads(recording):

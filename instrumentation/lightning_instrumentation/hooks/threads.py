@@ -1,7 +1,8 @@
 """Work handed to another thread keeps the scope of the code that handed it over.
 
-``threading.Thread`` and ``ThreadPoolExecutor`` start with an empty context. Only our own scope is carried over, never
-the user's context variables: their program would otherwise behave differently with us than without.
+``threading.Thread``, ``ThreadPoolExecutor`` and multiprocessing's ``ThreadPool`` start with an empty context. Only our
+own scope is carried over, never the user's context variables: their program would otherwise behave differently with us
+than without.
 """
 
 from __future__ import annotations
@@ -14,10 +15,19 @@ from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.hooks import patching
 from lightning_instrumentation.scope import Scope, for_another_thread, use_scope
 
+_POOLS = ("concurrent.futures.thread", "multiprocessing.pool")
+"""The modules of functions that a pool's threads run."""
+
 
 def wrap_executor(module: Any) -> None:
     """Hook of ``concurrent.futures.thread``."""
-    patching.wrap(module, "ThreadPoolExecutor.submit", _submit)
+    patching.wrap(module, "ThreadPoolExecutor.submit", _hand_over)
+
+
+def wrap_pool(module: Any) -> None:
+    """Hook of ``multiprocessing.pool``; a pool of processes, from which ``ThreadPool`` inherits, is left alone."""
+    for name in ("apply_async", "_map_async", "imap", "imap_unordered"):  # the other methods call these
+        patching.wrap(module, f"ThreadPool.{name}", _hand_over)
 
 
 def wrap_thread(module: Any) -> None:
@@ -25,17 +35,24 @@ def wrap_thread(module: Any) -> None:
     patching.wrap(module, "Thread.start", _start)
 
 
-def _submit(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _hand_over(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run the function, which is the first argument or ``func``, in the scope of its caller."""
     scope = guarded("thread", for_another_thread)
-    if scope is None or not args:
+    if scope is None:
         return wrapped(*args, **kwargs)
-    function, *rest = args
+    if args:
+        args = (_inside(scope, args[0]), *args[1:])
+    elif "func" in kwargs:
+        kwargs = {**kwargs, "func": _inside(scope, kwargs["func"])}
+    return wrapped(*args, **kwargs)
 
+
+def _inside(scope: Scope, function: Any) -> Callable[..., Any]:
     def work(*arguments: Any, **named: Any) -> Any:
         with use_scope(scope):
             return function(*arguments, **named)
 
-    return wrapped(work, *rest, **kwargs)
+    return work
 
 
 def _start(
@@ -50,7 +67,7 @@ def _start(
 def _serves_everyone(thread: threading.Thread) -> bool:
     """Whether it is a pool's worker, which runs work from any caller: the scope of its start is irrelevant."""
     target = getattr(thread, "_target", None)
-    return getattr(target, "__module__", None) == "concurrent.futures.thread"
+    return getattr(target, "__module__", None) in _POOLS
 
 
 def _run_inside(thread: threading.Thread, scope: Scope) -> Callable[[], None]:
