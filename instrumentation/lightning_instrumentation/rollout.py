@@ -19,6 +19,7 @@ from lightning_instrumentation.reward import reward
 from lightning_instrumentation.runtime import runtime
 from lightning_instrumentation.scope import Identity, Scope, current, use_scope
 from lightning_instrumentation.telemetry import spans
+from lightning_instrumentation.telemetry.messages import as_json, plain_copy
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -91,7 +92,7 @@ class Rollout(Block):
             return
         attributes: dict[str, Any] = {semconv.OPERATION: semconv.INVOKE_WORKFLOW, semconv.ROLLOUT_ROOT: True}
         if self._input is not None and started.settings.capture_content:
-            attributes[semconv.ROLLOUT_INPUT] = json.dumps(self._input, default=str, ensure_ascii=False)
+            attributes[semconv.ROLLOUT_INPUT] = _text(self._input)
         if self._policies:
             attributes[semconv.ROLLOUT_POLICIES] = self._policies
         self._span = spans.begin(started.tracer, f"rollout {self.task_id}", attributes, new_trace=True)
@@ -104,6 +105,13 @@ class Rollout(Block):
         assert self._body is not None
         self._body.__exit__(kind, error, traceback)
         spans.end(self._span, error)
+
+
+def _text(input: Any) -> str:
+    try:
+        return json.dumps(input, default=str, ensure_ascii=False)
+    except Exception:  # a key that JSON has no form for, something inside itself, an object that raises
+        return as_json(plain_copy(input))
 
 
 def rollout(

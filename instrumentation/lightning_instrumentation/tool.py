@@ -7,9 +7,8 @@ format.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from enum import Enum
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
@@ -19,7 +18,7 @@ from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.runtime import runtime
 from lightning_instrumentation.scope import current, use_scope
 from lightning_instrumentation.telemetry import spans
-from lightning_instrumentation.telemetry.messages import as_json
+from lightning_instrumentation.telemetry.messages import as_json, plain_copy
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -28,7 +27,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 MOST_YIELDED: Final = 1000
 """Number of yielded items that are recorded: a tool may never end."""
-_DEEPEST = 16
 _USAGE = 'write @lt.tool or @lt.tool("name") above a function, below a decorator of your framework'
 
 
@@ -119,13 +117,13 @@ class _FunctionCall:
         if self._yielded is None:
             self._yielded = []
         if len(self._yielded) < MOST_YIELDED:
-            self._yielded.append(guarded("tool", _plain, value))
+            self._yielded.append(guarded("tool", plain_copy, value))
         else:
             self._more += 1
 
     def returned(self, value: Any) -> None:
         if self._yielded is None:
-            self._call.returned(lambda: _plain(value))
+            self._call.returned(lambda: plain_copy(value))
         else:
             self._say_yielded()
 
@@ -186,27 +184,11 @@ def _arguments(signature: inspect.Signature | None, args: tuple[Any, ...], kwarg
     except TypeError:  # the function will raise it itself
         given = None
     if given is None or signature is None:
-        return _plain({**({"args": args} if args else {}), **kwargs})
+        return plain_copy({**({"args": args} if args else {}), **kwargs})
     first = next(iter(signature.parameters), None)
     if first in ("self", "cls"):
         given.pop(first, None)
     for parameter in signature.parameters.values():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             given |= given.pop(parameter.name, {})
-    return _plain(given)
-
-
-def _plain(value: Any, depth: int = 0) -> Any:
-    """Return a JSON-able copy of a value: it is encoded later, while the function may change its own."""
-    if value is None or isinstance(value, (str, int, float)):
-        return value
-    if isinstance(value, Iterator) or depth == _DEEPEST:
-        return f"<{type(value).__qualname__}>"
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item, depth + 1) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [_plain(item, depth + 1) for item in value]
-    if isinstance(value, Enum):
-        return _plain(value.value, depth + 1)
-    dump = getattr(value, "model_dump", None)
-    return _plain(dump(mode="json"), depth + 1) if callable(dump) else str(value)
+    return plain_copy(given)

@@ -56,6 +56,46 @@ def test_what_json_has_no_form_for_becomes_the_same_text(value):
     assert quickly == slowly
 
 
+class Unruly:
+    """Raises when it is asked for its form."""
+
+    def model_dump(self, **_: object) -> None:
+        raise LookupError("gone")
+
+
+def cycle() -> dict:
+    around: dict = {"name": "a"}
+    around["self"] = [around]
+    return around
+
+
+def graph(nodes: int) -> list:
+    made: list[dict] = [{"number": number} for number in range(nodes)]
+    for node in made:
+        node["neighbors"] = made
+    return made
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({datetime.date(2026, 1, 2): "price"}, '{"2026-01-02":"price"}'),
+        ({("a", 1): {2: 3}}, '{"(\'a\', 1)":{"2":3}}'),
+        (cycle(), '{"name":"a","self":["<dict>"]}'),
+        (graph(3)[0], None),
+        (graph(40), None),
+        ([Unruly()], '["<Unruly>"]'),
+        ([[]] * 3 + [{b"a": [1]}], "[[],[],[],{\"b'a'\":[1]}]"),
+    ],
+    ids=["date", "tuple", "cycle", "graph", "large graph", "unruly", "no cycle"],
+)
+def test_whatever_it_holds_it_becomes_json(value, text):
+    said = as_json(value)
+    assert json.loads(said) is not None
+    assert len(said) < 10_000_000
+    assert text is None or said == text
+
+
 @pytest.mark.parametrize(
     "message",
     [

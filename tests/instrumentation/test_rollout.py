@@ -6,6 +6,7 @@ import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from datetime import date
 from multiprocessing.pool import ThreadPool
 from queue import Queue
 
@@ -76,6 +77,30 @@ def test_an_attempt_that_raises_has_failed_and_the_exception_goes_on(recording):
         raise problem
     assert caught.value is problem
     assert recording.span("rollout").error == "tool is gone"
+
+
+@pytest.mark.parametrize("odd", ["date", "tuple", "cycle"])
+def test_a_rollout_begins_whatever_its_input_holds(recording, odd):
+    around: list = []
+    around.append(around)
+    keys = {"date": {date(2026, 1, 2): "price"}, "tuple": {("a", 1): "price"}, "cycle": around}
+    with lt.rollout("t", input=keys[odd]):
+        work()
+        lt.reward(1.0)
+    root, agent = recording.span("rollout"), recording.span("invoke_agent")
+    assert {span.trace_id for span in (root, agent, recording.span("evaluate"))} == {root.trace_id}
+    assert root.attributes[semconv.ROLLOUT_INPUT] in (
+        '{"2026-01-02":"price"}',
+        '{"(\'a\', 1)":"price"}',
+        '["<list>"]',
+    )
+
+
+def test_an_input_that_can_be_read_only_once_is_left_unread(recording):
+    lines = iter(["one", "two"])
+    with lt.rollout("t", input={"lines": lines}):
+        assert next(lines) == "one"
+    assert "list_iterator" in recording.span("rollout").attributes[semconv.ROLLOUT_INPUT]
 
 
 def test_rollouts_in_threads_stay_apart_and_threads_inherit_theirs(recording):

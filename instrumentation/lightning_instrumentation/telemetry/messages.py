@@ -5,7 +5,7 @@ that images and future kinds survive from span to sample. Source: OpenTelemetry 
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -14,6 +14,8 @@ import orjson
 
 _TEXT_KINDS = ("text", "input_text", "output_text")
 _NOTHING_ELSE = {"role", "content"}
+_DEEPEST = 16
+_MOST_CONTAINERS = 100_000
 
 
 def field(thing: Any, name: str) -> Any:
@@ -27,7 +29,11 @@ def as_json(value: Any) -> str:
     try:
         return orjson.dumps(value, _plain, _AS_JSON_DOES).decode()
     except TypeError:  # half of a surrogate pair, a key that is not text, or a number beyond 64 bits
+        pass
+    try:
         return encodable(_encode(value))
+    except Exception:  # a key that JSON has no form for, something inside itself, an object that raises
+        return encodable(_encode(plain_copy(value)))
 
 
 def encodable(text: str) -> str:
@@ -50,6 +56,48 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (set, frozenset)) or (isinstance(value, Iterable) and not isinstance(value, (str, bytes))):
         return list(value)
     return str(value)
+
+
+def plain_copy(value: Any) -> Any:
+    """Return a copy that JSON has a form for; never raises, and reads nothing that can be read only once.
+
+    What is inside itself, deeper than 16 levels, or beyond the first 100,000 containers is named by its type.
+    """
+    return _Copying().of(value)
+
+
+class _Copying:
+    __slots__ = ("_above", "_left")
+
+    def __init__(self) -> None:
+        self._above: list[int] = []
+        """The containers around the present one, by identity."""
+        self._left = _MOST_CONTAINERS
+
+    def of(self, value: Any) -> Any:
+        if value is None or isinstance(value, (str, int, float)):
+            return value
+        inside = id(value) in self._above
+        if inside or isinstance(value, Iterator) or len(self._above) == _DEEPEST or not self._left:
+            return f"<{type(value).__qualname__}>"
+        self._left -= 1
+        self._above.append(id(value))
+        try:
+            return self._copied(value)
+        except Exception:  # its own methods raise
+            return f"<{type(value).__qualname__}>"
+        finally:
+            self._above.pop()
+
+    def _copied(self, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {str(key): self.of(item) for key, item in value.items()}
+        if isinstance(value, (list, tuple, set, frozenset)):
+            return [self.of(item) for item in value]
+        if isinstance(value, Enum):
+            return self.of(value.value)
+        dump = getattr(value, "model_dump", None)
+        return self.of(dump(mode="json")) if callable(dump) else str(value)
 
 
 _AS_JSON_DOES = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
