@@ -128,6 +128,9 @@ def delete_rows(connection: Connection, seqs: Sequence[int]) -> int:
     """Delete spans by their numbers and update the totals; return how many there were."""
     if not seqs:
         return 0
+    (last,) = connection.execute("SELECT max(seq) FROM spans").fetchone()
+    if last in seqs:  # its mark keeps the number from being given again: spans.insert
+        connection.execute("INSERT INTO received VALUES (?, ?) ON CONFLICT DO NOTHING", (last, time.time_ns()))
     listed = (json.dumps(list(seqs)),)
     (calls,) = connection.execute(
         """SELECT count(*) FROM spans WHERE seq IN (SELECT CAST(value AS BIGINT) FROM json_each(?))

@@ -33,8 +33,11 @@ def note(connection: Connection, spans: Iterable[Span]) -> None:
 
 
 _NUMBER = """
-    INSERT INTO evaluations(change, attempt_id) SELECT coalesce(max(change), 0) + 1, ? FROM evaluations WHERE true
+    INSERT INTO evaluations(change, attempt_id) SELECT coalesce(max(change), 0) + 1, ? FROM
+        (SELECT max(change) AS change FROM evaluations
+         UNION ALL SELECT max(position) FROM cursors WHERE name LIKE 'verdicts/%') AS given WHERE true
     ON CONFLICT(attempt_id) DO UPDATE SET change = excluded.change"""
+"""Above what a reader has read, too: the newest may have been deleted since (``versions/held_out.py``)."""
 _NAMED = """
     WITH named(attempt_id) AS (
         SELECT value FROM json_each(?1)

@@ -3,6 +3,8 @@
 import asyncio
 import random
 import sqlite3
+import time
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -13,6 +15,8 @@ from lightning_instrumentation import semconv
 
 from lightning_trainer.errors import MalformedTelemetryError, StoreError
 from lightning_trainer.store import SqliteStore, Store
+from lightning_trainer.store.tables import cursors, evaluations, participations
+from lightning_trainer.store.worklist.forgetting import forget_rollout
 from lightning_trainer.types import AttemptState, RolloutMode, Span, SpanStatus
 
 
@@ -121,6 +125,50 @@ async def test_counts_say_what_is_there(store: Store, make_root, make_span) -> N
     }
     assert await store.has_rollout("rollout-of-a")
     assert not await store.has_rollout("rollout-of-z")
+
+
+async def forget(store: Store, rollout: str) -> None:
+    await store.write(lambda connection: forget_rollout(connection, rollout, now_ns=time.time_ns()))
+
+
+async def test_the_numbers_of_forgotten_spans_are_given_to_no_other(store: Store, make_root) -> None:
+    await store.append([make_root(1, "old"), make_root(2, "private")])
+    await store.begin_policy("p")
+    await store.enroll("p")
+    last = await store.last_span()
+    found = partial(participations.find, takes_part=lambda span: True)
+    _, cursor = await store.scan(lambda connection: found(connection))
+    await forget(store, "rollout-of-private")
+    assert await store.last_span() < last
+    await store.append([make_root(3, "new"), make_root(1, "old"), make_root(4, "newer")])
+    assert await store.last_span() >= last + 2
+    assert await store.counts() | {"spans": 3} == await store.counts()
+    assert [one.attempt.attempt_id for one in await store.waiting_attempts("p")] == ["new", "newer"]
+    assert not await store.scan(lambda connection: participations.is_earlier(connection, "p", "new"))
+    chat = make_root(5, "called", attributes={semconv.ATTEMPT_ID: "called", semconv.OPERATION: "chat"})
+    await store.append([chat])
+    seen, _ = await store.scan(lambda connection: found(connection, after=cursor))
+    assert seen == {"called"}
+
+
+async def test_all_may_be_forgotten(store: Store, make_root) -> None:
+    await store.append([make_root(1, "a")])
+    last = await store.last_span()
+    await forget(store, "rollout-of-a")
+    await store.append([make_root(2, "b")])
+    assert await store.last_span() > last
+    assert len(await store.spans_of_attempts(["b"])) == 1
+
+
+async def test_an_evaluation_behind_a_forgotten_one_is_news(store: Store, make_root) -> None:
+    await store.append([make_root(1, "a", mode="evaluate"), make_root(2, "b", mode="evaluate")])
+    changed = await store.scan(lambda connection: evaluations.select_changed(connection, 0, 10))
+    last = changed[-1][0]
+    await store.write(lambda connection: cursors.move(connection, "verdicts/p", last))
+    await forget(store, f"rollout-of-{changed[-1][1]}")
+    await store.append([make_root(3, "c", mode="evaluate")])
+    news = await store.scan(lambda connection: evaluations.select_changed(connection, last, 10))
+    assert [attempt for _, attempt in news] == ["c"]
 
 
 async def test_one_bad_span_refuses_its_own_delivery_only(store: Store, make_span) -> None:

@@ -29,6 +29,8 @@ TABLES = (
 )
 """In dependency order: referenced tables come first."""
 _NUMBERED = {"resources": "id", "spans": "seq", "rollbacks": "seq", "feedback": "seq", "media": "seq"}
+_LAST = {"spans": "SELECT max(seq) FROM (SELECT max(seq) AS seq FROM spans UNION ALL SELECT max(seq) FROM received)"}
+"""The last number given, if not the newest row's: marks outlive forgotten spans."""
 _IN_ORDER = {**_NUMBERED, "ledger": "rowid"}
 
 
@@ -99,11 +101,11 @@ def _copy(
         raise StoreError(
             f"the copy of {table} is not what was copied ({written.rows:,} rows of {read.rows:,}): none of it was kept"
         )
-    if table in _NUMBERED and read.rows:
+    if table in _NUMBERED:
         column = _NUMBERED[table]
-        target.execute(
-            f"SELECT setval(pg_get_serial_sequence('{table}', '{column}'), (SELECT max({column}) FROM {table}))"
-        )
+        (last,) = source.execute(_LAST.get(table, f"SELECT max({column}) FROM {table}")).fetchone()
+        if last is not None:
+            target.execute(f"SELECT setval(pg_get_serial_sequence('{table}', '{column}'), ?)", (last,))
     return read.rows
 
 

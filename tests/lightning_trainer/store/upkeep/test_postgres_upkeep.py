@@ -1,6 +1,7 @@
 """A store that is moved to PostgreSQL, checked there, backed up, gone back to and compacted."""
 
 import sqlite3
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from lightning_trainer.store.postgres.store import PostgresStore
 from lightning_trainer.store.postgres.upkeep.backup import back_up, restore
 from lightning_trainer.store.postgres.upkeep.checking import check
 from lightning_trainer.store.postgres.upkeep.copying import TABLES, compact, copy_to_postgres
+from lightning_trainer.store.worklist.forgetting import forget_rollout
 from lightning_trainer.types import LedgerRow, Outcome, PolicyVersion, VersionState
 
 
@@ -59,6 +61,20 @@ async def test_a_store_that_is_moved_answers_as_before_and_goes_on(
         assert await store.last_span() == before[-1] + 1
     with pytest.raises(StoreError, match="is not empty"):
         copy_to_postgres(path, postgres_url)
+
+
+async def test_the_numbers_of_forgotten_spans_stay_taken_where_a_store_is_moved(
+    tmp_path: Path, postgres_url: str, make_root
+) -> None:
+    path = tmp_path / "lightning.sqlite"
+    async with SqliteStore(path) as store:
+        await store.append([make_root(1, "a"), make_root(2, "b")])
+        last = await store.last_span()
+        await store.write(lambda connection: forget_rollout(connection, "rollout-of-b", now_ns=time.time_ns()))
+    copy_to_postgres(path, postgres_url)
+    async with PostgresStore(postgres_url) as store:
+        await store.append([make_root(3, "c")])
+        assert await store.last_span() == last + 1
 
 
 def test_every_table_is_moved(tmp_path: Path) -> None:
