@@ -98,32 +98,45 @@ class PostgresStore(Store):
 
 _SHARE = 50.0
 """After measuring, wait this many times the measurement's duration before the next one."""
+_HELD = "SELECT name, value FROM totals WHERE name IN (?, ?, ?)"
+_KEEP = "INSERT INTO totals VALUES (?, ?) ON CONFLICT(name) DO UPDATE SET value = excluded.value"
 _TABLES = """SELECT coalesce(sum(pg_total_relation_size(oid)), 0) FROM pg_class
     WHERE relnamespace = to_regnamespace(current_schema()) AND relkind = 'r'"""
+
+
+_PER_SPAN, _MEASURED = "size/bytes_per_span", "size/measured_bytes"
+"""Totals: the smallest size per span, and the size that the tables had then."""
+_GROWN = 1.25
 
 
 class PostgresSize:
     """Disk size of tables and indexes, and the part in use; measured for a small share of the time.
 
     PostgreSQL reuses the space of deleted rows but does not report how much there is. The smallest size per span is
-    observed as the store fills; that times the number of spans is the part in use.
+    observed as the store fills, and kept in it: a daemon that starts on a full store would take all of it for in use.
+    That times the number of spans is the part in use. Tables that have grown by a quarter since hold larger spans: then
+    it is observed anew.
     """
 
     def __init__(self) -> None:
         self._ask_again_s = float("-inf")
         self._bytes = 0
-        self._densest = float("inf")
 
     def measure(self, connection: Connection) -> StoreSize:
         """Return the sizes in bytes; between two measurements only the part in use is estimated anew."""
-        held = connection.execute("SELECT value FROM totals WHERE name = 'spans'").fetchone()
-        spans = held[0] if held else 0
+        held = dict(connection.execute(_HELD, ("spans", _PER_SPAN, _MEASURED)).fetchall())
+        spans = held.get("spans", 0)
         began = time.monotonic()
         if began >= self._ask_again_s:
             (size,) = connection.execute(_TABLES).fetchone()
             self._bytes, now = int(size), time.monotonic()
             self._ask_again_s = now + _SHARE * (now - began)
             if spans:
-                self._densest = min(self._densest, self._bytes / spans)
-        used = int(min(self._bytes, spans * self._densest)) if spans else 0
+                self._observe(connection, held, self._bytes // spans)
+        used = min(self._bytes, spans * held.get(_PER_SPAN, self._bytes))
         return StoreSize(file=self._bytes, free=self._bytes - used, log=0)
+
+    def _observe(self, connection: Connection, held: dict[str, int], per_span: int) -> None:
+        if per_span < held.get(_PER_SPAN, per_span + 1) or self._bytes > _GROWN * held.get(_MEASURED, 0):
+            held |= {_PER_SPAN: per_span, _MEASURED: self._bytes}
+            connection.executemany(_KEEP, [(_PER_SPAN, per_span), (_MEASURED, self._bytes)])

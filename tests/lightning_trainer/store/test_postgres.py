@@ -16,6 +16,8 @@ from lightning_trainer.errors import MalformedTelemetryError, StoreError
 from lightning_trainer.store.postgres.connection import PostgresConnection
 from lightning_trainer.store.postgres.error_messages import shown, without_password
 from lightning_trainer.store.postgres.store import PostgresStore
+from lightning_trainer.store.retention.size import StoreSize
+from lightning_trainer.store.retention.sweep import delete_rows
 
 
 async def _refused(url: str) -> str:
@@ -160,3 +162,28 @@ def small_disk(postgres) -> Iterator[tuple[str, Callable[[], object]]]:
         postgres.execute("DROP SCHEMA small CASCADE", "DROP TABLESPACE small")
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+async def _filled(url: str, make_span, numbers: range, text: str = "") -> StoreSize:
+    """Append spans, with a restart before and one after; return the size that the store has then."""
+    async with PostgresStore(url) as store:
+        await store.append([make_span(n, trace=n, attributes={"text": f"{n}{text}"}) for n in numbers])
+    async with PostgresStore(url) as store:
+        return store.retention.size
+
+
+async def test_a_restart_finds_the_space_that_deleted_spans_left(postgres_url: str, make_span) -> None:
+    full = await _filled(postgres_url, make_span, range(1, 6001), "x" * 500)
+    async with PostgresStore(postgres_url) as store:
+        seqs = [seq for (seq,) in await store.scan(lambda connection: connection.execute("SELECT seq FROM spans"))]
+        await store.write(lambda connection: delete_rows(connection, seqs[:3000]))
+    for _ in range(3):
+        async with PostgresStore(postgres_url) as store:
+            assert store.retention.size.file == pytest.approx(full.file, rel=0.1)
+            assert store.retention.size.used == pytest.approx(full.used / 2, rel=0.1)
+
+
+async def test_spans_that_become_larger_are_not_taken_for_small_ones(postgres_url: str, make_span) -> None:
+    await _filled(postgres_url, make_span, range(1, 4001))
+    large = await _filled(postgres_url, make_span, range(4001, 4501), os.urandom(20_000).hex())
+    assert large.used > 0.75 * large.file
