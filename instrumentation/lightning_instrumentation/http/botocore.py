@@ -11,7 +11,7 @@ from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.gateway.destination import not_routed
 from lightning_instrumentation.hooks import patching
 from lightning_instrumentation.http.request import Outgoing, concerns, going_out
-from lightning_instrumentation.http.requests import WatchedRaw
+from lightning_instrumentation.http.urllib3_reader import WatchedRaw
 from lightning_instrumentation.wire.body import rewritten
 
 

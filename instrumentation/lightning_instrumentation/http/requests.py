@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
-
-import wrapt
 
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.gateway.companion_clients import beside
@@ -16,14 +14,13 @@ from lightning_instrumentation.gateway.edge import Edge
 from lightning_instrumentation.hooks import patching
 from lightning_instrumentation.http.redirects import Redirects, following, under_way
 from lightning_instrumentation.http.request import Outgoing, concerns, going_out, join
-from lightning_instrumentation.wire.body import Body, rewritten
-from lightning_instrumentation.wire.call import ModelCall
+from lightning_instrumentation.http.urllib3_reader import WatchedRaw
+from lightning_instrumentation.wire.body import rewritten
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
 
-_PIECE_BYTES = 1 << 16
 _NEVER_CONNECTED = frozenset({"NewConnectionError", "NameResolutionError", "ConnectTimeoutError"})
 
 
@@ -142,80 +139,6 @@ def _hide_requests(request: Any, changed: Any, redirects: Redirects | None, resp
     if redirects is not None and response.next is not None:
         redirects.take_out(response.next.headers)
         _give_back_body(redirects, response.next)
-
-
-class WatchedRaw(wrapt.ObjectProxy):
-    """urllib3's response: requests reads it with ``stream``; ``read`` and iteration are for its users."""
-
-    def __init__(self, raw: Any, call: ModelCall, content_type: str, encoding: str | None) -> None:
-        super().__init__(raw)
-        self._self_call = call
-        self._self_content_type = content_type
-        self._self_encoding = encoding
-        self._self_body: Body | None = None
-        self._self_pieces: Iterator[bytes] | None = None
-        self._self_held = b""
-
-    def stream(self, amt: int | None = _PIECE_BYTES, decode_content: bool | None = None) -> Iterator[bytes]:
-        body = self._body(decode_content)
-        try:
-            for piece in self.__wrapped__.stream(amt, decode_content):
-                handed_on = body.feed(piece)
-                if handed_on:
-                    yield handed_on
-            rest = body.finish()
-            if rest:
-                yield rest
-        except BaseException as error:
-            body.failed(error)
-            raise
-        body.ended()
-
-    def read(self, amt: int | None = None, decode_content: bool | None = None, **options: Any) -> bytes:
-        body = self._body(decode_content)
-        if body.rewrites:
-            return self._read_rewritten(amt, decode_content)
-        piece = self.__wrapped__.read(amt, decode_content=decode_content, **options)
-        body.feed(piece)
-        if not piece or amt is None:
-            body.finish()
-            body.ended()
-        return piece
-
-    def _read_rewritten(self, amt: int | None, decode_content: bool | None) -> bytes:
-        """Read rewritten data: its length differs from what arrives, so it is buffered until there is enough."""
-        if self._self_pieces is None:
-            self._self_pieces = self.stream(_PIECE_BYTES, decode_content)
-        while amt is None or amt < 0 or len(self._self_held) < amt:
-            piece = next(self._self_pieces, None)
-            if piece is None:
-                break
-            self._self_held += piece
-        end = len(self._self_held) if amt is None or amt < 0 else amt
-        piece, self._self_held = self._self_held[:end], self._self_held[end:]
-        return piece
-
-    def __iter__(self) -> Iterator[bytes]:
-        held = b""
-        for piece in self.stream(decode_content=True):
-            lines = (held + piece).splitlines(keepends=True)
-            held = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
-            yield from lines
-        if held:
-            yield held
-
-    def close(self) -> None:
-        try:
-            self.__wrapped__.close()
-        finally:
-            self._self_call.abandon()
-
-    def _body(self, decode_content: bool | None) -> Body:
-        if self._self_body is None:
-            decodes = self.__wrapped__.decode_content if decode_content is None else decode_content
-            encoding = None if decodes else self._self_encoding
-            self._self_body = Body(self._self_call, self._self_content_type, encoding)
-        return self._self_body
 
 
 def gateway_request(request: Any, out: Outgoing) -> Any:
