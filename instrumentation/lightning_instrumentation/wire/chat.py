@@ -33,7 +33,8 @@ class ChatAnswer(Answer):
         for position, said in enumerate(part.get("choices") or ()):
             choice = self.choice(said.get("index", position))
             choice.finish_reason = said.get("finish_reason") or choice.finish_reason
-            _add_message(choice, said.get("message") or said.get("delta") or {})
+            whole = said.get("message")
+            _add_message(choice, whole or said.get("delta") or {}, streamed=not whole)
             if said.get("token_ids"):
                 choice.add_token_ids(said["token_ids"])
             if said.get("logprobs"):
@@ -48,7 +49,7 @@ def _sampled(logprobs: Any) -> Logprobs:
     return sampled if _NUMBERS.issuperset(map(type, sampled)) else [float(one) for one in sampled if one is not None]
 
 
-def _add_message(choice: Choice, said: Json) -> None:
+def _add_message(choice: Choice, said: Json, *, streamed: bool) -> None:
     """Add a message, or a chunk's part of one."""
     if said.get("content"):
         choice.content.append(said["content"])
@@ -59,11 +60,26 @@ def _add_message(choice: Choice, said: Json) -> None:
         choice.refusal.append(said["refusal"])
     for position, part in enumerate(said.get("tool_calls") or ()):
         index = part.get("index")
-        call = choice.tool_calls.setdefault(position if index is None else index, ToolCall())
+        if index is None:
+            index = _unnumbered(choice.tool_calls, position, part.get("id")) if streamed else position
+        call = choice.tool_calls.setdefault(index, ToolCall())
         function = part.get("function") or part.get("custom") or {}
         call.id = part.get("id") or call.id
         call.name += function.get("name") or ""
         call.arguments += function.get("arguments") or function.get("input") or ""
+
+
+def _unnumbered(calls: dict[int, ToolCall], position: int, id: str | None) -> int:
+    """Return the place of a chunk's piece from a server that numbers no tool calls: a new id begins a new one."""
+    newest = max(calls, default=None)
+    if newest is None:
+        return position
+    if not id:
+        return newest if position == 0 else position
+    known = next((place for place, call in calls.items() if call.id == id), None)
+    if known is not None:
+        return known
+    return newest + 1 if calls[newest].id else newest
 
 
 class ChatCompletions(Api):

@@ -1,0 +1,48 @@
+"""A chat's tool calls are put together from its chunks, also where a server leaves their numbers out."""
+
+import pytest
+from lightning_instrumentation.wire.chat import ChatAnswer
+
+
+def part(arguments: str = "", *, id: str | None = None, name: str | None = None, index: int | None = None) -> dict:
+    function = {"arguments": arguments, **({"name": name} if name else {})}
+    return {"function": function, **({"id": id} if id else {}), **({} if index is None else {"index": index})}
+
+
+def calls(*chunks: list[dict], whole: bool = False) -> list[tuple]:
+    answer = ChatAnswer()
+    for tool_calls in chunks:
+        answer.add({"choices": [{"index": 0, "message" if whole else "delta": {"tool_calls": tool_calls}}]})
+    return [(call.id, call.name, call.arguments) for call in answer.choice(0).tool_calls.values()]
+
+
+TWO = [("a", "add", '{"x":1}'), ("b", "mul", '{"y":2}')]
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        [[part('{"x":1}', id="a", name="add")], [part('{"y":2}', id="b", name="mul")]],
+        [[part('{"x":1}', id="a", name="add"), part('{"y":2}', id="b", name="mul")]],
+        [[part(id="a", name="add")], [part('{"x":1}')], [part(id="b", name="mul")], [part('{"y":')], [part("2}")]],
+        [[part('{"x":', id="a", name="add")], [part("1}", id="a")], [part('{"y":2}', id="b", name="mul")]],
+        [[part(name="add")], [part('{"x":1}', id="a")], [part('{"y":2}', id="b", name="mul")]],
+    ],
+    ids=["whole in each chunk", "both in one", "in pieces", "with the id again", "the id comes later"],
+)
+def test_a_new_id_begins_a_new_call_where_no_index_says_so(chunks):
+    assert calls(*chunks) == TWO
+
+
+def test_an_index_counts_whatever_the_ids_say():
+    chunks = [[part(id="a", name="add", index=0)], [part(id="b", name="mul", index=1)]]
+    pieces = [[part('{"x":1}', index=0), part('{"y":2}', index=1)]]
+    assert calls(*chunks, *pieces) == TWO
+    assert calls([part("{", id="a", name="add", index=0)], [part("}", id="other", index=0)]) == [("other", "add", "{}")]
+
+
+def test_the_calls_of_a_whole_answer_are_told_apart_without_ids():
+    assert calls([part("{}", name="add"), part("{}", name="add", id="b")], whole=True) == [
+        (None, "add", "{}"),
+        ("b", "add", "{}"),
+    ]
