@@ -6,6 +6,7 @@ transaction; what the broken one had not committed is refused, never repeated au
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ _SILENCE_S = 15.0
 _FETCHED = 500
 _NUL = "\u2400"
 """Replaces character 0, which PostgreSQL's texts cannot hold; the bytes of spans are unchanged."""
+_ESCAPED_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
+"""Not behind an odd number of backslashes, which are escaped ones and then the letters themselves."""
 
 
 class PostgresConnection:
@@ -197,8 +200,11 @@ def _plain(value: Any) -> Any:
     """Return a value in PostgreSQL's form; in a JSON list, a character 0 is escaped."""
     if isinstance(value, bool):
         return int(value)
-    if isinstance(value, str) and ("\0" in value or "\\u0000" in value):
-        return value.replace("\0", _NUL).replace("\\u0000", _NUL)
+    if isinstance(value, str):
+        if "\0" in value:
+            value = value.replace("\0", _NUL)
+        if "\\u0000" in value and value.startswith("["):
+            value = _ESCAPED_NUL.sub(rf"\1{_NUL}", value)
     return value
 
 

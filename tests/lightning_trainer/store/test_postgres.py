@@ -183,6 +183,14 @@ async def test_a_restart_finds_the_space_that_deleted_spans_left(postgres_url: s
             assert store.retention.size.used == pytest.approx(full.used / 2, rel=0.1)
 
 
+async def test_a_character_0_is_found_again_beside_its_own_escape(postgres_url: str, make_root) -> None:
+    for number, name in enumerate(("a\0b", "a\0\\u0000b", "a\\\0b"), start=1):
+        async with PostgresStore(postgres_url) as store:
+            span = make_root(number, name)
+            await store.append([span])
+            assert await store.spans_of_attempts([name]) == [span]
+
+
 async def test_spans_that_become_larger_are_not_taken_for_small_ones(postgres_url: str, make_span) -> None:
     await _filled(postgres_url, make_span, range(1, 4001))
     large = await _filled(postgres_url, make_span, range(4001, 4501), os.urandom(20_000).hex())

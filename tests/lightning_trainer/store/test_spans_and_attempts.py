@@ -127,6 +127,17 @@ async def test_counts_say_what_is_there(store: Store, make_root, make_span) -> N
     assert not await store.has_rollout("rollout-of-z")
 
 
+@pytest.mark.parametrize("odd", [r"\u0000", r"\\u0000", r"\\\u0000", r"\u0000\u0000", '"', "\u2028", "\u2400"])
+async def test_any_text_is_an_id(store: Store, make_root, odd: str) -> None:
+    span = make_root(1, f"a{odd}b")
+    await store.append([span, make_root(2, "other")])
+    assert await store.spans_of_attempts([f"a{odd}b"]) == [span]
+    assert [one.attempt_id for one in await store.attempts(rollout_id="rollout-of-other")] == ["other"]
+    await forget(store, f"rollout-of-a{odd}b")
+    assert await store.append([span]) == 0
+    assert (await store.counts())["spans"] == 1
+
+
 async def forget(store: Store, rollout: str) -> None:
     await store.write(lambda connection: forget_rollout(connection, rollout, now_ns=time.time_ns()))
 
