@@ -5,6 +5,7 @@ has been fsynced by then, so what was acknowledged survives ``kill -9`` and a po
 own savepoint: one that is refused does not affect the others of its group.
 """
 
+import contextlib
 import logging
 import queue
 import threading
@@ -98,14 +99,15 @@ class GroupCommitWriter:
 
     def _commit(self, group: list[_Operation]) -> None:
         try:
+            self._roll_back()  # if an earlier attempt at it failed
             self._connection.execute("BEGIN IMMEDIATE")
             for operation in group:
                 self._run(operation)
             self._connection.execute("COMMIT")
         except Exception as error:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
             logger.exception("a transaction of %d operations was rolled back", len(group))
+            with contextlib.suppress(Exception):  # it fails too, where the connection has: the group is answered anyway
+                self._roll_back()
             for operation in group:
                 refused = StoreError(f"the store could not commit ({error}); nothing was written")
                 refused.__cause__ = error
@@ -120,6 +122,10 @@ class GroupCommitWriter:
             self._after_commit(self._connection)
         except Exception as error:  # the commit is done; whatever this raises, the next one must not wait forever
             logger.warning("the work after a commit failed and is retried after the next one: %s", error)
+
+    def _roll_back(self) -> None:
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
 
     def _run(self, operation: _Operation) -> None:
         self._connection.execute("SAVEPOINT operation")

@@ -1,12 +1,18 @@
-"""What was acknowledged survives ``kill -9`` of the process that acknowledged it."""
+"""What was acknowledged survives ``kill -9`` of the process that acknowledged it; what was not is refused, not lost."""
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from lightning_trainer.errors import StoreError
 from lightning_trainer.store import SqliteStore
+from lightning_trainer.store.writer import GroupCommitWriter
 
 _WRITER = """
 import asyncio, sys
@@ -48,3 +54,32 @@ async def test_every_acknowledged_span_is_there_after_kill_9(tmp_path: Path) -> 
             stored = {int(span.span_id, 16) for span in await store.spans_of_attempts(["a"])}
             assert acknowledged <= stored
         path.unlink()
+
+
+class LosesItsServer(sqlite3.Connection):
+    """A connection that breaks in the middle of a transaction: neither COMMIT nor ROLLBACK arrives, once."""
+
+    breaks = ("COMMIT", "ROLLBACK")
+
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        if sql in self.breaks:
+            self.breaks = tuple(one for one in self.breaks if one != sql)
+            raise sqlite3.OperationalError(f"{sql} did not arrive")
+        return super().execute(sql, parameters)
+
+
+def test_a_rollback_that_fails_ends_no_writer(tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite"
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, factory=LosesItsServer)
+    connection.execute("CREATE TABLE t (a)")
+    writer = GroupCommitWriter(connection)
+
+    def insert(to) -> None:
+        to.execute("INSERT INTO t VALUES (1)")
+
+    with pytest.raises(StoreError, match="COMMIT did not arrive"):
+        writer.submit(insert).result(10)
+    writer.submit(insert).result(10)
+    writer.close()
+    with sqlite3.connect(path) as again:
+        assert again.execute("SELECT count(*) FROM t").fetchone() == (1,)
