@@ -53,6 +53,8 @@ _UNREWARDED = 2000
 
 @dataclass(slots=True)
 class _Seen:
+    policy: PolicyConfig
+    """With the rewards that the candidate was trained with."""
     rollouts: dict[str, LiveRollout] = field(default_factory=dict)
     """By attempt id: those that can be counted, with a reward or without."""
     others: set[str] = field(default_factory=set)
@@ -84,7 +86,7 @@ class Canary:
         """
         Args:
             route: what the gateway asks.
-            judges: all of the daemon's, by name. Training, which asks them else, waits meanwhile.
+            judges: all of the daemon's, by name. Training, which usually asks them, waits meanwhile.
             sink: where the ends of shadow rollouts go.
             say: is told what was decided, and how far it is.
             interrupted: whether something else was asked for meanwhile (a rollback).
@@ -95,7 +97,7 @@ class Canary:
         self._store = store
         self._route = route
         self._old_versions = old_versions
-        self._judges = [judges[name] for name in policy.reward_weights if name in judges]
+        self._judges = judges
         self._sink = sink
         self._say = say
         self._interrupted = interrupted
@@ -149,8 +151,10 @@ class Canary:
 
     async def _decided(self, record: CanaryRecord) -> CanaryRecord:
         before = await self._usual(record)
-        seen = _Seen()
-        judges = CanaryJudges(self._judges, self._store, self._say)
+        # Both versions are compared by the reward of the stage that the candidate was trained in.
+        seen = _Seen(self._policy.at_step(record.version))
+        named = [self._judges[name] for name in seen.policy.reward_weights if name in self._judges]
+        judges = CanaryJudges(named, self._store, self._say)
         give_up = time.monotonic() + self._config.timeout_s
         share = f"{self._config.share:.0%}"
         beside = "answers beside the live version in" if self._config.shadow else "answers"
@@ -243,7 +247,7 @@ class Canary:
     async def _read_again(self, wanted: list[str], seen: _Seen) -> None:
         for start in range(0, len(wanted), _AT_ONCE):
             some = wanted[start : start + _AT_ONCE]
-            read = await self._rollouts(some)
+            read = await self._rollouts(some, seen.policy)
             seen.rollouts |= read
             seen.others |= set(some) - read.keys()
 
@@ -263,12 +267,12 @@ class Canary:
         before = await self._store.scan(lambda connection: canaries.select_before(connection, record.began_ns, _BEFORE))
         found: list[LiveRollout] = []
         for start in range(0, len(before), _AT_ONCE):
-            found += (await self._rollouts(before[start : start + _AT_ONCE])).values()
+            found += (await self._rollouts(before[start : start + _AT_ONCE], self._policy)).values()
         return usual([one for one in found if one.version == record.live])
 
-    async def _rollouts(self, attempt_ids: list[str]) -> dict[str, LiveRollout]:
+    async def _rollouts(self, attempt_ids: list[str], policy: PolicyConfig) -> dict[str, LiveRollout]:
         attempts, spans = await self._recorded(attempt_ids)
-        return await asyncio.to_thread(read_rollouts, attempts, spans, self._policy)
+        return await asyncio.to_thread(read_rollouts, attempts, spans, policy)
 
     async def _recorded(self, attempt_ids: list[str]) -> tuple[list[Attempt], list[Span]]:
         return await self._store.scan(

@@ -86,10 +86,12 @@ class Engine:
 class Traffic:
     """A publisher with a canary, and rollouts that either version answers."""
 
-    def __init__(self, folder, store, make_policy, attempt_spans, reward_span, judges=None, **settings: Any) -> None:
+    def __init__(
+        self, folder, store, make_policy, attempt_spans, reward_span, judges=None, stage=(), **settings: Any
+    ) -> None:
         self.store, self.attempt_spans, self.reward_span = store, attempt_spans, reward_span
         config = CanaryConfig(**{"share": 0.25, "tolerance": 0.1, **settings})
-        self.policy = make_policy(canary=config, reward="known" if judges else "reward")
+        self.policy = make_policy(canary=config, reward="known" if judges else "reward", stage=stage)
         self.route = CanaryRoute("math", share=config.share, by=config.by, shadow=config.shadow)
         self.old, self.said, self.rollback, self.number = OldVersions(folder), [], False, 0
         self.promoted: int | None = None
@@ -207,6 +209,14 @@ async def test_one_that_earns_less_is_refused_and_the_command_says_by_how_much(t
     (tmp_path / "lightning.toml").write_text(settings)
     told = await asyncio.to_thread(CliRunner().invoke, app, ["versions"], env={"COLUMNS": "200"})
     assert "refused 0.000 (" in told.output, told.output
+
+
+async def test_one_is_compared_by_the_reward_of_the_stage_that_it_was_trained_in(traffic) -> None:
+    run = await traffic(stage=[{"steps": 1, "reward": "reward"}, {"reward": "whole"}], timeout_s=2)
+    first = await run.until(publish(run), 0.0)
+    assert (first.reason or "").startswith("its canary is worse: mean 0.000 of ")
+    second = await run.until(publish(run, 2), 0.0)  # "whole" is the reward now, and nobody gives it
+    assert second.reason == "its canary is undecided after timeout_s = 2, with a reward of 0 of its rollouts"
 
 
 async def test_one_that_breaks_tools_is_stopped_without_a_reward(traffic) -> None:
