@@ -86,9 +86,11 @@ class _Server:
     """An HTTP server in a thread; ``start`` may come late, on the port that was kept for it."""
 
     def __init__(self, handler: type[BaseHTTPRequestHandler]) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        # Bound and never listening: callers are refused until the start, and nobody else is given the port.
+        self._kept = socket.socket()
+        self._kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._kept.bind(("127.0.0.1", 0))
+        self.port = self._kept.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self._handler = handler
         self._server: ThreadingHTTPServer | None = None
