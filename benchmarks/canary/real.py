@@ -83,9 +83,9 @@ def configuration(rate: str) -> str:
         ValueError: the example's learning rate is not written as here.
     """
     text = example_configuration("calculator")
-    if text.count("lr = 5e-5") != 1:
-        raise ValueError("examples/calculator/lightning.toml has no lr = 5e-5 to replace; name its rate here")
-    return text.replace("lr = 5e-5", f"lr = {rate}") + _CANARY
+    if text.count("lr = 3e-5") != 1:
+        raise ValueError("examples/calculator/lightning.toml has no lr = 3e-5 to replace; name its rate here")
+    return text.replace("lr = 3e-5", f"lr = {rate}") + _CANARY
 
 
 def _deployed(rate: str) -> Decided:

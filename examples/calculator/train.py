@@ -12,6 +12,7 @@ import argparse
 import json
 import sys
 import threading
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -24,16 +25,40 @@ from lightning_trainer.rollouts.attempt import as_json
 
 TASKS_PER_STEP = 10
 """The policy's groups_per_step."""
-TEMPERATURE = 0.6
-"""Of attempts in training. At 1.0 the model is right in 4 % of them before it has learned anything, at 0.6 in a third;
-a group in which nobody is right teaches nothing."""
+WARMING_STEPS = 15
 CANDIDATES = 40
 """Tasks of a step that a curriculum chooses from."""
 
 
-def sample(task: Task, *, forced_tool: bool = False) -> float:
+def temperature_at(step: int) -> float:
+    """Return the temperature of a training step's attempts: 0.6 at first, and 1.0 from the sixteenth step on.
+
+    At 1.0 the model is right in 4 % of its first attempts, at 0.6 in a third, and a group in which nobody is right
+    teaches nothing. Neither does one in which all are: the surer the policy is, the more has to be left to chance.
+    """
+    return 0.6 + 0.4 * min(1.0, (step - 1) / WARMING_STEPS)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """A task of a training step."""
+
+    task: Task
+    temperature: float
+
+    @property
+    def id(self) -> str:
+        return self.task.id
+
+
+def tasks_of(step: int, seed: int, count: int) -> list[Sampled]:
+    """Return a step's tasks. A seed and a step name them, so an interrupted run goes on with the same ones."""
+    return [Sampled(task, temperature_at(step)) for task in train_tasks(seed * 10_000 + step, count)]
+
+
+def sample(one: Sampled, *, forced_tool: bool = False) -> float:
     """One attempt in training: sampled, so that the attempts of a group differ."""
-    return score(solve(task.question, temperature=TEMPERATURE, forced_tool=forced_tool), task)
+    return score(solve(one.task.question, temperature=one.temperature, forced_tool=forced_tool), one.task)
 
 
 def answer(task: Task, *, forced_tool: bool = False) -> float:
@@ -85,13 +110,13 @@ def main() -> None:
     try:
         evaluate("before")
         attempt = partial(sample, forced_tool=options.forced_tool)
-        curriculum = Curriculum[Task](lambda task: task.family, seed=options.seed) if options.curriculum else None
+        by_family = Curriculum[Sampled](lambda one: one.task.family, seed=options.seed)
+        curriculum = by_family if options.curriculum else None
         runner = Runner(
             options.policy, attempt, concurrency=options.concurrency, on_event=events, curriculum=curriculum
         )
         count = CANDIDATES if options.curriculum else TASKS_PER_STEP
-        # A seed and a step name the tasks, so an interrupted run goes on with the same ones.
-        runner.train(lambda step: train_tasks(options.seed * 10_000 + step, count), steps=options.steps)
+        runner.train(partial(tasks_of, seed=options.seed, count=count), steps=options.steps)
         evaluate("after")
     except LightningError as error:
         sys.exit(f"error: {error}")

@@ -94,3 +94,18 @@ def test_the_answer_is_what_the_expression_gives():
 def test_the_calculator_works_out_arithmetic_and_nothing_else(expression, result, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "unused")
     assert load("agent").calculator.invoke({"expression": expression}) == result
+
+
+def test_a_step_names_its_tasks_and_their_temperature_which_rises(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    for name in ("agent", "tasks"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    train = load("train")
+    for name in ("agent", "tasks"):
+        del sys.modules[name]  # other examples have modules of these names
+    rising = [train.temperature_at(step) for step in range(1, 27)]
+    assert (rising[0], rising[15], rising[-1]) == (0.6, 1.0, 1.0)
+    assert rising == sorted(rising)
+    assert train.tasks_of(8, 1, 10) == train.tasks_of(8, 1, 10), "an interrupted run goes on with the same ones"
+    assert {one.id for one in train.tasks_of(8, 1, 10)}.isdisjoint(one.id for one in train.tasks_of(9, 1, 10))
+    assert {one.temperature for one in train.tasks_of(8, 1, 10)} == {train.temperature_at(8)}
