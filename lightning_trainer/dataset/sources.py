@@ -44,6 +44,16 @@ def read_source(
         return [span for trace in traces(connection) for span in trace]
 
 
+def is_store(path: Path) -> bool:
+    """Whether a file is a store, whatever its name.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        return file.read(len(_SQLITE)) == _SQLITE
+
+
 def _read_file(file: BinaryIO, head: bytes, name: str, problems: list[str]) -> Iterator[Span]:
     if head.startswith(_ZSTD):
         raise MalformedTelemetryError(

@@ -28,7 +28,7 @@ from lightning_trainer.dataset.forms import (
 )
 from lightning_trainer.dataset.reading import Recording, read_recording, retokenize
 from lightning_trainer.dataset.selection import demonstrations, preferences
-from lightning_trainer.dataset.sources import STORE_FILE, read_source
+from lightning_trainer.dataset.sources import STORE_FILE, is_store, read_source
 from lightning_trainer.errors import ConfigError, DatasetError
 from lightning_trainer.explain.console import ledger_table
 from lightning_trainer.judges.reliability.report import corrections
@@ -38,8 +38,9 @@ from lightning_trainer.samples.batches import Build, build_batch
 from lightning_trainer.samples.rewards.reliability import Correction
 from lightning_trainer.store.places import StorePlace, place_of, reading
 from lightning_trainer.store.scan import traces
+from lightning_trainer.store.worklist import drops
 from lightning_trainer.store.worklist.settling import not_released
-from lightning_trainer.types import LedgerRow, Span
+from lightning_trainer.types import LedgerRow, RolloutMode, Span
 
 NOTHING_TO_WRITE = 1
 """Exit code: everything went well, and there is nothing to train on."""
@@ -153,7 +154,7 @@ def _recording(options: Options, config: Config, policy: PolicyConfig, errors: C
             spans += read_source(source, problems, watch)
     again = options.retokenize or options.engine is not None
     recording = read_recording(spans, with_words=again or options.purpose is not Purpose.RL)
-    recording = _without_unreleased(recording, options, config)
+    recording = _with_drops(_without_unreleased(recording, options, config), options, config)
     recording = replace(recording, problems=(*problems, *recording.problems))
     if not again:
         return recording
@@ -172,12 +173,15 @@ def _sources(options: Options, config: Config) -> Sequence[Path | StorePlace]:
 
 
 def _stores(options: Options, config: Config) -> list[StorePlace]:
-    """Those of the sources that are stores: what judges and feedback are worth is known there."""
+    """Those of the sources that are stores: what was dropped, and what judges and feedback are worth, is known there.
+
+    All sources have been read before.
+    """
     files = [
         source if isinstance(source, StorePlace) else StorePlace(source / STORE_FILE if source.is_dir() else source)
         for source in _sources(options, config)
     ]
-    return [one for one in files if one.path is None or one.path.suffix == Path(STORE_FILE).suffix]
+    return [one for one in files if one.path is None or is_store(one.path)]
 
 
 def _corrections(options: Options, config: Config, policy: PolicyConfig) -> dict[str, Correction]:
@@ -203,6 +207,18 @@ def _without_unreleased(recording: Recording, options: Options, config: Config) 
     left_out = len(recording.edits) - len(edits)
     said = (f"{left_out} edited answers do not count (yet): `lightning-trainer feedback` says why",) if left_out else ()
     return replace(recording, edits=edits, problems=(*recording.problems, *said))
+
+
+def _with_drops(recording: Recording, options: Options, config: Config) -> Recording:
+    """Mark the attempts that somebody took out of training: spans do not say it."""
+    dropped: set[str] = set()
+    for store in _stores(options, config):
+        with reading(store) as connection:
+            dropped |= drops.attempt_ids(connection)
+    attempts = tuple(
+        replace(one, mode=RolloutMode.DROPPED) if one.attempt_id in dropped else one for one in recording.attempts
+    )
+    return replace(recording, attempts=attempts)
 
 
 def _tokenizer(config: Config, policy: PolicyConfig) -> PolicyTokenizer:

@@ -45,6 +45,11 @@ def reason_of(connection: Connection, attempt_id: str) -> str | None:
     return None if row is None else row[0]
 
 
+def attempt_ids(connection: Connection) -> set[str]:
+    """Return the ids of all attempts that were taken out."""
+    return {attempt_id for (attempt_id,) in connection.execute("SELECT attempt_id FROM drops")}
+
+
 def drop(
     connection: Connection, name: str, *, reason: str, kind: Kind | None = None, policy: str | None = None
 ) -> Dropped:

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,19 @@ def test_a_file_of_spans_becomes_the_samples_that_the_daemon_would_train(folder,
     assert read_ledger(folder / "samples.parquet") == built.ledger
     assert re.search(r"solver +math@v3 +trained +5 +2 +sampled", output)
     assert "2 samples written to samples.parquet" in output
+
+
+@pytest.mark.parametrize("named", ["", "--spans .lightning ", "--spans copy.db "])
+async def test_what_was_taken_out_of_training_is_in_no_dataset(folder, two_attempts, named) -> None:
+    async with SqliteStore(folder / ".lightning" / "lightning.sqlite") as store:
+        await store.append(two_attempts)
+        await store.drop("a1", reason="it leaked")
+    shutil.copy(folder / ".lightning" / "lightning.sqlite", folder / "copy.db")
+    assert re.search(r"dropped +2 +1 +dropped", run(f"{named}--for sft --out sft.jsonl"))
+    (row,) = [json.loads(line) for line in (folder / "sft.jsonl").read_text().splitlines()]
+    assert row["attempt_id"] == "a2"
+    assert "nothing to write" in run(f"{named}--for dpo --out dpo.jsonl", exit_code=1)
+    run(f"{named}--out samples.parquet", exit_code=1)
 
 
 async def test_the_store_of_the_configuration_is_read_when_nothing_is_named(folder, two_attempts) -> None:
