@@ -1,6 +1,7 @@
 """Taking something out of training, with a reason; what was already trained stays trained.
 
-A dropped attempt is taken by the next step, which accounts for its tokens as ``dropped``. A step that is recorded but
+A dropped attempt is taken by the next step, which accounts for its tokens as ``dropped``; where several policies took
+part in it and some have trained it, by the next step of each of the others. A step that is recorded but
 not trained yet becomes a skipped one, and its tokens are ``dropped`` in its own ledger.
 """
 
@@ -15,6 +16,7 @@ from lightning_trainer.samples.transitions.reasons import Reason
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.records import StepState
 from lightning_trainer.store.tables import totals
+from lightning_trainer.store.worklist import waiting
 
 
 class Kind(StrEnum):
@@ -36,7 +38,8 @@ class Dropped:
     already: int
     """How many of these were out before."""
     trained: dict[str, int]
-    """Attempts that a step had consumed before, with the step: they are not changed."""
+    """Attempts that a step had consumed before, with the step, which is not changed: those are also among ``attempts``
+    that another policy would still have taken."""
 
 
 def reason_of(connection: Connection, attempt_id: str) -> str | None:
@@ -61,7 +64,7 @@ def drop(
         policy: whose step it is, if there are several policies.
 
     Raises:
-        DropError: there is nothing of that name, it is ambiguous, or all of it was already trained.
+        DropError: there is nothing of that name, it is ambiguous, or no policy would still train any of it.
     """
     found = {one: ids for one in Kind if kind in (None, one) and (ids := _named(connection, one, name, policy))}
     if not found:
@@ -114,9 +117,10 @@ def _drop_attempts(connection: Connection, kind: Kind, name: str, attempt_ids: S
     ).fetchall()
     out = {attempt_id for attempt_id in attempt_ids if reason_of(connection, attempt_id) is not None}
     consumed = {attempt_id: step for attempt_id, _, step, _ in rows if attempt_id not in out}
-    left = [attempt_id for attempt_id in attempt_ids if attempt_id not in consumed]
+    wanted = waiting.wanted(connection, consumed)
+    left = [attempt_id for attempt_id in attempt_ids if attempt_id not in consumed or attempt_id in wanted]
     if not left:
-        _, policy, step, state = rows[0]
+        _, policy, step, state = next((row for row in rows if row[-1] == StepState.TRAINED), rows[0])
         raise DropError(
             f"{kind} {name!r} is in step {step} of policy {policy!r}, which is {state}: "
             + (

@@ -118,6 +118,17 @@ def select(connection: Connection, policy: str) -> list[WaitingAttempt]:
     ]
 
 
+def wanted(connection: Connection, attempt_ids: Collection[str]) -> set[str]:
+    """Return those of the attempts that wait, resting or not, for a policy that took part in their group."""
+    rows = connection.execute(
+        f"""SELECT DISTINCT waiting.attempt_id FROM waiting WHERE attempt_id IN (SELECT value FROM json_each(?))
+            AND EXISTS (SELECT 1 FROM attempts JOIN participations ON participations.attempt_id = attempts.attempt_id
+                        WHERE {_GROUP} = waiting.group_key AND participations.policy = waiting.policy)""",
+        (json.dumps(sorted(attempt_ids)),),
+    )
+    return {attempt_id for (attempt_id,) in rows}
+
+
 def of_policy(waiting: Sequence[WaitingAttempt]) -> list[WaitingAttempt]:
     """Return those that share their group or their task with one in which the policy took part."""
     groups = {one.attempt.group_id for one in waiting if one.took_part}

@@ -102,6 +102,30 @@ async def test_what_was_trained_is_refused_and_what_was_not_of_it_is_taken_out(s
             await take_out(store, name)
 
 
+async def test_what_one_policy_has_trained_is_taken_from_the_others_that_still_would(store, make_policy):
+    await store.enroll("coder")
+    await store.enroll("critic")
+    await store.take_part("coder", ["a0", "b0"])
+    await _step(store, 1, ["a0", "b0", "b1"])
+    await store.finish_step("math", StepReport(1, {}, {}, 1, 1, 1, {}))
+    dropped = await take_out(store, "a0")
+    assert (dropped.attempts, dropped.already, dropped.trained) == (1, 0, {"a0": 1})
+    assert (await take_out(store, "a0")).already == 1
+    modes = {one.attempt.attempt_id: one.attempt.mode for one in await store.waiting_attempts("coder")}
+    assert (modes["a0"], modes["b0"]) == (RolloutMode.DROPPED, RolloutMode.TRAIN)
+    await store.assign(None, policy="coder", step=1, attempt_ids=["b0", "b1"], ledger=[], state="skipped")
+    with pytest.raises(DropError, match="what was trained cannot be taken out"):
+        await take_out(store, "b0")
+
+
+async def test_a_policy_without_a_part_in_it_is_no_reason_to_take_out_what_was_trained(store):
+    await store.enroll("critic")
+    await _step(store, 1, ["a0"])
+    await store.finish_step("math", StepReport(1, {}, {}, 1, 1, 1, {}))
+    with pytest.raises(DropError, match="is in step 1 of policy 'math', which is trained"):
+        await take_out(store, "a0")
+
+
 async def test_the_daemon_is_asked_and_a_loop_that_rests_wakes(store):
     await _step(store, 1, ["a0"])
     requests = RollbackRequests(wake=asyncio.Event())

@@ -14,7 +14,7 @@ from lightning_trainer.store import SqliteStore, Store
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.tables.attempts import select_ended
 from lightning_trainer.store.worklist.forgetting import forget_rollout
-from lightning_trainer.store.worklist.waiting import count_lost
+from lightning_trainer.store.worklist.waiting import count_lost, wanted
 from lightning_trainer.types import RolloutMode, Span
 
 _HISTORIES = count(1)
@@ -103,6 +103,17 @@ async def test_an_attempt_that_was_made_for_policies_is_theirs_whoever_was_calle
         assert took_part == {"p": True, "q": True, "r": False}
         assert await store.ended_by_group("g-", policy="q") == {"g-a": 1}
         assert await store.ended_by_group("g-", policy="r") == {}
+
+
+async def test_an_attempt_is_wanted_by_the_policies_of_its_group_that_have_not_taken_it(make_store) -> None:
+    async with make_store() as store:
+        for policy in ("p", "q", "r"):
+            await store.enroll(policy)
+        await store.append([span(name, number, root=True) for number, name in enumerate(("a0", "a1", "b0"))])
+        await store.append([by_gateway(span("a1", 3), "p"), by_gateway(span("a1", 4), "q")])
+        for policy, expected in (("p", {"a0", "a1"}), ("q", set())):
+            await store.assign(None, policy=policy, step=1, attempt_ids=["a0", "a1", "b0"], ledger=[], state="skipped")
+            assert await store.scan(partial(wanted, attempt_ids=["a0", "a1", "b0"])) == expected
 
 
 async def test_a_whole_group_is_lost_when_none_of_it_waits_or_was_taken(make_store) -> None:
