@@ -49,7 +49,7 @@ def recorded_place(config: Config) -> StorePlace:
     return place
 
 
-def store_at(place: StorePlace, limits: StoreConfig | None = None) -> Store:
+def store_at(place: StorePlace, limits: StoreConfig) -> Store:
     """Return the store at a location, not yet opened."""
     if place.path is not None:
         return SqliteStore(place.path, limits)

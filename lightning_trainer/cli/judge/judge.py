@@ -153,7 +153,7 @@ async def _sink(config: Config, store: StorePlace) -> AsyncIterator[SpanSink]:
     """Where verdicts go: to the daemon that has the store open, else into the store itself."""
     url = running_daemon(config)
     if url is None:
-        async with store_at(store) as opened:
+        async with store_at(store, config.store) as opened:
             yield RedactingSink.of(config.daemon, opened)
         return
     async with async_daemon_client(url, config, timeout_s=60.0) as client:

@@ -44,8 +44,9 @@ class Retention:
     """Returns this many free pages to the file system; None if the database does that by itself."""
     most_log: int = _MOST_LOG
     """Maximum bytes of the log next to the store."""
-    wanted_by: Callable[[], Collection[str]] = tuple
-    """Policies whose steps still take attempts."""
+    wanted_by: Callable[[], Collection[str]] | None = None
+    """Policies whose steps still take attempts. None: nobody has said, and nothing is deleted. A command that writes to
+    the store of a stopped daemon does not know, and a daemon that starts does not know yet."""
     repeatable_from: Callable[[], Mapping[str, int]] = dict
     """The oldest checkpoint by policy: batches of later steps are needed after a crash. 0: all are."""
     size: StoreSize = field(default_factory=lambda: StoreSize(0, 0, 0))
@@ -67,6 +68,8 @@ class Retention:
     def after_commit(self, connection: Connection) -> None:
         """Make room if the store is nearly full. Runs in the writer's thread, outside a transaction."""
         self.size = self.measure(connection)
+        if self.wanted_by is None:
+            return
         self._make_room_for_media(connection)
         limit = self.config.retention_size
         if limit is None:
@@ -110,6 +113,8 @@ class Retention:
 
     def sweep(self, connection: Connection) -> bool:
         """Delete a slice of what is too old or used; True if there may be more. Runs in its own transaction."""
+        if self.wanted_by is None:
+            return False
         give_up = time.monotonic() + _BUDGET_S / 2
         while time.monotonic() < give_up:
             if not (self._by_time(connection) or self._of_old_steps(connection) or self._names(connection)):
@@ -140,18 +145,22 @@ class Retention:
             "note": self.note(),
         }
 
+    def _wanted(self) -> Collection[str]:
+        assert self.wanted_by is not None
+        return self.wanted_by()
+
     def _oldest(self, connection: Connection) -> None:
         """Delete the oldest data that no step can use: batches first, which only a rollback would need again."""
         for policy, step in self.repeatable_from().items():
             if sweep.delete_batches(connection, policy, step):
                 return
-        found = sweep.delete_spans(connection, self._position, 2**62, wanted_by=self.wanted_by(), now_ns=time.time_ns())
+        found = sweep.delete_spans(connection, self._position, 2**62, wanted_by=self._wanted(), now_ns=time.time_ns())
         if not found.position and not self._position:
             self._nothing_until_s = time.monotonic() + _LOOK_AGAIN_S
         self._position = found.position
 
     def _oldest_media(self, connection: Connection) -> None:
-        found = sweep.delete_media(connection, self._media_position, wanted_by=self.wanted_by(), now_ns=time.time_ns())
+        found = sweep.delete_media(connection, self._media_position, wanted_by=self._wanted(), now_ns=time.time_ns())
         self._media_position = found.position
         self._media_deleted += found.deleted
         if not found.position:  # the end was reached
@@ -170,7 +179,7 @@ class Retention:
             ):
                 return True
         until = sweep.last_before(connection, before_ns)
-        found = sweep.delete_spans(connection, self._by_age, until, wanted_by=self.wanted_by(), now_ns=now_ns)
+        found = sweep.delete_spans(connection, self._by_age, until, wanted_by=self._wanted(), now_ns=now_ns)
         self._by_age = found.position or self._by_age
         return bool(found.position)
 
@@ -189,7 +198,7 @@ class Retention:
                 policy,
                 cursors.position(connection, f"retention/{policy}"),
                 newest - kept,
-                wanted_by=self.wanted_by(),
+                wanted_by=self._wanted(),
                 now_ns=time.time_ns(),
             )
             if found.position:

@@ -149,6 +149,7 @@ async def test_the_oldest_make_room_but_not_for_what_a_step_may_want(tmp_path):
     limits = StoreConfig.model_validate({"media_size": "1MiB", "media_size_each": "300KiB"})
     bodies = [bytes([number]) * 200_000 for number in range(8)]
     async with SqliteStore(tmp_path / STORE, limits) as store:
+        store.retention.wanted_by = tuple
         for number, body in enumerate(bodies, start=1):
             # The first is of an attempt that runs; nobody can want the others.
             await store.append([shown(number, body, attempt="running" if number == 1 else None)])

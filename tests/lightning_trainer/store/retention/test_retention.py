@@ -61,6 +61,8 @@ def on_disk(path: Path) -> int:
 
 
 async def swept(store: Store) -> None:
+    if store.retention.wanted_by is None:
+        store.retention.wanted_by = tuple
     store.retention.begin_sweep()
     while await store.sweep():
         pass
@@ -129,6 +131,23 @@ async def test_a_store_that_holds_more_than_it_may_because_all_is_wanted_says_so
         holds = await store.holds()
         assert (await store.counts())["spans"] == 1320
     assert "more than [store] retention_size allows" in holds["note"]
+
+
+async def test_a_store_that_is_not_told_what_is_wanted_deletes_nothing(tmp_path):
+    path, full = tmp_path / "s.sqlite", limits(retention_size="16MiB", retention_time="60s", retention_steps=1)
+    async with SqliteStore(path, full) as store:
+        store.retention.wanted_by = lambda: ["p"]
+        await store.enroll("p")
+        for number in range(70):
+            await store.append(attempt_spans(f"a{number}", calls=10, text=20_000))
+        await long_ago(store, 2)
+    # As a command finds it that writes to the store of a stopped daemon, and as a daemon has it before it knows.
+    async with SqliteStore(path, full) as store:
+        await store.append(attempt_spans("new"))
+        while await store.sweep():
+            pass
+        assert (await store.counts())["spans"] == 774
+        assert len(await store.waiting_attempts("p")) == 71
 
 
 async def test_what_is_too_old_goes_and_is_not_stored_again(make_store):
@@ -227,6 +246,7 @@ async def test_batches_behind_the_oldest_checkpoint_are_kept_whatever_the_limits
 
 async def test_each_turn_is_short_and_writers_get_between_them(tmp_path, monkeypatch):
     async with SqliteStore(tmp_path / "s.sqlite", limits(retention_time="60s")) as store:
+        store.retention.wanted_by = tuple
         for number in range(300):
             await store.append(attempt_spans(f"a{number}", calls=20, text=200))
         await long_ago(store, 2)
@@ -260,7 +280,7 @@ async def test_a_limit_that_cannot_be_looked_after_stops_no_writer(make_store, c
         raise PermissionError(13, "Permission denied", "checkpoints")
 
     async with make_store(limits(retention_size="16MiB")) as store:
-        store.retention.repeatable_from = unreadable
+        store.retention.wanted_by, store.retention.repeatable_from = tuple, unreadable
         async with asyncio.timeout(60):
             for number in range(40):
                 await store.append(attempt_spans(f"a{number}", calls=20, text=20_000))
