@@ -15,7 +15,7 @@ from lightning_trainer.environments.protocol import Action, Observation, Step, T
 
 INSTRUCTIONS = "Use the tools. When you know it, answer with the value alone."
 """The system message."""
-_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _MORE_WORDS = 80
 """How many characters longer than the expected value an answer may be, so that listing everything does not pay."""
 LONGEST_RESULT = 20_000
@@ -83,16 +83,21 @@ class McpTools:
 
 
 def is_right(said: str, answer: Any) -> bool:
-    """Whether the text contains the recorded value: as the last number in it, or as text in a short answer."""
+    """Whether the text contains the recorded value: as the last number in it, or as whole words in a short answer."""
     if isinstance(answer, bool):
         words = re.findall(r"\b(true|false|yes|no)\b", said.lower())
         return bool(words) and (words[-1] in ("true", "yes")) == answer
     if isinstance(answer, int | float):
         numbers = _NUMBER.findall(said)
         return bool(numbers) and abs(float(numbers[-1].replace(",", "")) - answer) <= 1e-6 * max(1.0, abs(answer))
-    wanted, given = _plain(str(answer)), _plain(said)
-    return wanted in given and len(given) <= len(wanted) + _MORE_WORDS
+    wanted, given = _words(str(answer)), _words(said)
+    if not wanted:  # symbols alone, or nothing
+        symbols = str(answer).strip()
+        return bool(symbols) and symbols in said and len(said) <= len(symbols) + _MORE_WORDS
+    there = any(given[start : start + len(wanted)] == wanted for start in range(len(given)))
+    return there and len(" ".join(given)) <= len(" ".join(wanted)) + _MORE_WORDS
 
 
-def _plain(text: str) -> str:
-    return " ".join(re.sub(r"[^\w.@:/+-]+", " ", text.lower()).split()).strip(".")
+def _words(text: str) -> list[str]:
+    words = (word.rstrip(".:") for word in re.sub(r"[^\w.@:/+-]+", " ", text.lower()).split())
+    return [word for word in words if re.search(r"\w", word)]

@@ -259,6 +259,13 @@ def test_a_mistake_is_one_sentence(options: list[str], sentence: str, tmp_path: 
         ("true", True, True),
         ("No, it is not", True, False),
         ("maybe", False, False),
+        ("It is C12.", "C1", False),
+        ("It is C1.", "C1", True),
+        ("female", "male", False),
+        ("1e-07", 1e-07, True),
+        ("I do not know", "€", False),
+        ("It costs 5 €", "€", True),
+        ("I do not know", "", False),
     ],
 )
 def test_an_answer_is_right_where_it_is_the_value_and_not_everything(said: str, answer: object, right: bool) -> None:
