@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import os
 import resource
+import select
 import signal
 import sys
 from typing import Any
@@ -33,12 +34,14 @@ _DEVICES = ("null", "zero", "urandom")
 _FORBIDDEN = (
     "acct", "add_key", "bpf", "chroot", "clone3", "delete_module", "fanotify_init", "finit_module", "fsconfig",
     "fsmount", "fsopen", "fspick", "init_module", "io_uring_enter", "io_uring_register", "io_uring_setup", "ioperm",
-    "iopl", "kexec_file_load", "kexec_load", "keyctl", "mount", "mount_setattr", "move_mount", "name_to_handle_at",
-    "open_by_handle_at", "open_tree", "perf_event_open", "personality", "pivot_root", "process_vm_readv",
-    "process_vm_writev", "ptrace", "quotactl", "reboot", "request_key", "setns", "socket", "socketpair", "swapoff",
-    "swapon", "syslog", "umount2", "unshare", "userfaultfd", "vmsplice",
+    "iopl", "kexec_file_load", "kexec_load", "keyctl", "memfd_create", "memfd_secret", "mount", "mount_setattr",
+    "move_mount", "name_to_handle_at", "open_by_handle_at", "open_tree", "perf_event_open", "personality",
+    "pivot_root", "process_vm_readv", "process_vm_writev", "ptrace", "quotactl", "reboot", "request_key", "setns",
+    "shmat", "shmget", "socket", "socketpair", "swapoff", "swapon", "syslog", "umount2", "unshare", "userfaultfd",
+    "vmsplice",
 )  # fmt: skip
-"""System calls that computations do not need, and that kernel exploits start with."""
+"""System calls that computations do not need: kernel exploits start with them, or they hold memory that no limit
+sees."""
 
 
 def enter(prefixes: list[str], limits: dict[str, int]) -> None:
@@ -63,13 +66,19 @@ def enter(prefixes: list[str], limits: dict[str, int]) -> None:
     _new_root(prefixes, limits["disk_mib"])
     _limit(limits)
     _drop(privileged)
+    _done(_LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "PDEATHSIG")  # another user is another request
     _filter()
 
 
 def _wait_for(child: int) -> None:
-    """In the outer process: wait for the child, and end the way it did."""
-    for descriptor in (0, 1):
-        os.close(descriptor)
+    """In the outer process: wait for the child and end the way it did, or as soon as whoever writes to us is gone; the
+    kernel then ends the child."""
+    os.close(1)
+    poll = select.poll()
+    poll.register(0, 0)  # a hang-up is reported whatever is asked for
+    poll.register(os.pidfd_open(child), select.POLLIN)
+    if [descriptor for descriptor, _ in poll.poll()] == [0]:
+        os._exit(1)
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     os._exit(code if code >= 0 else 128 - code)

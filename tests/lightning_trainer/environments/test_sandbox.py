@@ -110,6 +110,32 @@ def test_signals_to_its_group_stay_inside(sandbox: Sandbox) -> None:
     assert sandbox.run("1 + 1").value == 2
 
 
+def test_code_does_not_outlive_a_killed_owner(tmp_path: Path) -> None:
+    program = tmp_path / "owner.py"
+    program.write_text(
+        "from lightning_trainer.environments.sandbox import Sandbox, SandboxLimits\n"
+        "sandbox = Sandbox(SandboxLimits(seconds=60))\n"
+        "print('ready', flush=True)\n"
+        "sandbox.run('import time; time.sleep(60)')\n"
+    )
+    owner = subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    assert owner.stdout.readline() == "ready\n"
+    inside = psutil.Process(owner.pid).children(recursive=True)
+    assert len(inside) >= 2, "the one that waits, and the one that is locked in"
+    owner.kill()
+    owner.wait()
+    owner.stdout.close()
+    _, alive = psutil.wait_procs(inside, timeout=10)
+    for process in alive:
+        process.kill()
+    assert not alive
+
+
+def test_no_memory_is_held_where_no_limit_sees_it(sandbox: Sandbox) -> None:
+    assert "Operation not permitted" in (sandbox.run("import os; os.memfd_create('x')").error or "")
+
+
 def test_it_has_no_rights_and_can_get_none(sandbox: Sandbox) -> None:
     status = dict(line.split(":\t") for line in sandbox.run("open('/proc/self/status').read()").value.splitlines())
     assert {status[f"Cap{kind}"] for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {"0" * 16}
