@@ -32,10 +32,10 @@ class Edge:
         refused: makes the library's connection error of a sentence.
     """
 
-    __slots__ = ("_before", "_refused", "_timeout", "_url")
+    __slots__ = ("_before", "_refused", "_timeout", "url")
 
     def __init__(self, url: Any, timeout: Any, refused: Callable[[str], Exception]) -> None:
-        self._url = url
+        self.url = url
         self._timeout = timeout
         self._refused = refused
         self._before = Patience()
@@ -56,7 +56,7 @@ class Edge:
         # The request of a call that an outer hook has begun needs nothing more.
         if started is not None and current_call() is None:
             try:
-                patience = await _met(started, str(self._url), shortest(self._timeout))
+                patience = await _met(started, str(self.url), shortest(self._timeout))
             except Exception as error:
                 failures.note("route", "lightning could not ask the daemon; the agent goes on", error=error)
         self._before = be_patient(patience)

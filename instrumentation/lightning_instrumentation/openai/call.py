@@ -33,12 +33,12 @@ def edge_of(client: Any, options: Any) -> Edge | None:
     return Edge(url, of.timeout_of(client, options), refused)
 
 
-def begin(client: Any, options: Any) -> tuple[ModelCall, Any, Route | None] | None:
-    """Start the span of a model call; return it with the options to send and, if it is routed, its route."""
+def begin(client: Any, options: Any, url: str) -> tuple[ModelCall, Any, Route | None] | None:
+    """Start the span of a model call to a URL; return it with the options to send and, if it is routed, its route."""
     api = of.api_of(options)
     if api is None:
         return None
-    url, body = of.url_of(client, options), of.body_of(options)
+    body = of.body_of(options)
     route = guarded("route", route_of, client, options, url, body)
     if route is not None:
         client, options, url, body = route.client, route.options, route.url, route.body

@@ -38,9 +38,9 @@ def _options(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _begin(
-    instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any], url: str
 ) -> tuple[ModelCall, Route | None, tuple[Any, ...], dict[str, Any]] | None:
-    begun = openai_call.begin(instance, _options(args, kwargs))
+    begun = openai_call.begin(instance, _options(args, kwargs), url)
     if begun is None:
         return None
     call, options, route = begun
@@ -59,7 +59,7 @@ def _request(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], 
     if edge is None:
         return wrapped(*args, **kwargs)
     with edge:
-        begun = guarded("chat-request", _begin, instance, args, kwargs)
+        begun = guarded("chat-request", _begin, instance, args, kwargs, edge.url)
     if begun is None:
         return wrapped(*args, **kwargs)
     call, route, args, kwargs = begun
@@ -118,7 +118,7 @@ async def _async_request(
     if edge is None:
         return await wrapped(*args, **kwargs)
     async with edge:
-        begun = guarded("chat-request", _begin, instance, args, kwargs)
+        begun = guarded("chat-request", _begin, instance, args, kwargs, edge.url)
     if begun is None:
         return await wrapped(*args, **kwargs)
     call, route, args, kwargs = begun
