@@ -115,7 +115,8 @@ class Task:
 
     def random(self, *more: object) -> random.Random:
         """Return a random source that is the same in every attempt at this task; ``more`` selects among several."""
-        return random.Random("/".join(map(str, (self.environment, self.split, self.seed, *more))))
+        start = (self.split, self.seed) if self.name is None else ("named", self.name)
+        return random.Random("/".join(map(str, (self.environment, *start, *more))))
 
     def of_split(self, candidates: Any, content: Any = repr, *, patience: int = 10_000) -> Any:
         """Return the first candidate whose content belongs to this task's split.

@@ -11,6 +11,7 @@ from pathlib import Path
 from lightning_trainer.environments.errors import UnknownEnvironmentError
 from lightning_trainer.environments.spec import EnvironmentSpec
 from lightning_trainer.environments.worker.process import Launch
+from lightning_trainer.errors import ConfigError
 
 DEFAULT_FOLDER = Path(".venv-environments")
 
@@ -27,12 +28,16 @@ class Known:
     requirements: tuple[str, ...] = ()
     reset_timeout_s: float = 0.0
     """Overrides the configured limit for an environment whose reset takes longer by design."""
+    from_file: bool = False
+    """Whether it reads the fields of a task from a file; the others make their tasks from seeds."""
 
 
 _GYMNASIUM = ("gymnasium[toy-text]>=1.0,<2",)
 
 KNOWN: Mapping[str, Known] = {
-    "code": Known("code_actions:CodeActions", "code as action: Python in a sandbox, hidden tests (Linux)"),
+    "code": Known(
+        "code_actions:CodeActions", "code as action: Python in a sandbox, hidden tests (Linux)", from_file=True
+    ),
     "frozenlake": Known(
         "frozenlake:FrozenLake", "a frozen lake in text: frozenlake:4x4, up to 8x8", "gymnasium", _GYMNASIUM
     ),
@@ -42,7 +47,9 @@ KNOWN: Mapping[str, Known] = {
         "gymnasium",
         _GYMNASIUM,
     ),
-    "mcp": Known("mcp_tools:McpTools", "the tools of an MCP server, with tasks from a file (scenarios mcp)"),
+    "mcp": Known(
+        "mcp_tools:McpTools", "the tools of an MCP server, with tasks from a file (scenarios mcp)", from_file=True
+    ),
     "miniwob": Known(
         "miniwob_pages:MiniWoB",
         "small web pages in a headless Chromium: miniwob:click-button",
@@ -50,7 +57,7 @@ KNOWN: Mapping[str, Known] = {
         ("miniwob>=1.1,<1.2",),
         reset_timeout_s=120.0,
     ),
-    "openenv": Known("openenv:OpenEnv", "a running OpenEnv server: openenv:http://127.0.0.1:8000"),
+    "openenv": Known("openenv:OpenEnv", "a running OpenEnv server: openenv:http://127.0.0.1:8000", from_file=True),
     "reasoning-gym": Known(
         "reasoning_gym_questions:ReasoningGym",
         "generated questions: reasoning-gym:basic_arithmetic",
@@ -58,7 +65,11 @@ KNOWN: Mapping[str, Known] = {
         ("reasoning-gym>=0.1.20,<0.2",),
     ),
     "skyrl-gym": Known(
-        "skyrl_gym_envs:SkyRLGym", "text environments: skyrl-gym:gsm8k", "skyrl-gym", ("skyrl-gym>=0.4,<0.5",)
+        "skyrl_gym_envs:SkyRLGym",
+        "text environments: skyrl-gym:gsm8k",
+        "skyrl-gym",
+        ("skyrl-gym>=0.4,<0.5",),
+        from_file=True,
     ),
     "sokoban": Known("sokoban:Sokoban", "push boxes, in text: sokoban:6x6?boxes=1", "sokoban", ("gym-sokoban==0.0.6",)),
     "textarena": Known(
@@ -85,6 +96,7 @@ KNOWN: Mapping[str, Known] = {
         "web pages of your own in a headless Chromium: web:/path/to/file.py",
         "web",
         ("selenium>=4.30,<5",),
+        from_file=True,
     ),
 }
 
@@ -130,6 +142,22 @@ def launch_of(spec: EnvironmentSpec, folder: Path = DEFAULT_FOLDER, python: str 
         reset_timeout_s=known.reset_timeout_s,
         digest=digest_of(Path(__file__).with_name("adapters") / f"{module}.py"),
     )
+
+
+def check_file_task(environment: str, task: str) -> None:
+    """Refuse a task from a file, by its name, where it would be the same task as every other line.
+
+    Raises:
+        ConfigError: the environment makes its tasks from seeds.
+    """
+    spec = EnvironmentSpec.parse(environment)
+    known = KNOWN.get(spec.name) if spec.attribute is None else None
+    if known is not None and not known.from_file:
+        raise ConfigError(
+            f"the task {task!r} of a file means nothing to {environment}, whose tasks come from seeds; leave out "
+            "--tasks (an evaluation takes --count tasks), or play an environment that reads tasks from a file: "
+            + ", ".join(name for name, one in sorted(KNOWN.items()) if one.from_file)
+        )
 
 
 def _absolute(variant: str | None) -> str | None:

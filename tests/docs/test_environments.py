@@ -129,3 +129,15 @@ def test_scenarios_are_made_as_it_says(command: str, tmp_path: Path, monkeypatch
     assert done.exit_code == 0, done.output
     assert len((tmp_path / "train.jsonl").read_text().splitlines()) == 200
     assert len((tmp_path / "held-out.jsonl").read_text().splitlines()) == 50
+
+
+def test_a_file_of_tasks_is_refused_by_an_environment_that_reads_none(tmp_path: Path) -> None:
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text('{"id": "easy", "level": 1}\n')
+    for command in (
+        "environments try gymnasium:Taxi-v4",
+        "rollouts --environment gymnasium:Taxi-v4 --policy p --steps 1",
+    ):
+        done = CliRunner().invoke(app, [*command.split(), "--tasks", str(tasks)], env={"COLUMNS": "400"})
+        assert done.exit_code == 2, command
+        assert "the task 'easy' of a file means nothing to gymnasium:Taxi-v4" in done.stderr

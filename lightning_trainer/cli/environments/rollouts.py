@@ -12,6 +12,7 @@ from lightning_trainer.cli.environments.installed import environment_settings, l
 from lightning_trainer.cli.rollouts import Options, Show, placed, print_summary, shown
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.environments.protocol import Task
+from lightning_trainer.environments.registry import check_file_task
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.rollouts.command import Command
 from lightning_trainer.rollouts.daemon_client import DaemonClient
@@ -39,8 +40,10 @@ def play(options: Options, play: Play) -> None:
     """Play until the steps are done, or every held-out task was tried once.
 
     Raises:
-        ConfigError: the options do not go together, or there is no such command.
-        LightningError: the environment does not start, the daemon stays away, or training has stopped.
+        ConfigError: the options do not go together, the environment reads no tasks from a file, or there is no such
+            command.
+        LightningError: the tasks cannot be read, the environment does not start, the daemon stays away, or training
+            has stopped.
     """
     if (options.steps is None) == (options.evaluate is None):
         raise ConfigError("say what the rollouts are for: --steps N to train, or --evaluate NAME")
@@ -49,6 +52,8 @@ def play(options: Options, play: Play) -> None:
             "--curriculum tells tasks of --tasks apart by a field, and an environment's tasks have none: leave it out, "
             "or choose in your own program (lightning_trainer.rollouts.Curriculum)"
         )
+    if options.tasks is not None:
+        check_file_task(play.environment, read_tasks(options.tasks)[0].id)
     if options.command and shutil.which(options.command[0]) is None:
         raise ConfigError(f"there is no command {options.command[0]!r} on PATH; check its spelling, or give its path")
     options = placed(options)

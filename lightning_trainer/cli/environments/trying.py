@@ -10,7 +10,7 @@ from rich.console import Console
 from lightning_trainer.cli.environments.installed import environment_settings, limits_of
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.environments.protocol import HELD_OUT, TRAIN, Action, Observation, Task, ToolCall
-from lightning_trainer.environments.registry import launch_of
+from lightning_trainer.environments.registry import check_file_task, launch_of
 from lightning_trainer.environments.session import Session
 from lightning_trainer.environments.spec import EnvironmentSpec
 from lightning_trainer.environments.worker.pool import EnvironmentPool
@@ -34,8 +34,11 @@ def try_environment(trial: Trial, *, config: Path | None, folder: Path | None) -
     """Play one attempt, and print every observation and reward.
 
     Raises:
-        LightningError: there is no such environment, or it failed.
+        LightningError: there is no such environment, it reads no tasks from a file, or it failed.
     """
+    named = None if trial.tasks is None else read_tasks(trial.tasks)[0]
+    if named is not None:
+        check_file_task(trial.environment, named.id)
     actions = [*map(Action, trial.say), *map(_called, trial.call)]
     settings = environment_settings(config, folder)
     launch = launch_of(EnvironmentSpec.parse(trial.environment), settings.folder)
@@ -44,9 +47,8 @@ def try_environment(trial: Trial, *, config: Path | None, folder: Path | None) -
     with EnvironmentPool(launch, limits_of(settings), size=1) as pool, pool.lease() as process:
         split = HELD_OUT if trial.held_out else TRAIN
         task = Task(trial.environment, pool.version, split, trial.seed)
-        if trial.tasks is not None:
-            first = read_tasks(trial.tasks)[0]
-            task = Task(trial.environment, pool.version, name=first.id, fields=first.fields)
+        if named is not None:
+            task = Task(trial.environment, pool.version, name=named.id, fields=named.fields)
         sizes = "" if pool.sizes is None else "; tasks: " + ", ".join(f"{n} {name}" for name, n in pool.sizes.items())
         _line(console, f"task {task.id} (Python {process.python}, started in {_since(began)}{sizes})")
         began = time.perf_counter()

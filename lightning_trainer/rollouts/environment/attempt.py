@@ -12,7 +12,7 @@ from typing import Any
 from lightning_trainer.environments.agent import Agent
 from lightning_trainer.environments.limits import Limits
 from lightning_trainer.environments.protocol import HELD_OUT, SPLITS, TRAIN, Environment, Task
-from lightning_trainer.environments.registry import DEFAULT_FOLDER, digest_of, launch_of
+from lightning_trainer.environments.registry import DEFAULT_FOLDER, check_file_task, digest_of, launch_of
 from lightning_trainer.environments.session import InProcess, Playable, Session
 from lightning_trainer.environments.spec import EnvironmentSpec
 from lightning_trainer.environments.worker.pool import EnvironmentPool
@@ -107,7 +107,13 @@ class EnvironmentAttempt:
         return self.tasks(HELD_OUT, count)
 
     def named_task(self, name: str, fields: Mapping[str, Any]) -> Task:
-        """Return a task from a file."""
+        """Return a task from a file.
+
+        Raises:
+            ConfigError: the environment makes its tasks from seeds, so every line would be the same task.
+        """
+        if self._pool is not None:
+            check_file_task(self.name, name)
         return Task(self.name, self.version, name=name, fields=fields)
 
     def close(self) -> None:

@@ -10,10 +10,12 @@ import lightning_instrumentation as lt
 import pytest
 from lightning_instrumentation.scope import current
 
-from lightning_trainer.environments import Observation, Task
+from lightning_trainer.environments import Observation, Task, adapters
 from lightning_trainer.environments.limits import Limits
+from lightning_trainer.environments.registry import KNOWN, launch_of
 from lightning_trainer.environments.session import Session
-from lightning_trainer.errors import LightningError
+from lightning_trainer.environments.spec import EnvironmentSpec
+from lightning_trainer.errors import ConfigError, LightningError
 from lightning_trainer.rollouts import Curriculum, Runner
 from lightning_trainer.rollouts.command import Command
 from lightning_trainer.rollouts.environment.program_agent import ProgramAgent
@@ -72,6 +74,33 @@ def test_a_curriculum_has_nothing_to_choose_from_the_environments_own_tasks(monk
     options = {"policy": "p", "agent": bisecting, "endpoint": ENDPOINT, "curriculum": curriculum}
     with Runner.from_environment(Guess, **options) as runner, pytest.raises(LightningError, match="more than 8 tasks"):
         runner.train(steps=1)
+
+
+def test_each_task_of_a_file_starts_a_world_of_its_own() -> None:
+    runner = Runner.from_environment(Guess, policy="p", agent=bisecting, endpoint=ENDPOINT)
+    tasks = [runner.environment.named_task(f"line-{number}", {"hint": number}) for number in range(9)]
+    assert len({task.random().random() for task in [*tasks, Task("Guess", runner.environment.version)]}) == 10
+    assert tasks[0].random().random() == runner.environment.named_task("line-0", {"hint": 0}).random().random()
+    assert len({tasks[0].random(more).random() for more in (0, 1)}) == 2
+
+
+def test_a_task_of_a_file_is_refused_where_only_seeds_make_tasks(monkeypatch) -> None:
+    launch = launch_of(EnvironmentSpec.parse(f"{WORLDS}:Guess"))
+    monkeypatch.setattr("lightning_trainer.rollouts.environment.attempt.launch_of", lambda *_: launch)
+    with Runner.from_environment("gymnasium:Taxi-v4", policy="p", agent=bisecting, endpoint=ENDPOINT) as runner:
+        said = "'easy' of a file means nothing to gymnasium:Taxi-v4, whose tasks come from seeds; leave out --tasks"
+        with pytest.raises(ConfigError, match=said):
+            runner.environment.named_task("easy", {"level": 1})
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_tasks_of_a_file_are_taken_where_the_adapter_reads_them(name: str) -> None:
+    module = KNOWN[name].adapter.partition(":")[0]
+    source = (Path(adapters.__file__).with_name(f"{module}.py")).read_text()
+    reads = (
+        "task.fields" in source or "self._pages.open(task)" in source
+    )  # the latter hands the task to the user's code
+    assert KNOWN[name].from_file == reads
 
 
 def test_a_task_of_another_version_is_refused() -> None:
