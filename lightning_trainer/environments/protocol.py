@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
@@ -141,12 +141,27 @@ def is_held_out(content: str) -> bool:
     return hashlib.sha256(content.encode(errors="surrogatepass")).digest()[0] % _HELD_OUT_SHARE == 0
 
 
+def both_splits(contents: Iterable[str]) -> bool:
+    """Whether some of the tasks with these contents are held out, and some are not."""
+    found: set[bool] = set()
+    return any(len(found) == 2 for content in contents if found.add(is_held_out(content)) is None)
+
+
+def nothing_held_out(environment: str) -> str:
+    """Return the sentence about an environment with ``holds_out = False``."""
+    return (
+        f"{environment} has too few different openings to hold any out: its held-out tasks start where training "
+        "starts, so their score is not a held-out one"
+    )
+
+
 @runtime_checkable
 class Environment(Protocol):
     """Any class with these two methods; it is created once and reset for every attempt.
 
     It may also have ``version`` (text; by default the digest of its file), ``size(split)`` (the number of tasks; by
-    default one for every seed), and ``close()``. The arguments of its constructor are the variant, if it takes one, and
+    default one for every seed), ``holds_out`` (False: it has too few different openings to hold any out; by default
+    True), and ``close()``. The arguments of its constructor are the variant, if it takes one, and
     the options.
     """
 

@@ -141,3 +141,16 @@ def test_a_file_of_tasks_is_refused_by_an_environment_that_reads_none(tmp_path: 
         done = CliRunner().invoke(app, [*command.split(), "--tasks", str(tasks)], env={"COLUMNS": "400"})
         assert done.exit_code == 2, command
         assert "the task 'easy' of a file means nothing to gymnasium:Taxi-v4" in done.stderr
+
+
+def test_an_environment_that_holds_nothing_out_says_so_when_it_is_tried_and_evaluated(
+    tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr("lightning_trainer.rollouts.daemon_client.DaemonClient.wait_until_there", lambda _: None)
+    world = ROOT / "tests" / "lightning_trainer" / "environments" / "worlds.py"
+    monkeypatch.chdir(tmp_path)
+    evaluate = "--policy p --endpoint http://127.0.0.1:9 --evaluate held-out --count 2 -- true"
+    for command in (f"environments try {world}:Alike", f"rollouts --environment {world}:Alike {evaluate}"):
+        done = CliRunner().invoke(app, command.split(), env={"COLUMNS": "800"}, catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        assert "worlds.py:Alike has too few different openings to hold any out" in done.stdout, command

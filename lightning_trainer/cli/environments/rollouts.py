@@ -111,6 +111,8 @@ def _evaluate(options: Options, play: Play, endpoint: str, program: ProgramAgent
         tasks = runner.environment.held_out_tasks(count) if from_file is None else _named(runner, from_file)
         ended = runner.evaluate(tasks, stage=options.evaluate)
     print_summary(console, options.evaluate, ended)
+    if from_file is None and runner.environment.nothing_held_out is not None:
+        console.print(runner.environment.nothing_held_out, markup=False, highlight=False)
 
 
 def _named(runner: EnvironmentRunner, tasks: Sequence[FileTask]) -> list[Task]:

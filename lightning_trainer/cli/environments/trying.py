@@ -9,7 +9,15 @@ from rich.console import Console
 
 from lightning_trainer.cli.environments.installed import environment_settings, limits_of
 from lightning_trainer.cli.terminal.console import TerminalConsole
-from lightning_trainer.environments.protocol import HELD_OUT, TRAIN, Action, Observation, Task, ToolCall
+from lightning_trainer.environments.protocol import (
+    HELD_OUT,
+    TRAIN,
+    Action,
+    Observation,
+    Task,
+    ToolCall,
+    nothing_held_out,
+)
 from lightning_trainer.environments.registry import check_file_task, launch_of
 from lightning_trainer.environments.session import Session
 from lightning_trainer.environments.spec import EnvironmentSpec
@@ -51,6 +59,8 @@ def try_environment(trial: Trial, *, config: Path | None, folder: Path | None) -
             task = Task(trial.environment, pool.version, name=named.id, fields=named.fields)
         sizes = "" if pool.sizes is None else "; tasks: " + ", ".join(f"{n} {name}" for name, n in pool.sizes.items())
         _line(console, f"task {task.id} (Python {process.python}, started in {_since(began)}{sizes})")
+        if named is None and not pool.holds_out:
+            _line(console, nothing_held_out(trial.environment))
         began = time.perf_counter()
         session = Session(process, task)
         _show(console, session.observation, f"reset in {_since(began)}")

@@ -1,11 +1,12 @@
 """Any Gymnasium environment with discrete actions, as text: ``gymnasium:Taxi-v4``, ``gymnasium:CliffWalking-v1``.
 
-The observation is the text rendering (``render_mode="ansi"``) if there is one; otherwise it is the numbers. Source:
-Gymnasium's API (https://gymnasium.farama.org/api/env/).
+The observation is the text rendering (``render_mode="ansi"``) if there is one; otherwise it is the numbers. The
+first one decides whether a task is held out. Source: Gymnasium's API (https://gymnasium.farama.org/api/env/).
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from importlib.metadata import version as version_of
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import gymnasium
 from gymnasium import spaces
 
-from lightning_trainer.environments.protocol import HELD_OUT, Action, Observation, Step, Task
+from lightning_trainer.environments.protocol import Action, Observation, Step, Task, both_splits
 
 _NAMES = {
     "Taxi-v4": ("south", "north", "east", "west", "pickup", "dropoff"),
@@ -21,6 +22,8 @@ _NAMES = {
     "Blackjack-v1": ("stick", "hit"),
 }
 """Action names of the toy-text environments; actions of other environments are numbers."""
+_LOOKED_AT = 64
+"""Openings that are looked at for one of each split."""
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -33,7 +36,7 @@ class GymnasiumText:
         options: for ``gymnasium.make``.
     """
 
-    version = f"1-gymnasium-{version_of('gymnasium')}"
+    version = f"2-gymnasium-{version_of('gymnasium')}"
 
     def __init__(self, name: str, *, max_turns: int = 100, **options: Any) -> None:
         spec = gymnasium.spec(name)
@@ -50,13 +53,12 @@ class GymnasiumText:
         self._instructions = f"Answer with one action: {', '.join(self._names)}."
         self._named = re.compile(rf"\b({'|'.join(map(re.escape, self._names))})\b", re.IGNORECASE)
         self._max_turns = max_turns
+        self.holds_out = both_splits(map(_content, map(self._opening, range(_LOOKED_AT))))
 
     def reset(self, task: Task) -> Observation:
-        # Training tasks have even seeds, held-out tasks odd ones.
-        seed = 2 * task.seed + (task.split == HELD_OUT)
-        seen, _ = self._world.reset(seed=seed % 2**31)
+        openings = (self._opening(task.random(number).randrange(2**31)) for number in itertools.count())
         self._turns = 0
-        return self._observation(seen, self._instructions)
+        return task.of_split(openings, _content) if self.holds_out else next(openings)
 
     def step(self, action: Action) -> Step:
         self._turns += 1
@@ -70,9 +72,17 @@ class GymnasiumText:
     def close(self) -> None:
         self._world.close()
 
+    def _opening(self, seed: int) -> Observation:
+        seen, _ = self._world.reset(seed=seed)
+        return self._observation(seen, self._instructions)
+
     def _observation(self, seen: Any, instructions: str | None = None) -> Observation:
         text = _COLOR.sub("", self._world.render()) if self._drawn else _plain(seen)
         return Observation(text, instructions=instructions, state=_plain(seen))
+
+
+def _content(opening: Observation) -> str:
+    return f"{opening.text}\n{opening.state}"
 
 
 def _class_of(spec: Any) -> Any:

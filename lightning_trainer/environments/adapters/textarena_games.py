@@ -5,12 +5,16 @@ Source: Guertler et al. 2025, arXiv 2504.11442; https://github.com/LeonGuertler/
 
 from __future__ import annotations
 
+import itertools
 from importlib.metadata import version as version_of
 from typing import Any
 
 import textarena
 
-from lightning_trainer.environments.protocol import HELD_OUT, Action, Observation, Step, Task
+from lightning_trainer.environments.protocol import Action, Observation, Step, Task, both_splits
+
+_LOOKED_AT = 64
+"""Openings that are looked at for one of each split."""
 
 
 class TextArena:
@@ -21,17 +25,21 @@ class TextArena:
         options: of the game.
     """
 
-    version = f"1-textarena-{version_of('textarena')}"
+    version = f"2-textarena-{version_of('textarena')}"
 
     def __init__(self, game: str, **options: Any) -> None:
         self._game = game
         self._options = options
-        self._world: Any = textarena.make(game, **options)
+        self._said: Any = None
+        self._world: Any = None
+        self.holds_out = both_splits(map(self._opened, range(_LOOKED_AT)))
 
     def reset(self, task: Task) -> Observation:
-        self._world = textarena.make(self._game, **self._options)
-        self._world.reset(num_players=1, seed=2 * task.seed + (task.split == HELD_OUT))
-        _, self._said = self._world.get_observation()
+        openings = (self._opened(task.random(number).randrange(2**31)) for number in itertools.count())
+        if self.holds_out:
+            task.of_split(openings, str)
+        else:
+            next(openings)
         return Observation(str(self._said))
 
     def step(self, action: Action) -> Step:
@@ -46,3 +54,13 @@ class TextArena:
         new = str(said).removeprefix(str(self._said))
         self._said = said
         return Step(Observation(new.strip() or str(said)), 0.0, False)
+
+    def _opened(self, seed: int) -> str:
+        """Start a game, and return what tells it from others: what is said, and what the game hides (a word)."""
+        self._world = textarena.make(self._game, **self._options)
+        self._world.reset(num_players=1, seed=seed)
+        _, self._said = self._world.get_observation()
+        game = self._world
+        while hasattr(game, "env"):
+            game = game.env
+        return f"{self._said}\n{game.state.game_state!r}"

@@ -67,7 +67,12 @@ class _Guest:
 
         if "open" in question:
             self._environment = self._made()
-            return {"version": self._version(), "sizes": self._sizes(), "python": sys.version.split()[0]}
+            return {
+                "version": self._version(),
+                "sizes": self._sizes(),
+                "holds_out": bool(getattr(self._environment, "holds_out", True)),
+                "python": sys.version.split()[0],
+            }
         if "reset" in question:
             if self._environment is None:
                 self._environment = self._made()

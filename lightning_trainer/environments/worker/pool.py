@@ -32,6 +32,7 @@ class EnvironmentPool:
         first = EnvironmentProcess(launch, limits)
         self.version = first.version
         self.sizes = first.sizes
+        self.holds_out = first.holds_out
         self._idle: list[EnvironmentProcess] = [first]
         self._leased: set[EnvironmentProcess] = set()
 

@@ -106,6 +106,7 @@ class EnvironmentProcess:
             raise
         self.version = str(opened.get("version") or "0")
         self.sizes: dict[str, int] | None = opened.get("sizes")
+        self.holds_out = bool(opened.get("holds_out", True))
         self.python = str(opened.get("python"))
 
     @property

@@ -11,7 +11,7 @@ from typing import Any
 
 from lightning_trainer.environments.agent import Agent
 from lightning_trainer.environments.limits import Limits
-from lightning_trainer.environments.protocol import HELD_OUT, SPLITS, TRAIN, Environment, Task
+from lightning_trainer.environments.protocol import HELD_OUT, SPLITS, TRAIN, Environment, Task, nothing_held_out
 from lightning_trainer.environments.registry import DEFAULT_FOLDER, check_file_task, digest_of, launch_of
 from lightning_trainer.environments.session import InProcess, Playable, Session
 from lightning_trainer.environments.spec import EnvironmentSpec
@@ -58,12 +58,17 @@ class EnvironmentAttempt:
             launch = launch_of(EnvironmentSpec.parse(environment), folder, python)
             self._pool = EnvironmentPool(launch, limits or Limits(), size=processes)
             self.name, self.version, sizes = environment, self._pool.version, self._pool.sizes
+            holds_out = self._pool.holds_out
         else:
             self._made = environment
             self.name, self.version = _named(environment)
-            size: Any = getattr(environment(), "size", None)
+            made = environment()
+            size: Any = getattr(made, "size", None)
+            holds_out = bool(getattr(made, "holds_out", True))
             sizes = {split: operator.index(size(split)) for split in SPLITS} if callable(size) else None  # pyright: ignore
         self._sizes = sizes
+        self.nothing_held_out = None if holds_out else nothing_held_out(self.name)
+        """A sentence for whoever reads a score, where held-out tasks start like those of training."""
         self.run_label = f"{self.name}:{seed}"
 
     def __call__(self, task: Task) -> float | None:
@@ -103,7 +108,7 @@ class EnvironmentAttempt:
         return self.tasks(TRAIN, count, first=self._seed * _SEEDS_OF_A_RUN + (step - 1) * count)
 
     def held_out_tasks(self, count: int) -> Sequence[Task]:
-        """Return tasks that training never has, always the same ones."""
+        """Return tasks that training never has, always the same ones; but see ``nothing_held_out``."""
         return self.tasks(HELD_OUT, count)
 
     def named_task(self, name: str, fields: Mapping[str, Any]) -> Task:

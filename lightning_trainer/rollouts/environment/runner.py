@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from lightning_trainer.rollouts.curriculum import Curriculum
 from lightning_trainer.rollouts.environment.attempt import EnvironmentAttempt
 from lightning_trainer.rollouts.step_runner import StepRunner
 
+_log = logging.getLogger(__name__)
 _GRACE_S = 30.0
 """How long after the session's own limit its thread is abandoned."""
 
@@ -92,7 +94,12 @@ class EnvironmentRunner(StepRunner[Task]):
         )
 
     def evaluate_held_out(self, count: int, *, stage: str = "held-out") -> list[AttemptEnded]:
-        """Play ``count`` tasks that training never has, once each; they are recorded, never trained."""
+        """Play ``count`` tasks that training never has, once each; they are recorded, never trained.
+
+        Where the environment has too few different openings to hold any out, it logs that.
+        """
+        if self.environment.nothing_held_out is not None:
+            _log.warning("%s", self.environment.nothing_held_out)
         return self.evaluate(self.environment.held_out_tasks(count), stage=stage)
 
     def close(self) -> None:

@@ -131,7 +131,17 @@ def test_who_plays_well_earns_one_and_the_task_is_the_same_in_another_process(en
     assert (first.done, first.reward) == (True, 1.0)
 
 
-@pytest.mark.parametrize("environment", ["frozenlake:4x4", "sokoban:6x6", "reasoning-gym:chain_sum"])
+@pytest.mark.parametrize(
+    "environment",
+    [
+        "frozenlake:4x4",
+        "sokoban:6x6",
+        "reasoning-gym:chain_sum",
+        "gymnasium:Blackjack-v1",
+        "gymnasium:CartPole-v1",
+        "textarena:LightsOut-v0",
+    ],
+)
 @pytest.mark.slow
 def test_nothing_that_training_sees_is_held_out(environment: str, started: Start) -> None:
     process = started(environment)
@@ -141,6 +151,33 @@ def test_nothing_that_training_sees_is_held_out(environment: str, started: Start
     }
     assert seen[TRAIN].isdisjoint(seen[HELD_OUT])
     assert min(map(len, seen.values())) > 20
+    assert process.holds_out
+
+
+@pytest.mark.slow
+def test_a_game_that_opens_with_the_same_words_is_held_out_by_what_it_hides(started: Start) -> None:
+    process = started("textarena:GuessTheNumber-v0")
+    hidden: dict[str, set[int]] = {}
+    for split in (TRAIN, HELD_OUT):
+        for seed in range(60):
+            session = Session(process, Task("textarena:GuessTheNumber-v0", process.version, split, seed))
+            low, high = 1, 20
+            while not session.done:
+                guess = (low + high) // 2
+                low, high = (guess + 1, high) if "higher" in session.say(f"[{guess}]") else (low, guess - 1)
+            hidden.setdefault(split, set()).add(guess)
+    assert hidden[TRAIN].isdisjoint(hidden[HELD_OUT])
+    assert hidden[TRAIN] | hidden[HELD_OUT] == set(range(1, 21))
+    assert process.holds_out
+
+
+@pytest.mark.parametrize("environment", ["gymnasium:CliffWalking-v1", "textarena:TowerOfHanoi-v0"])
+@pytest.mark.slow
+def test_an_environment_that_always_starts_alike_says_that_it_holds_nothing_out(environment, started: Start) -> None:
+    process = started(environment)
+    assert not process.holds_out
+    first, second = (process.reset(Task(environment, process.version, split)) for split in (TRAIN, HELD_OUT))
+    assert first == second
 
 
 @pytest.mark.slow

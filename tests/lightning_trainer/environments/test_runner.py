@@ -20,7 +20,7 @@ from lightning_trainer.rollouts import Curriculum, Runner
 from lightning_trainer.rollouts.command import Command
 from lightning_trainer.rollouts.environment.program_agent import ProgramAgent
 from tests.lightning_trainer.environments.openai_server import serving  # pyright: ignore[reportMissingImports]
-from tests.lightning_trainer.environments.worlds import Adder, Guess  # pyright: ignore[reportMissingImports]
+from tests.lightning_trainer.environments.worlds import Adder, Alike, Guess  # pyright: ignore[reportMissingImports]
 
 ENDPOINT = "http://127.0.0.1:9"
 WORLDS = Path(__file__).with_name("worlds.py")
@@ -49,6 +49,20 @@ def test_an_attempt_is_worth_what_its_steps_earned(environment) -> None:
     assert [attempt.reward for attempt in ended] == [1.0] * 6
     assert len({attempt.task_id for attempt in ended}) == 6
     assert all("#held-out-" in attempt.task_id for attempt in ended)
+
+
+@pytest.mark.parametrize("environment", [Alike, f"{WORLDS}:Alike"])
+def test_an_evaluation_of_what_cannot_be_held_out_says_so(environment, caplog) -> None:
+    play = lambda session: session.say("x")  # noqa: E731
+    with Runner.from_environment(environment, policy="p", agent=play, endpoint=ENDPOINT) as runner:
+        ended = runner.evaluate_held_out(2)
+    assert [attempt.reward for attempt in ended] == [1.0] * 2
+    (said,) = (one.getMessage() for one in caplog.records if one.name.startswith("lightning_trainer.rollouts"))
+    assert said == runner.environment.nothing_held_out
+    assert "has too few different openings to hold any out" in said
+    assert (
+        Runner.from_environment(Guess, policy="p", endpoint=ENDPOINT, agent=play).environment.nothing_held_out is None
+    )
 
 
 def test_steps_take_other_tasks_and_a_seed_takes_others_still() -> None:

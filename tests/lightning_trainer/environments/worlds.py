@@ -45,6 +45,18 @@ class Adder:
         return Step(Observation(tool_results=tuple(results), state="added"), None, False)
 
 
+class Alike:
+    """Starts every task in the same way."""
+
+    holds_out = False
+
+    def reset(self, task: Task) -> str:
+        return "Say something."
+
+    def step(self, action: Action) -> tuple[str, float, bool]:
+        return "fine", 1.0, True
+
+
 class Broken:
     """``worlds.py:Broken:hangs`` and so on: well until its second step."""
 
