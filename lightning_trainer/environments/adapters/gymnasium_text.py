@@ -24,7 +24,9 @@ _NAMES = {
 """Action names of the toy-text environments; actions of other environments are numbers."""
 _LOOKED_AT = 64
 """Openings that are looked at for one of each split."""
-_COLOR = re.compile(r"\x1b\[[0-9;]*m")
+_COLOR = re.compile(r"\x1b\[([0-9;]*)m")
+_COLORS = ("gray", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
+"""Gymnasium's names of the codes 30 to 37, and 40 to 47 for the background."""
 
 
 class GymnasiumText:
@@ -77,12 +79,29 @@ class GymnasiumText:
         return self._observation(seen, self._instructions)
 
     def _observation(self, seen: Any, instructions: str | None = None) -> Observation:
-        text = _COLOR.sub("", self._world.render()) if self._drawn else _plain(seen)
+        text = _in_words(self._world.render()) if self._drawn else _plain(seen)
         return Observation(text, instructions=instructions, state=_plain(seen))
 
 
 def _content(opening: Observation) -> str:
     return f"{opening.text}\n{opening.state}"
+
+
+def _in_words(drawing: str) -> str:
+    """Return a drawing without color codes, with a line for each colored place: Taxi's cab is nothing but a color."""
+    lines: list[str] = []
+    marks: list[str] = []
+    for row, line in enumerate(drawing.splitlines(), start=1):
+        plain, *rest = _COLOR.split(line)
+        colors: list[str] = []
+        for codes, piece in zip(rest[::2], rest[1::2], strict=True):
+            found = [int(code) for code in codes.split(";") if code[:1] in ("3", "4") and len(code) == 2]
+            colors = [*colors, *(_COLORS[code % 10] for code in found if code % 10 < len(_COLORS))] if found else []
+            if piece:
+                marks += [f"{color}: row {row}, column {len(plain) + 1}" for color in colors]
+            plain += piece
+        lines.append(plain)
+    return "\n".join([*lines, *marks])
 
 
 def _class_of(spec: Any) -> Any:

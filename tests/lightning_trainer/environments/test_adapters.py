@@ -137,6 +137,7 @@ def test_who_plays_well_earns_one_and_the_task_is_the_same_in_another_process(en
         "frozenlake:4x4",
         "sokoban:6x6",
         "reasoning-gym:chain_sum",
+        "gymnasium:Taxi-v4",
         "gymnasium:Blackjack-v1",
         "gymnasium:CartPole-v1",
         "textarena:LightsOut-v0",
@@ -187,6 +188,13 @@ def test_taxi_takes_words_and_says_what_is_none(started: Start) -> None:
     assert session.observation.instructions == "Answer with one action: south, north, east, west, pickup, dropoff."
     assert session.say("hm").startswith("That is not an action.")
     assert "+---------+" in session.say("go north")
+    taxi, passenger, destination = (
+        re.search(rf"^{color}: row \d, column \d+", session.observation.text, flags=re.MULTILINE)
+        for color in ("yellow", "blue", "magenta")
+    )
+    assert taxi
+    assert passenger
+    assert destination
     assert session.rewards == [0.0, -1.0]
 
 
