@@ -1,8 +1,8 @@
 """The held-out score of a version: the mean reward of the evaluation attempts whose calls it sampled.
 
-An attempt during which the version changed is left out, as is one that lacks any of the policy's rewards. Each
-attempt's verdict is kept in the store and recomputed when something new of the attempt arrives, so an evaluation is
-read once and not at every query.
+An attempt during which the version changed is left out, as is one that lacks any of the policy's rewards: its own in
+every stage, so that versions of different stages can be compared. Each attempt's verdict is kept in the store and
+recomputed when something new of the attempt arrives, so an evaluation is read once and not at every query.
 """
 
 import json
