@@ -19,7 +19,8 @@ class NoWordsError(LightningError, ValueError):
 
 
 def chat_messages(messages: Iterable[Message]) -> list[ChatMessage]:
-    """Return the messages; one that answers several tool calls becomes one for each.
+    """Return the messages; one that answers several tool calls becomes one for each, and what a user says beside them
+    another.
 
     Raises:
         NoWordsError: one of them cannot be put into words.
@@ -65,8 +66,10 @@ def _messages(message: Message) -> list[ChatMessage]:
             answers.append({"role": "tool", "tool_call_id": part.get("id"), "content": part["response"]})
         else:
             raise NoWordsError(f"a message of the role {role!r} has a part of the kind {kind!r}, which is not text")
-    if answers:
+    if answers and not (texts or reasoning or calls):
         return answers
+    if answers and role != "user":  # nothing says which of it came first
+        raise NoWordsError(f"a message of the role {role!r} has more than the results of tools")
     chat: ChatMessage = {"role": role, "content": "\n".join(texts)}
     if message.get("name"):
         chat["name"] = message["name"]
@@ -74,7 +77,7 @@ def _messages(message: Message) -> list[ChatMessage]:
         chat["reasoning_content"] = "\n".join(reasoning)
     if calls:
         chat["tool_calls"] = calls
-    return [chat]
+    return [*answers, chat]
 
 
 def _tool_call(part: Mapping[str, Any]) -> dict[str, Any]:

@@ -57,3 +57,15 @@ def test_tools_are_written_as_a_request_has_them() -> None:
     assert chat_tools([tool]) == [
         {"type": "function", "function": {"name": "add", "description": "adds", "parameters": {"type": "object"}}}
     ]
+
+
+def test_what_is_said_beside_a_tools_result_is_a_message_of_its_own() -> None:
+    result = {"type": "tool_call_response", "id": "c", "response": "42"}
+    said = {"type": "text", "content": "Now in French."}
+    assert chat_messages([{"role": "user", "parts": [result, said]}]) == [
+        {"role": "tool", "tool_call_id": "c", "content": "42"},
+        {"role": "user", "content": "Now in French."},
+    ]
+    for role, part in (("assistant", {"type": "tool_call", "id": "c", "name": "f"}), ("tool", said)):
+        with pytest.raises(NoWordsError, match=f"the role '{role}' has more than the results of tools"):
+            chat_messages([{"role": role, "parts": [part, result]}])
