@@ -137,14 +137,26 @@ class _Reader:
 
     def _spells(self, ids: Sequence[int], words: Any) -> bool:
         """Whether the ids are of this tokenizer, as far as the words can tell."""
-        said = words.get("content") if isinstance(words, Mapping) else None
-        return not said or said.strip() in self._tokenizer.decoded(ids)
+        if not isinstance(words, Mapping):
+            return True
+        said = [one.strip() for one in (words.get("content"), *_called(words)) if one]
+        return not said or all(one in self._tokenizer.decoded(ids) for one in said)
 
     def _answer_ids(self, prompt: list, tools: Any, words: Any, where: str) -> Sequence[int]:
         ids = next(self._tokenizer.answers(prompt, tools, {"content": "", **words}, "stop"), None)
         if ids is None:
             raise DatasetError(f"{where}: the policy's tokenizer cannot spell the answer; leave the row out")
+        if not all(name in self._tokenizer.decoded(ids) for name in _called(words)):
+            raise DatasetError(  # a template that knows no tools ends the turn at once
+                f"{where}: the policy's chat template does not write the answer's tool calls; leave the row out, or "
+                "name a template that does as engine.chat_template"
+            )
         return ids
+
+
+def _called(message: Mapping[str, Any]) -> list[str]:
+    """Return the names of the tools that an answer calls."""
+    return [call["function"]["name"] for call in message.get("tool_calls") or ()]
 
 
 def _only(messages: Any, where: str) -> Any:

@@ -128,3 +128,17 @@ def test_what_the_command_builds_can_be_shown(name, form, attempt_spans, make_po
     assert [list(ids) for ids in row.answers] == [five, six]
     with pytest.raises(DatasetError, match=r"schema .?pairs/1"):
         read_demonstrations(path, "sft", VOCABULARY, tokenizer)
+
+
+def test_ids_of_another_tokenizer_are_known_by_the_tool_that_is_called(write, tokenizer):
+    calls = [{"type": "function", "function": {"name": "look", "arguments": {}}}]
+    answer = {"role": "assistant", "content": "", "tool_calls": calls}
+    spelled = list(tokenizer().prompt_ids([{"role": "user", "content": '{"name": "look"}'}], ()))
+    for ids, foreign in ((spelled, False), ([9, 9], True)):
+        path = write({"prompt": PROMPT, "answer": answer, "prompt_ids": [9], "response_ids": ids})
+        if foreign:  # this template writes no calls
+            with pytest.raises(DatasetError, match="chat template does not write the answer's tool calls"):
+                read_demonstrations(path, "sft", VOCABULARY, tokenizer)
+        else:
+            (shown,) = read_demonstrations(path, "sft", VOCABULARY, tokenizer)
+            assert list(shown.answers[0]) == ids
