@@ -65,6 +65,12 @@ class Example:
         """Return a key that equal prompts share: the ids if they are known, else the words."""
         return self.prompt_ids or json.dumps([self.prompt, self.tools], sort_keys=True)
 
+    def says_the_same(self, other: "Example") -> bool:
+        """Whether both answers are equal: in their ids if these are known, else in words."""
+        if self.response_ids or other.response_ids:
+            return self.response_ids == other.response_ids
+        return self.answer == other.answer
+
 
 class ExampleLedger:
     """The account of which calls became examples and why the others did not; it balances like a batch's (promise 1)."""

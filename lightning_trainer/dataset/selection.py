@@ -71,8 +71,8 @@ def demonstrations(
 
 
 def preferences(recording: Recording, policy: PolicyConfig, needs: Needs = Needs.EITHER) -> Preferences:
-    """Return the best and the worst answer to every prompt that was answered more than once, if their rewards differ;
-    and every edited answer with its edit.
+    """Return the best and the worst answer to every prompt that was answered more than once, if they and their rewards
+    differ; and every edited answer with its edit.
 
     Prompts are the same if they are equal to the last token, in attempts of one group: for an agent of several turns,
     these are usually the first ones.
@@ -103,7 +103,8 @@ def preferences(recording: Recording, policy: PolicyConfig, needs: Needs = Needs
     for of_prompt in answers.values():
         best = max(of_prompt, key=lambda scored: scored[0])
         worst = min(of_prompt, key=lambda scored: scored[0])
-        differ = best[0] > worst[0]
+        # Where every attempt began alike and ended differently, there is nothing to prefer here.
+        differ = best[0] > worst[0] and not best[2].says_the_same(worst[2])
         if differ:
             pairs.append(Pair(chosen=best[2], rejected=worst[2]))
         for scored in of_prompt:

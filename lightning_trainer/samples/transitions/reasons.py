@@ -145,5 +145,6 @@ class Reason(StrEnum):
     NO_WORDS = "no_words", "The words of the call were not recorded, or cannot be written as text (an image)."
     NO_PAIR = (
         "no_pair",
-        "No other answer of the same agent to the same prompt earned more or less, or two others differ by more.",
+        "No other answer of the same agent to the same prompt earned more or less, or two others differ by more, or "
+        "the best and the worst are the same.",
     )

@@ -138,3 +138,14 @@ def test_spans_that_did_not_come_are_said(attempt_spans) -> None:
         span.attributes.update({"lightning.sequence.id": "p", "lightning.sequence.number": number})
     spans[0].attributes["lightning.sequence.started"] = 5
     assert "3 spans of 1 attempts are not here" in " ".join(read_recording(spans).problems)
+
+
+def test_an_answer_is_not_compared_with_the_same_answer(attempt_spans, make_policy) -> None:
+    spans = [
+        *attempt_spans("a1", 1, reward=1.0),
+        *attempt_spans("a2", 2, reward=0.5, response=(5,), answer="6"),
+        *attempt_spans("a3", 3, reward=0.0),
+    ]
+    found = preferences(read_recording(spans, with_words=True), make_policy())
+    assert found.pairs == ()
+    assert reasons(found.ledger) == {"no_pair": 3}
