@@ -131,7 +131,8 @@ def candidates(
             of_agent = rewards.of_agents.get((call.attempt_id, call.agent or ""))
             reward = rewards.of_attempts.get(call.attempt_id) if of_agent is None else of_agent
         example = _example(call, recording.words.get(call.call_id), attempt, reward)
-        reason = _lacks(example, policy, needs)
+        # Ids without their images are not the prompt, and equal ones may be of different images.
+        reason = Reason.NO_WORDS if call.media else _lacks(example, policy, needs)
         if reason is None:
             found.append((call, example))
         else:
