@@ -95,6 +95,7 @@ def write_samples(build: Build, path: Path, form: Form, policy: PolicyConfig, *,
         assert advantages is not None
         write_dataproto(to_dataproto(samples, advantages), path)
     elif form is Form.TRL:
+        _require_one_temperature(samples)
         write_json_lines((trl.rollout_row(sample, advantages) for sample in samples), path)
     else:
         _write([sample_row(sample, advantages) for sample in samples], path, form, SAMPLES, build.ledger)
@@ -102,18 +103,37 @@ def write_samples(build: Build, path: Path, form: Form, policy: PolicyConfig, *,
 
 
 def _require_plain(samples: Sequence[Sample], form: Form) -> None:
-    """Refuse samples that another trainer would wrongly take for draws from the plain softmax.
+    """Refuse samples that another trainer would wrongly take for draws from the plain softmax after text alone.
 
     Raises:
-        DatasetError: a sample was drawn from something else.
+        DatasetError: a sample was drawn from something else, or after an image.
     """
     for sample in samples:
+        if sample.media:
+            raise DatasetError(
+                f"sample {sample.sample_id} has images or other media, which --format {form} has no place for, so "
+                "tokens that stand for them would be taken for text: write parquet or jsonl"
+            )
         if any(segment.support is not None or segment.shaping is not None for segment in sample.segments):
             raise DatasetError(
                 f"sample {sample.sample_id} was sampled under a grammar, top_p, a penalty or the like, which --format "
                 f"{form} has no place for, so its probabilities would be taken for others: write parquet or jsonl, or "
                 "sample without"
             )
+
+
+def _require_one_temperature(samples: Sequence[Sample]) -> None:
+    """Refuse samples whose log-probabilities TRL's trainer would compare with its own at another temperature.
+
+    Raises:
+        DatasetError: they were sampled at several.
+    """
+    temperatures = sorted({sample.temperature for sample in samples})
+    if len(temperatures) > 1:
+        raise DatasetError(
+            f"the samples have the temperatures {', '.join(map(str, temperatures))}, and TRL's trainer has one: write "
+            "them as parquet or jsonl, or sample at one temperature"
+        )
 
 
 def write_demonstrations(found: Demonstrations, path: Path, form: Form, *, tokens: bool) -> int:

@@ -19,7 +19,7 @@ from lightning_trainer.errors import DatasetError
 from lightning_trainer.experts import RoutedExperts
 from lightning_trainer.samples.batches import Build
 from lightning_trainer.sampling import Shaping, support_of
-from lightning_trainer.types import LedgerRow, Outcome, Sample, Segment, TrainingBatch
+from lightning_trainer.types import LedgerRow, Media, Outcome, Sample, Segment, TrainingBatch
 
 _logprobs = st.floats(-50, 0, width=32)
 _finite = st.floats(-100, 100)
@@ -166,4 +166,23 @@ def test_a_form_without_a_place_for_it_refuses_what_was_not_sampled_plainly(tmp_
     policy = PolicyConfig(name="math", agents=("solver",), model="m")
     with pytest.raises(DatasetError, match=f"sample s was sampled under .* which --format {form} has no place for"):
         write_samples(Build(batch, LEDGER, (), ()), tmp_path / "out", form, policy, with_advantages=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("form", [Form.TRL, Form.VERL])
+def test_a_form_without_a_place_for_it_refuses_images(tmp_path, form) -> None:
+    batch = TrainingBatch("math", 1, (replace(ONE, media=(Media("image", "sha256:x", "image/png"),)),))
+    policy = PolicyConfig(name="math", agents=("solver",), model="m")
+    with pytest.raises(
+        DatasetError, match=f"sample s has images or other media, which --format {form} has no place for"
+    ):
+        write_samples(Build(batch, LEDGER, (), ()), tmp_path / "out", form, policy, with_advantages=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_trls_form_has_one_temperature_as_its_trainer(tmp_path) -> None:
+    batch = TrainingBatch("math", 1, (ONE, replace(ONE, sample_id="t", temperature=0.5)))
+    policy = PolicyConfig(name="math", agents=("solver",), model="m")
+    with pytest.raises(DatasetError, match=r"temperatures 0\.5, 1\.0, and TRL's trainer has one"):
+        write_samples(Build(batch, LEDGER, (), ()), tmp_path / "out", Form.TRL, policy, with_advantages=False)
     assert list(tmp_path.iterdir()) == []
