@@ -12,7 +12,7 @@ from lightning_trainer.ingest.reading import Reading
 from lightning_trainer.samples.batches import Build
 from lightning_trainer.samples.credit.groups import GroupSummary
 from lightning_trainer.store.records import StepRecord
-from lightning_trainer.types import Attempt, Call, RolloutMode, Span, TrainingBatch
+from lightning_trainer.types import Attempt, Call, LedgerRow, RolloutMode, Span, TrainingBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,8 @@ class Judged:
     """The step that consumed them; None if there is none yet."""
     batch: TrainingBatch | None = None
     """As recorded; None if the step had nothing to train on."""
+    ledger: tuple[LedgerRow, ...] = ()
+    """The step's, as recorded."""
     reasons_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By attempt id: the outcomes of its agents' calls."""
 
@@ -77,7 +79,8 @@ class Case:
     @cached_property
     def call_outcomes(self) -> Mapping[str, ExplainedOutcome]:
         """Return the outcomes by call id."""
-        return outcomes_of(self.calls, self.judged.build, self.judged.step, self.judged.batch)
+        judged = self.judged
+        return outcomes_of(self.calls, judged.build, judged.step, judged.batch, judged.ledger)
 
     @cached_property
     def numbers(self) -> Mapping[str, int]:

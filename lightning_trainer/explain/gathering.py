@@ -30,7 +30,7 @@ from lightning_trainer.store.tables import rollouts as rollout_queries
 from lightning_trainer.store.tables import spans as span_table
 from lightning_trainer.store.tables import steps as step_table
 from lightning_trainer.store.worklist import drops, waiting
-from lightning_trainer.types import Attempt, AttemptState, Call, RolloutMode, Span
+from lightning_trainer.types import Attempt, AttemptState, Call, LedgerRow, RolloutMode, Span
 
 _BESIDE = 64
 """Maximum number of a group's attempts to read if no policy says how many it has."""
@@ -230,13 +230,16 @@ class Gathering:
             if call.attempt_id is not None and policy.claims(call.agent) and call.call_id in build.call_outcomes:
                 reasons.setdefault(call.attempt_id, []).append(build.call_outcomes[call.call_id][1].value)
         batch = build.batch if self._from_files else None
+        ledger: Sequence[LedgerRow] = ()
         if record is not None:
             batch = next(iter(step_table.select_batches(self._connection, policy.name, only=step)), None)
+            ledger = step_table.select_ledger(self._connection, policy.name, step)
         return Judged(
             build=build,
             attempts=tuple(regroup(attempts, reading.calls, policy)),
             step=record,
             batch=batch,
+            ledger=tuple(ledger),
             reasons_of={attempt_id: tuple(met) for attempt_id, met in reasons.items()},
         )
 

@@ -217,6 +217,24 @@ async def test_a_reward_that_came_after_the_step_is_not_called_trained(store, ta
     assert ["solver", "math@v3", "dropped", "5", "2", "changed_since"] in [line.split() for line in lines]
 
 
+@pytest.mark.parametrize(
+    ("known", "cause", "row"),
+    [
+        ({"versions": {5}}, "is not trained: stale: 2 calls: More versions", "dropped 5 2 stale"),
+        ({"vocabulary": 35}, "): not in vocabulary: 1 call: A token id is", "dropped 2 1 not_in_vocabulary"),
+        ({"deviation_floor": 3.0}, "is not trained: low variance group: 2 calls", "masked 5 2 low_variance_group"),
+    ],
+)
+async def test_what_only_the_daemon_knew_is_as_the_steps_ledger_has_it(
+    store, take_step, explain, attempt, known, cause, row
+):
+    await store.append([*attempt("a1").spans, *attempt("b1", reward=0.0, begins_s=60).spans])
+    await take_step(["a1", "b1"], **known)
+    lines = explain("r-a1", columns=120)
+    assert cause in lines[0]
+    assert ["solver", "math@v3", *row.split()] in [line.split() for line in lines]
+
+
 async def test_spans_of_a_rollout_that_name_no_attempt(store, explain, attempt):
     without = [replace(s, attributes=_less(s, semconv.ATTEMPT_ID, semconv.ROLLOUT_ROOT)) for s in attempt("a1").spans]
     await store.append(without)
