@@ -46,6 +46,8 @@ def outcomes_of(
     step: StepRecord | None,
     batch: TrainingBatch | None,
     ledger: Iterable[LedgerRow] = (),
+    *,
+    batch_deleted: bool = False,
 ) -> dict[str, ExplainedOutcome]:
     """Return the outcome of each call by id or, if no step has consumed its attempt, its outcome as of now.
 
@@ -54,15 +56,17 @@ def outcomes_of(
         step: the one that consumed the calls' attempt.
         batch: that step's, as recorded; without a step, the one in ``build``, or None while the attempt waits for one.
         ledger: that step's, as recorded.
+        batch_deleted: the step had a batch that is no longer stored, so what it held is what ``build`` makes again.
     """
     samples = batch.samples if batch is not None else ()
     trained = {segment.transition_id for sample in samples for segment in sample.segments}
     then = _only_then(ledger, build.ledger)
-    return {call.call_id: _call_outcome(call, trained, build, step, then) for call in calls}
+    without = None if step is None or batch_deleted else step.step
+    return {call.call_id: _call_outcome(call, trained, build, without, then) for call in calls}
 
 
 def _call_outcome(
-    call: Call, trained: Set[str], build: Build, step: StepRecord | None, then: Mapping[tuple, Set[Reason]]
+    call: Call, trained: Set[str], build: Build, without: int | None, then: Mapping[tuple, Set[str]]
 ) -> ExplainedOutcome:
     if call.call_id in trained:
         return _known(Outcome.TRAINED, Reason.SAMPLED)
@@ -71,31 +75,33 @@ def _call_outcome(
         return ExplainedOutcome(
             Outcome.DEDUPLICATED, JOINED, "Among all spans of its group it is a record of another call."
         )
-    if step is not None and call_outcome[0] is Outcome.TRAINED:
-        known = then.get((call.agent or NO_AGENT, call.policy, call.policy_version), frozenset())
-        if len(known) == 1 and known <= _OF_THE_STEP:
-            (reason,) = known
-            return _known(Outcome.MASKED if reason is Reason.LOW_VARIANCE_GROUP else Outcome.DROPPED, reason)
+    if call_outcome[0] is not Outcome.TRAINED:
+        return _known(*call_outcome)
+    known = then.get((call.agent or NO_AGENT, call.policy, call.policy_version), frozenset())
+    if len(known) == 1 and known <= _OF_THE_STEP:
+        reason = Reason(*known)
+        return _known(Outcome.MASKED if reason is Reason.LOW_VARIANCE_GROUP else Outcome.DROPPED, reason)
+    if without is not None:
         return ExplainedOutcome(
             Outcome.DROPPED,
             CHANGED_SINCE,
-            f"Step {step.step} was built without the call. With what is stored now it would be trained: a reward or "
+            f"Step {without} was built without the call. With what is stored now it would be trained: a reward or "
             "spans came later, or the configuration has changed since.",
         )
     return _known(*call_outcome)
 
 
-def _only_then(recorded: Iterable[LedgerRow], now: Iterable[LedgerRow]) -> dict[tuple, set[Reason]]:
+def _only_then(recorded: Iterable[LedgerRow], now: Iterable[LedgerRow]) -> dict[tuple, set[str]]:
     """Return by agent, policy and version the reasons that a step's ledger gives for more calls than are found now."""
     calls: Counter[tuple] = Counter()
     for row in recorded:
         calls[row.agent, row.policy, row.policy_version, row.reason] += row.calls
     for row in now:
         calls[row.agent, row.policy, row.policy_version, row.reason] -= row.calls
-    found: dict[tuple, set[Reason]] = {}
+    found: dict[tuple, set[str]] = {}
     for (*whose, reason), more in calls.items():
         if more > 0 and reason != Reason.SAMPLED:
-            found.setdefault(tuple(whose), set()).add(Reason(reason))
+            found.setdefault(tuple(whose), set()).add(reason)
     return found
 
 

@@ -11,7 +11,7 @@ from lightning_trainer.ingest.calls import JoinedCall, joined_calls
 from lightning_trainer.ingest.reading import Reading
 from lightning_trainer.samples.batches import Build
 from lightning_trainer.samples.credit.groups import GroupSummary
-from lightning_trainer.store.records import StepRecord
+from lightning_trainer.store.records import StepRecord, StepState
 from lightning_trainer.types import Attempt, Call, LedgerRow, RolloutMode, Span, TrainingBatch
 
 
@@ -26,11 +26,18 @@ class Judged:
     step: StepRecord | None = None
     """The step that consumed them; None if there is none yet."""
     batch: TrainingBatch | None = None
-    """As recorded; None if the step had nothing to train on."""
+    """As recorded; None if the step had nothing to train on, or if retention has deleted it."""
     ledger: tuple[LedgerRow, ...] = ()
     """The step's, as recorded."""
+    partial: bool = False
+    """Spans of some of the step's attempts were deleted, so the build is not of what the step was made of."""
     reasons_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By attempt id: the outcomes of its agents' calls."""
+
+    @property
+    def batch_deleted(self) -> bool:
+        """Whether the step had a batch, and retention has deleted it."""
+        return self.step is not None and self.batch is None and self.step.state is not StepState.SKIPPED
 
 
 @dataclass(frozen=True)
@@ -80,7 +87,9 @@ class Case:
     def call_outcomes(self) -> Mapping[str, ExplainedOutcome]:
         """Return the outcomes by call id."""
         judged = self.judged
-        return outcomes_of(self.calls, judged.build, judged.step, judged.batch, judged.ledger)
+        return outcomes_of(
+            self.calls, judged.build, judged.step, judged.batch, judged.ledger, batch_deleted=judged.batch_deleted
+        )
 
     @cached_property
     def numbers(self) -> Mapping[str, int]:

@@ -24,6 +24,7 @@ from lightning_trainer.samples.transitions.causes import span_parents
 from lightning_trainer.samples.transitions.trusted import with_trusted
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.records import StepRecord
+from lightning_trainer.store.retention.sweep import expired_among
 from lightning_trainer.store.tables import attempts as attempt_table
 from lightning_trainer.store.tables import feedback, participations
 from lightning_trainer.store.tables import rollouts as rollout_queries
@@ -240,6 +241,7 @@ class Gathering:
             step=record,
             batch=batch,
             ledger=tuple(ledger),
+            partial=record is not None and bool(expired_among(self._connection, record.attempt_ids)),
             reasons_of={attempt_id: tuple(met) for attempt_id, met in reasons.items()},
         )
 
