@@ -54,7 +54,7 @@ async def test_retokenized_prompt_whose_text_continues_and_whose_tokens_do_not(r
     rendered_again = (10, 11, 12, 20, 23, 30, 31)  # "<calc>2*3</calc>" in two tokens instead of three
     await recorded(*attempt("a1", turns=(ask, replace(finish, prompt=rendered_again))).spans)
     first = explain("r-a1")[0]
-    assert first.startswith("rollout r-a1 is trained (step 1, 2 calls, 5 sampled tokens), but retokenised: ")
+    assert first.startswith("rollout r-a1 is trained (step 1, 2 calls, 5 sampled tokens), but retokenized: ")
     assert "call 2 sends the answer of call 1 back as text, and its prompt has other tokens for it" in first
     assert "they part at token 4 (sampled 21 22, shown 23 30 31)" in first
 
