@@ -21,6 +21,7 @@ from lightning_trainer.samples.batches import build_batch
 from lightning_trainer.samples.credit.group_collector import collect
 from lightning_trainer.samples.credit.grouping import regroup
 from lightning_trainer.samples.transitions.causes import span_parents
+from lightning_trainer.samples.transitions.reasons import Reason
 from lightning_trainer.samples.transitions.trusted import with_trusted
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.records import StepRecord
@@ -89,6 +90,7 @@ class Gathering:
             judged = self._of_all()
         elif assigned is not None and assigned[0] not in self._others:
             judged = self._of_step(*assigned)
+            attempt = replace(attempt, mode=_mode_in(judged, attempt))
         elif attempt.mode is RolloutMode.TRAIN and attempt.state is not AttemptState.RUNNING:
             judged = self._of_group(attempt)
         else:
@@ -147,8 +149,15 @@ class Gathering:
         if (known := self._judged.get((policy, step))) is not None:
             return known
         (record,) = step_table.select_steps(self._connection, policy, only=step, advantages=True)
-        attempts = attempt_table.select(self._connection, attempt_ids=record.attempt_ids)
+        attempts = self._as_taken(attempt_table.select(self._connection, attempt_ids=record.attempt_ids), record)
         return self._keep((policy, step), self._judged_together(attempts, record))
+
+    def _as_taken(self, attempts: list[Attempt], record: StepRecord) -> list[Attempt]:
+        """Return a step's attempts as they were: what was dropped since is out for others, not for it."""
+        ledger = step_table.select_ledger(self._connection, self._policy.name, record.step)
+        if all(row.reason != Reason.TAKEN_OUT for row in ledger):
+            return drops.before_drop(self._connection, attempts)
+        return attempts
 
     def _of_group(self, attempt: Attempt) -> Judged:
         # Without a policy nothing waits for a step, and the whole history would be searched.
@@ -263,6 +272,10 @@ class Gathering:
             needs_baseline=self._policy_at(None).algorithm.needs_baseline,
         )
         return len(collection.ready)
+
+
+def _mode_in(judged: Judged, attempt: Attempt) -> RolloutMode:
+    return next((one.mode for one in judged.attempts if one.attempt_id == attempt.attempt_id), attempt.mode)
 
 
 def _of_attempt(attempt: Attempt, spans: Sequence[Span], calls: Sequence[Call]) -> tuple[Call, ...]:

@@ -210,7 +210,7 @@ def take_step(folder: Path, store: SqliteStore) -> Callable[..., Awaitable[Train
     """
 
     async def step(names: Sequence[str], number: int = 1, **known: Any) -> TrainingBatch | None:
-        policy = load_config(folder / "lightning.toml").only_policy
+        policy = load_config(folder / "lightning.toml").named_policy("math")
         reading = read_spans(await store.spans_of_attempts(names))
         attempts = await store.attempts(attempt_ids=names)
         build = build_batch(reading.calls, attempts, reading.evaluations, policy, number, **known)

@@ -56,3 +56,17 @@ async def test_what_only_another_policy_answered_is_explained_by_its_name(two, s
 async def test_versions_of_another_policy_are_not_mixed_with_ones_own(store, attempt, ask, finish, explain):
     await store.append(answered_by("reviewer", attempt("a1", (ask, replace(finish, version=9))).spans, 9))
     assert not any("mixed versions" in line for line in explain("r-a1"))
+
+
+async def test_what_was_dropped_for_another_policy_is_still_trained_for_the_one_that_took_it(
+    both, store, take_step, explain
+):
+    await store.enroll("reviewer")
+    await store.append([*both("a1"), *both("b1", reward=0.0, begins_s=60)])
+    await take_step(["a1", "b1"])
+    await store.drop("r-a1", reason="the answer had leaked")
+    lines = explain("r-a1", "--policy", "math", columns=120)
+    assert lines[0] == "rollout r-a1 is trained: step 1, 1 call, 3 sampled tokens"
+    assert "group g (2 attempts)" in lines[2]
+    assert "problems" not in lines
+    assert "not trained: dropped: attempt a1 was taken out" in explain("r-a1", "--policy", "reviewer")[0]
