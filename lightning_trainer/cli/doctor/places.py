@@ -100,11 +100,16 @@ def check_guard(policy: str, guard: GuardConfig) -> Check:
     return ok(f"guard of {policy}", found)
 
 
+def nearest(folder: Path) -> Path:
+    """Return the folder, or the nearest above it that can be seen: whoever may not look into one is told so there."""
+    while not os.path.exists(folder):  # unlike Path.exists, it raises nothing of what may not be looked into
+        folder = folder.parent
+    return folder
+
+
 def _check_writable(name: str, folder: Path, mend: str) -> Check:
     """Try to write a file there, or where the folder would be made; nothing is left behind."""
-    place = folder
-    while not place.exists():
-        place = place.parent
+    place = nearest(folder)
     try:
         with tempfile.TemporaryFile(dir=place):
             pass

@@ -358,6 +358,25 @@ def test_folders_are_tried_and_left_as_they_were(tmp_path, monkeypatch):
     assert "LIGHTNING_SPOOL_DIR" in (check.mend or "")
 
 
+def test_a_folder_that_may_not_be_looked_into_is_a_finding(tmp_path):
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0)
+    hidden = config(daemon={"state_dir": str(locked / "state")})
+    reading, writing = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            if os.getuid() == 0:  # who may look into everything
+                os.setuid(65534)
+            found = (check_state_dir(hidden.daemon.state_dir), machine.check_disk(hidden, [1e6]))
+            os.write(writing, " ".join(check.state for check in found).encode())
+            os._exit(0)
+        finally:
+            os._exit(1)
+    os.close(writing)
+    assert os.waitpid(child, 0)[1] == 0
+    assert os.read(reading, 100) == b"failure ok"
+
+
 def test_the_plan_of_who_gets_which_gpu_is_shown(monkeypatch):
     from lightning_trainer.cli.doctor import machine as devices
 
