@@ -277,6 +277,16 @@ def test_the_engines_own_interpreter_is_asked(tmp_path):
     assert packages.check_engine(EngineConfig(python="/bin/false")).state is State.FAILURE
 
 
+@pytest.mark.parametrize("reply", ["3", "[1]", r"\377\376", "welcome"])
+def test_what_answers_like_no_interpreter_is_a_finding(tmp_path, reply):
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nprintf '{reply}'\n")
+    python.chmod(0o755)
+    check = packages.check_engine(EngineConfig(python=str(python)))
+    assert check.state is State.FAILURE
+    assert "does not answer: it said" in check.found
+
+
 # --- model
 
 
