@@ -26,8 +26,8 @@ def check_port(host: str, port: int) -> Check:
     try:
         bind(host, port).close()
     except ConfigError as error:
-        said, _, _ = str(error).partition("; ")
-        return failure("port", said, "Stop what holds it, or set another port in [daemon] (0 picks a free one).")
+        said, _, mend = str(error).partition("; ")
+        return failure("port", said, f"{mend[:1].upper()}{mend[1:]}.")
     return ok("port", f"{host}:{port} is free")
 
 

@@ -358,6 +358,12 @@ def test_a_taken_port_is_named_with_its_holder():
     assert check_port("127.0.0.1", 0).state is State.OK
 
 
+def test_an_address_that_is_not_this_machines_is_not_mended_by_another_port():
+    check = check_port("192.0.2.1", 8321)
+    assert check.state is State.FAILURE
+    assert check.mend == "Set host in [daemon] to a name or an address of this machine."
+
+
 def test_folders_are_tried_and_left_as_they_were(tmp_path, monkeypatch):
     folder = tmp_path / "state"
     assert check_state_dir(folder).state is State.OK
