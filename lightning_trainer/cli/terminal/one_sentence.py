@@ -2,6 +2,7 @@
 
 import errno
 import importlib.util
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,12 @@ from lightning_trainer.errors import ConfigError, LightningError, MissingExtraEr
 # Options that many commands have, and how their texts are read.
 
 Configuration: TypeAlias = Annotated[Path | None, typer.Option(help="The configuration file; default: lightning.toml.")]
+
+
+def named(config_path: Path | None) -> str:
+    """Return the option that names a configuration to another command as it was named to this one, for a shell."""
+    return "" if config_path is None else f" --config {shlex.quote(str(config_path))}"
+
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
