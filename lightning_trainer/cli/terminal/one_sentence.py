@@ -44,8 +44,11 @@ def one_of(kind: type[_Choice], option: str, value: str) -> _Choice:
 
 
 _EXIT_USER_ERROR = 2
-_CANNOT_WRITE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT)
-"""A state folder that is read-only, someone else's, or full."""
+_CANNOT_WRITE = (
+    *(errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT),
+    *(errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG),
+)
+"""A folder that is read-only, someone else's, or full; a file where a folder should be, or the reverse."""
 _EXIT_INTERRUPTED = 130
 
 
@@ -68,7 +71,7 @@ def one_sentence(status: Callable[[LightningError], int] = lambda _: _EXIT_USER_
     except OSError as error:
         if error.errno not in _CANNOT_WRITE:
             raise
-        sentence = f"{error.filename or 'a file'} cannot be written: {error.strerror}"
+        sentence = f"{error.filename2 or error.filename or 'a file'} cannot be written: {error.strerror}"
         TerminalConsole(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(sentence)}", highlight=False)
         sys.exit(status(LightningError(sentence)))
     except KeyboardInterrupt:

@@ -85,6 +85,14 @@ def test_one_rollout_is_drawn_at_a_time(trained, explain, tmp_path):
     assert not page.exists()
 
 
+def test_a_folder_is_not_drawn_over(trained, explain, tmp_path):
+    (tmp_path / "pages").mkdir()
+    assert f"{tmp_path / 'pages'} cannot be written: Is a directory" in " ".join(
+        explain("r-a1", "--html", str(tmp_path / "pages"), expect=2)
+    )
+    assert not list(tmp_path.glob("*.partial"))
+
+
 def test_the_last_one(trained, explain):
     assert explain("--last")[0].startswith("rollout r-b1 is trained")
 
