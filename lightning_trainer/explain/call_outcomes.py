@@ -79,7 +79,7 @@ def _call_outcome(
         return _known(*call_outcome)
     known = then.get((call.agent or NO_AGENT, call.policy, call.policy_version), frozenset())
     if len(known) == 1 and known <= _OF_THE_STEP:
-        reason = Reason(*known)
+        reason = Reason(next(iter(known)))
         return _known(Outcome.MASKED if reason is Reason.LOW_VARIANCE_GROUP else Outcome.DROPPED, reason)
     if without is not None:
         return ExplainedOutcome(
