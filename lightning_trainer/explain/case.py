@@ -11,8 +11,8 @@ from lightning_trainer.ingest.calls import JoinedCall, joined_calls
 from lightning_trainer.ingest.reading import Reading
 from lightning_trainer.samples.batches import Build
 from lightning_trainer.samples.credit.groups import GroupSummary
-from lightning_trainer.store.records import StepRecord
-from lightning_trainer.types import Attempt, Call, RolloutMode, Span, TrainingBatch
+from lightning_trainer.store.records import StepRecord, StepState
+from lightning_trainer.types import Attempt, Call, LedgerRow, RolloutMode, Span, TrainingBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,18 @@ class Judged:
     step: StepRecord | None = None
     """The step that consumed them; None if there is none yet."""
     batch: TrainingBatch | None = None
-    """As recorded; None if the step had nothing to train on."""
+    """As recorded; None if the step had nothing to train on, or if retention has deleted it."""
+    ledger: tuple[LedgerRow, ...] = ()
+    """The step's, as recorded."""
+    partial: bool = False
+    """Spans of some of the step's attempts were deleted, so the build is not of what the step was made of."""
     reasons_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By attempt id: the outcomes of its agents' calls."""
+
+    @property
+    def batch_deleted(self) -> bool:
+        """Whether the step had a batch, and retention has deleted it."""
+        return self.step is not None and self.batch is None and self.step.state is not StepState.SKIPPED
 
 
 @dataclass(frozen=True)
@@ -77,7 +86,10 @@ class Case:
     @cached_property
     def call_outcomes(self) -> Mapping[str, ExplainedOutcome]:
         """Return the outcomes by call id."""
-        return outcomes_of(self.calls, self.judged.build, self.judged.step, self.judged.batch)
+        judged = self.judged
+        return outcomes_of(
+            self.calls, judged.build, judged.step, judged.batch, judged.ledger, batch_deleted=judged.batch_deleted
+        )
 
     @cached_property
     def numbers(self) -> Mapping[str, int]:

@@ -96,6 +96,8 @@ class ExplainedAttempt:
         ours = [call for call in self.calls if call.node.call.call_id in own]
         tokens, all_tokens = sum(call.trained_tokens for call in trained), _tokens(ours)
         step = f"step {self.case.judged.step.step}, " if self.case.judged.step is not None else ""
+        if self.case.expired_ns is not None:
+            return step.removesuffix(", ")
         if len(trained) == len(ours):
             return f"{step}{counted(len(trained), 'call')}, {counted(tokens, 'sampled token')}"
         return (
@@ -162,7 +164,7 @@ def _explained(case: Case) -> ExplainedAttempt:
 
 def _verdict(case: Case) -> Verdict:
     step = case.judged.step
-    if case.expired_ns is not None and step is not None:
+    if step is not None and (case.expired_ns is not None or case.judged.batch_deleted):
         return Verdict.TAKEN
     call_outcomes = [case.call_outcomes[call.call_id] for call in case.own]
     trained = any(call_outcome.outcome is Outcome.TRAINED for call_outcome in call_outcomes)
@@ -230,6 +232,8 @@ def _problems(case: Case) -> tuple[str, ...]:
     attempt_id, group = case.attempt_id, case.group
     names = {case.rollout_id, attempt_id, None if group is None else group.group_id} - {None}
     wanted = [re.compile(rf"(?<!\S){re.escape(name)}(?!\w)") for name in names if name]  # r1, and not r10
+    if case.judged.partial:  # the step had more than is stored now, so these are not what it met
+        return tuple(dict.fromkeys(case.reading.problems))
     about = [text for text in case.judged.build.problems if any(one.search(text) for one in wanted)]
     return tuple(dict.fromkeys((*case.reading.problems, *about)))
 

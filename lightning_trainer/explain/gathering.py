@@ -21,16 +21,18 @@ from lightning_trainer.samples.batches import build_batch
 from lightning_trainer.samples.credit.group_collector import collect
 from lightning_trainer.samples.credit.grouping import regroup
 from lightning_trainer.samples.transitions.causes import span_parents
+from lightning_trainer.samples.transitions.reasons import Reason
 from lightning_trainer.samples.transitions.trusted import with_trusted
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.records import StepRecord
+from lightning_trainer.store.retention.sweep import expired_among
 from lightning_trainer.store.tables import attempts as attempt_table
 from lightning_trainer.store.tables import feedback, participations
 from lightning_trainer.store.tables import rollouts as rollout_queries
 from lightning_trainer.store.tables import spans as span_table
 from lightning_trainer.store.tables import steps as step_table
 from lightning_trainer.store.worklist import drops, waiting
-from lightning_trainer.types import Attempt, AttemptState, Call, RolloutMode, Span
+from lightning_trainer.types import Attempt, AttemptState, Call, LedgerRow, RolloutMode, Span
 
 _BESIDE = 64
 """Maximum number of a group's attempts to read if no policy says how many it has."""
@@ -88,6 +90,7 @@ class Gathering:
             judged = self._of_all()
         elif assigned is not None and assigned[0] not in self._others:
             judged = self._of_step(*assigned)
+            attempt = replace(attempt, mode=_mode_in(judged, attempt))
         elif attempt.mode is RolloutMode.TRAIN and attempt.state is not AttemptState.RUNNING:
             judged = self._of_group(attempt)
         else:
@@ -146,8 +149,15 @@ class Gathering:
         if (known := self._judged.get((policy, step))) is not None:
             return known
         (record,) = step_table.select_steps(self._connection, policy, only=step, advantages=True)
-        attempts = attempt_table.select(self._connection, attempt_ids=record.attempt_ids)
+        attempts = self._as_taken(attempt_table.select(self._connection, attempt_ids=record.attempt_ids), record)
         return self._keep((policy, step), self._judged_together(attempts, record))
+
+    def _as_taken(self, attempts: list[Attempt], record: StepRecord) -> list[Attempt]:
+        """Return a step's attempts as they were: what was dropped since is out for others, not for it."""
+        ledger = step_table.select_ledger(self._connection, self._policy.name, record.step)
+        if all(row.reason != Reason.TAKEN_OUT for row in ledger):
+            return drops.before_drop(self._connection, attempts)
+        return attempts
 
     def _of_group(self, attempt: Attempt) -> Judged:
         # Without a policy nothing waits for a step, and the whole history would be searched.
@@ -230,13 +240,17 @@ class Gathering:
             if call.attempt_id is not None and policy.claims(call.agent) and call.call_id in build.call_outcomes:
                 reasons.setdefault(call.attempt_id, []).append(build.call_outcomes[call.call_id][1].value)
         batch = build.batch if self._from_files else None
+        ledger: Sequence[LedgerRow] = ()
         if record is not None:
             batch = next(iter(step_table.select_batches(self._connection, policy.name, only=step)), None)
+            ledger = step_table.select_ledger(self._connection, policy.name, step)
         return Judged(
             build=build,
             attempts=tuple(regroup(attempts, reading.calls, policy)),
             step=record,
             batch=batch,
+            ledger=tuple(ledger),
+            partial=record is not None and bool(expired_among(self._connection, record.attempt_ids)),
             reasons_of={attempt_id: tuple(met) for attempt_id, met in reasons.items()},
         )
 
@@ -258,6 +272,10 @@ class Gathering:
             needs_baseline=self._policy_at(None).algorithm.needs_baseline,
         )
         return len(collection.ready)
+
+
+def _mode_in(judged: Judged, attempt: Attempt) -> RolloutMode:
+    return next((one.mode for one in judged.attempts if one.attempt_id == attempt.attempt_id), attempt.mode)
 
 
 def _of_attempt(attempt: Attempt, spans: Sequence[Span], calls: Sequence[Call]) -> tuple[Call, ...]:

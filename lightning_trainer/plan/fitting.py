@@ -103,7 +103,7 @@ def fit(shape: Shape, hardware: Hardware, *, lora_rank: int | None = None, max_m
             continue
         left = away if on_cluster else own - (0 if shared else tensor_parallel)
         for trainers in _powers_of_two(left):
-            found = _trainer(shape, hardware, trainers, lora_rank, shared=shared)
+            found = _trainer(shape, hardware, trainers, lora_rank, length, shared=shared)
             if found is None:
                 continue
             checkpointing, tokens, trainer = found
@@ -136,15 +136,17 @@ def least_hardware(shape: Shape, *, lora_rank: int | None, max_model_len: int) -
 
 
 def _trainer(
-    shape: Shape, hardware: Hardware, trainers: int, lora_rank: int | None, *, shared: bool
+    shape: Shape, hardware: Hardware, trainers: int, lora_rank: int | None, length: int, *, shared: bool
 ) -> tuple[bool, int, TrainerMemory] | None:
     room = _USABLE * hardware.gpu.memory - (_ASLEEP if shared else 0.0)
     for checkpointing in (False, True):
         for tokens in _MICRO_BATCHES:
             if not checkpointing and tokens < _ENOUGH_TOKENS:
                 break
+            # A sample is never divided: one that is longer than a micro-batch is a micro-batch of its own.
+            most = max(tokens, length)
             memory = trainer_memory(
-                shape, tokens=tokens, processes=trainers, lora_rank=lora_rank, checkpointing=checkpointing
+                shape, tokens=most, processes=trainers, lora_rank=lora_rank, checkpointing=checkpointing
             )
             if memory.total <= room:
                 return checkpointing, tokens, memory
@@ -189,6 +191,7 @@ def fragment(plan: Plan, model: str) -> str:
     if plan.on_cluster:
         lines += ["", "[ray]", f'address = "{HEAD}"']
     lines += ["", "[[policy]]", 'name = "agent"', 'agents = ["*"]', f'model = "{_escaped(model)}"']
+    lines.append(f"max_sample_tokens = {plan.max_model_len}")
     if plan.lora_rank is not None:
         lines.append(f"lora = {{ rank = {plan.lora_rank} }}")
     return "\n".join(lines) + "\n"

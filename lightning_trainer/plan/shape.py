@@ -12,6 +12,8 @@ _QKV_BIASES = frozenset({"qwen2", "qwen2_moe"})
 """Families whose query, key and value layers always have biases, whatever the configuration says."""
 _HEAD_NORMS = frozenset({"qwen3", "qwen3_moe"})
 """Families that normalize each head of queries and keys."""
+_TIED = frozenset({"smollm3"})
+"""Families whose output is their embeddings unless the configuration says otherwise."""
 _KNOWN = frozenset({"llama", "mistral", "smollm3", "mixtral", *_QKV_BIASES, *_HEAD_NORMS}) - {"qwen2_moe"}
 _EXPERTS = ("num_experts", "num_local_experts")
 
@@ -135,7 +137,7 @@ def shape_of(document: Mapping[str, Any], name: str) -> Shape:
             head_size=int(document.get("head_dim") or hidden // heads),
             feed_forward=int(width),
             vocabulary=int(document["vocab_size"]),
-            tied=bool(document.get("tie_word_embeddings", False)),
+            tied=bool(document.get("tie_word_embeddings", family in _TIED)),
             qkv_bias=family in _QKV_BIASES or bool(document.get("attention_bias")),
             output_bias=bool(document.get("attention_bias")) and family != "qwen2",
             feed_forward_bias=bool(document.get("mlp_bias")),

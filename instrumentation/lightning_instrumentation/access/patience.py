@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -70,32 +72,64 @@ def shortest(timeout: Any) -> float:
 
 
 async def beside_loop(function: Callable[[], T]) -> T:
-    """Call what may wait in a thread of its own, and await it; without asyncio's loop, call it here.
+    """Call what may wait in a thread of its own, and await it; on a loop that is not asyncio's or trio's, call it here.
 
     Not the loop's executor: its few threads are the program's, and a process waits for them before it ends.
     """
+    # First: as a guest, trio runs on a thread that has asyncio's loop too.
+    lowlevel = getattr(sys.modules.get("trio"), "lowlevel", None)
+    if lowlevel is not None:
+        try:
+            lowlevel.current_task()
+        except RuntimeError:
+            pass
+        else:
+            return await _beside_trio(function, sys.modules["trio"])
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
         return function()
     outcome: asyncio.Future[T] = loop.create_future()
 
-    def settle(result: T | None, error: Exception | None) -> None:
+    def settle(future: Future[T]) -> None:
         if outcome.done():  # its caller has given up
             return
+        error = future.exception()
         if error is None:
-            outcome.set_result(result)  # type: ignore[arg-type]
+            outcome.set_result(future.result())
         else:
             outcome.set_exception(error)
 
-    def run() -> None:
-        result, failed = None, None
-        try:
-            result = function()
-        except Exception as error:
-            failed = error
+    def ended(future: Future[T]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(settle, result, failed)
+            loop.call_soon_threadsafe(settle, future)
+
+    _in_thread(function, ended)
+    return await outcome
+
+
+async def _beside_trio(function: Callable[[], T], trio: Any) -> T:
+    token, done = trio.lowlevel.current_trio_token(), trio.Event()
+
+    def ended(_: Future[T]) -> None:
+        with contextlib.suppress(trio.RunFinishedError):
+            token.run_sync_soon(done.set)
+
+    future = _in_thread(function, ended)
+    await done.wait()
+    return future.result()
+
+
+def _in_thread(function: Callable[[], T], ended: Callable[[Future[T]], None]) -> Future[T]:
+    """Call it in a thread of its own, in a copy of this context; then call ``ended`` there."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(function())
+        except Exception as error:
+            future.set_exception(error)
+        ended(future)
 
     threading.Thread(target=copy_context().run, args=(run,), name="lightning-wait", daemon=True).start()
-    return await outcome
+    return future

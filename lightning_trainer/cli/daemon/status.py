@@ -12,6 +12,7 @@ from rich.text import Text
 
 from lightning_trainer.cli.daemon.running_daemon import daemon_client, running_daemon
 from lightning_trainer.cli.terminal.console import TerminalConsole, visible_json
+from lightning_trainer.cli.terminal.one_sentence import named
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.errors import LightningError
@@ -41,8 +42,7 @@ def status(config_path: Path | None, policy: str | None, *, as_json: bool, watch
     url = running_daemon(config)
     if url is None:
         raise LightningError(
-            f"no daemon runs on {config.daemon.state_dir}; "
-            f"start it with: lightning-trainer serve{'' if config_path is None else f' --config {config_path}'}"
+            f"no daemon runs on {config.daemon.state_dir}; start it with: lightning-trainer serve{named(config_path)}"
         )
     if not names:
         _recorded(url, config, as_json=as_json, watch_s=watch_s)

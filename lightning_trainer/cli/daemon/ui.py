@@ -14,6 +14,7 @@ from lightning_trainer.agents.live_census import LiveCensus
 from lightning_trainer.cli.daemon.running_daemon import running_daemon
 from lightning_trainer.cli.doctor import run_checks
 from lightning_trainer.cli.terminal.console import TerminalConsole
+from lightning_trainer.cli.terminal.one_sentence import named
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.daemon.access.token import token_for_clients
@@ -57,10 +58,15 @@ def ui(config_path: Path | None, state_dir: Path | None, port: int, beside: Sequ
     for folder in config.metrics.beside:
         with reading(place_of(config, folder)):
             pass
-    asyncio.run(_serve(config, port, console))
+    kept = None if state_dir is None else config.daemon.state_dir / "token"
+    if kept is not None and config.daemon.token is None and kept.is_file():
+        where = f"the token to log in is in {kept}"
+    else:
+        where = f"`lightning-trainer token{named(config_path)}` prints the token to log in"
+    asyncio.run(_serve(config, port, where, console))
 
 
-async def _serve(config: Config, port: int, console: TerminalConsole) -> None:
+async def _serve(config: Config, port: int, where: str, console: TerminalConsole) -> None:
     known = token_for_clients(config.daemon)
     open_to_all = config.daemon.token == NO_TOKEN
     token = None if open_to_all else known or secrets.token_urlsafe(24)
@@ -68,13 +74,12 @@ async def _serve(config: Config, port: int, console: TerminalConsole) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    with contextlib.closing(bind(_HOST, port)) as listener:
+    with contextlib.closing(bind(_HOST, port, "--port")) as listener:
         url = f"http://{_HOST}:{listener.getsockname()[1]}"
         async with serving(dashboard_app(config, url, token), listener):
             _say(console, f"{config.daemon.state_dir}, read only: {url}/ (Ctrl-C ends it)")
             if token is not None:
-                printed = "`lightning-trainer token` prints the token to log in" if known else f"to log in: {token}"
-                _say(console, printed)
+                _say(console, where if known else f"to log in: {token}")
             await stop.wait()
 
 

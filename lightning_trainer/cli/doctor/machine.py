@@ -7,6 +7,7 @@ from pathlib import Path
 
 from lightning_trainer.cli.doctor.check import Check, failure, ok, warning
 from lightning_trainer.cli.doctor.needs import CHECKPOINT_BYTES_PER_PARAMETER, GIB, ITEM_BYTES, Parameters, memory_need
+from lightning_trainer.cli.doctor.places import nearest
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.config.hardware import fast_dtype, fast_engine_dtype, trainable_device, visible_gpus
 from lightning_trainer.daemon.hardware.dealing import deal
@@ -121,9 +122,7 @@ def check_shared_memory(config: Config, parameters: Parameters) -> Check:
 
 def check_disk(config: Config, parameters: Parameters) -> Check:
     """Check that the state folder's disk has room for the checkpoints of all trained policies, and for spans."""
-    folder = config.daemon.state_dir.absolute()
-    while not folder.exists():
-        folder = folder.parent
+    folder = nearest(config.daemon.state_dir.absolute())
     checkpoints = [policy.keep_checkpoints + 1 if policy.train else 0 for policy in config.policy]
     # That of an adapter is small beside the spans.
     whole = [0 if policy.lora else number for policy, number in zip(config.policy, checkpoints, strict=True)]

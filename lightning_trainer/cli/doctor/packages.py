@@ -152,15 +152,18 @@ def _ask(python: Path) -> dict[str, str] | str:
     )
     try:
         # -E: variables meant for this interpreter must not lead the other one astray.
-        said = subprocess.run([str(python), "-E", "-c", question], capture_output=True, text=True, timeout=30)
+        said = subprocess.run(
+            [str(python), "-E", "-c", question], capture_output=True, text=True, errors="replace", timeout=30
+        )
     except (OSError, subprocess.SubprocessError) as error:
         return str(error)
     if said.returncode:
         return (said.stderr.strip() or f"exit status {said.returncode}").splitlines()[-1]
     try:
-        return json.loads(said.stdout)
+        found = json.loads(said.stdout)
     except ValueError:
-        return f"it said {said.stdout[:80]!r}"
+        found = None
+    return found if isinstance(found, dict) else f"it said {said.stdout[:80]!r}"
 
 
 def _version(name: str) -> str | None:

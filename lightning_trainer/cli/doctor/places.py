@@ -26,8 +26,8 @@ def check_port(host: str, port: int) -> Check:
     try:
         bind(host, port).close()
     except ConfigError as error:
-        said, _, _ = str(error).partition("; ")
-        return failure("port", said, "Stop what holds it, or set another port in [daemon] (0 picks a free one).")
+        said, _, mend = str(error).partition("; ")
+        return failure("port", said, f"{mend[:1].upper()}{mend[1:]}.")
     return ok("port", f"{host}:{port} is free")
 
 
@@ -100,11 +100,16 @@ def check_guard(policy: str, guard: GuardConfig) -> Check:
     return ok(f"guard of {policy}", found)
 
 
+def nearest(folder: Path) -> Path:
+    """Return the folder, or the nearest above it that can be seen: whoever may not look into one is told so there."""
+    while not os.path.exists(folder):  # unlike Path.exists, it raises nothing of what may not be looked into
+        folder = folder.parent
+    return folder
+
+
 def _check_writable(name: str, folder: Path, mend: str) -> Check:
     """Try to write a file there, or where the folder would be made; nothing is left behind."""
-    place = folder
-    while not place.exists():
-        place = place.parent
+    place = nearest(folder)
     try:
         with tempfile.TemporaryFile(dir=place):
             pass

@@ -5,9 +5,12 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 _STOP_TIMEOUT_S = 90.0
+_STARTED = "--- started at"
+"""Begins each process's lines: a log goes on when an interrupted run does."""
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -24,6 +27,8 @@ def running(
     child = None
     try:
         with log.open("ab") as file, _held_signals():
+            file.write(f"{_STARTED} {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC\n".encode())
+            file.flush()
             child = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -36,6 +41,17 @@ def running(
     finally:
         if child is not None:
             _stop(child)
+
+
+def said_since_start(log: Path) -> list[str]:
+    """Return the lines, none of them empty, that the newest process wrote into its log."""
+    said: list[str] = []
+    for line in log.read_text(errors="replace").splitlines() if log.exists() else ():
+        if line.startswith(_STARTED):
+            said = []
+        elif line.strip():
+            said.append(line)
+    return said
 
 
 def _stop(child: subprocess.Popen) -> None:

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from lightning_trainer.cli.quickstart.child import running
+from lightning_trainer.cli.quickstart.child import running, said_since_start
 from lightning_trainer.cli.quickstart.report import assemble
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.cli.terminal.live_view import LiveView
@@ -42,7 +42,8 @@ def quickstart(*, seed: int, steps: int, heldout: int, out: Path | None) -> None
     console = TerminalConsole()
     started = time.time()
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _end)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup asks that it goes on without its terminal
+            signal.signal(number, _end)
     with running("daemon", run_dir, [sys.executable, "-m", "lightning_trainer", "serve", "--config", str(config)]) as (
         daemon,
         daemon_log,
@@ -154,13 +155,13 @@ def _must_run(child: subprocess.Popen, name: str, log: Path) -> None:
 
 
 def _last_line(log: Path) -> str:
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    lines = [line.strip() for line in said_since_start(log)]
     errors = [line for line in lines if line.startswith("error:")]
     return (errors or lines or ["it said nothing"])[-1][:500]
 
 
 def _phases_from(log: Path) -> str:
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()] if log.exists() else []
+    lines = said_since_start(log)
     return lines[-1][:100] if lines else "starting the daemon"
 
 

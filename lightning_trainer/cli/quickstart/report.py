@@ -72,11 +72,13 @@ async def assemble(
 
 
 def _held_out(lines: Sequence[Mapping[str, Any]]) -> HeldOut:
-    def outcomes(stage: str) -> dict[str, bool]:
+    def outcomes(stage: str, lines: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
         ended = [line for line in lines if line["event"] == "AttemptEnded" and line["stage"] == stage]
         return {line["task_id"]: line["reward"] == 1.0 for line in ended}
 
-    before, after = outcomes("before"), outcomes("after")
+    # An interrupted run that goes on asks them again, and by then it may have been trained.
+    ends = (at for at, line in enumerate(lines) if line["event"] == "EvaluationEnded" and line["stage"] == "before")
+    before, after = outcomes("before", lines[: next(ends, len(lines))]), outcomes("after", lines)
     families = {task: name for line in lines for task, name in line.get("families", {}).items()}
     same = before.keys() == after.keys()
     return HeldOut(

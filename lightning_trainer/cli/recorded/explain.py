@@ -209,5 +209,8 @@ def _draw(explanation: Explanation, model: str | None, html: Path) -> None:
 
     html.parent.mkdir(parents=True, exist_ok=True)
     partial = html.with_name(f"{html.name}.{os.getpid()}.partial")
-    partial.write_text(render(explanation, texts_of(model)), encoding="utf-8")
-    partial.replace(html)
+    try:
+        partial.write_text(render(explanation, texts_of(model)), encoding="utf-8")
+        partial.replace(html)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
+from lightning_trainer.cli.terminal.one_sentence import named
 from lightning_trainer.config.file import USUAL_CONFIG
 from lightning_trainer.daemon.policy_runtime import PolicyRuntime
 from lightning_trainer.daemon.service import Daemon
@@ -40,16 +41,16 @@ async def narrate(daemon: Daemon, console: Console, config_path: Path | None = N
 
 def _say_what_is_recorded(url: str, store: StorePlace, config_path: Path | None, console: Console) -> None:
     """What someone needs to know who looks before they train, in one screen."""
-    named = "" if config_path is None else f" --config {config_path}"
+    config = named(config_path)
     lines = (
         ("", f"listening on {url} and recording; there is no [[policy]], so nothing is routed, served or trained"),
         ("what", "model calls, agents, tool calls and rewards of every program that sends its spans here"),
         ("where", str(store)),
         ("begin", f"LIGHTNING_ENDPOINT={url} lightning-trainer run --agent NAME -- python agent.py"),
-        ("look", f"{url}/ in a browser; `lightning-trainer token{named}` prints the token to log in"),
-        ("", f"lightning-trainer agents{named}: who made which calls, and what was not captured"),
-        ("", f"lightning-trainer explain{named}: the newest rollouts, and one of them call by call"),
-        ("", f"lightning-trainer build --for sft --out shown.jsonl{named}: a file of what was said"),
+        ("look", f"{url}/ in a browser; `lightning-trainer token{config}` prints the token to log in"),
+        ("", f"lightning-trainer agents{config}: who made which calls, and what was not captured"),
+        ("", f"lightning-trainer explain{config}: the newest rollouts, and one of them call by call"),
+        ("", f"lightning-trainer build --for sft --out shown.jsonl{config}: a file of what was said"),
         (
             "train",
             f"add a [[policy]] to {config_path or USUAL_CONFIG} and start again: what was recorded stays readable, "

@@ -2,6 +2,7 @@
 
 import errno
 import importlib.util
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,12 @@ from lightning_trainer.errors import ConfigError, LightningError, MissingExtraEr
 
 Configuration: TypeAlias = Annotated[Path | None, typer.Option(help="The configuration file; default: lightning.toml.")]
 
+
+def named(config_path: Path | None) -> str:
+    """Return the option that names a configuration to another command as it was named to this one, for a shell."""
+    return "" if config_path is None else f" --config {shlex.quote(str(config_path))}"
+
+
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
 
@@ -37,8 +44,11 @@ def one_of(kind: type[_Choice], option: str, value: str) -> _Choice:
 
 
 _EXIT_USER_ERROR = 2
-_CANNOT_WRITE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT)
-"""A state folder that is read-only, someone else's, or full."""
+_CANNOT_WRITE = (
+    *(errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT),
+    *(errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG),
+)
+"""A folder that is read-only, someone else's, or full; a file where a folder should be, or the reverse."""
 _EXIT_INTERRUPTED = 130
 
 
@@ -61,7 +71,7 @@ def one_sentence(status: Callable[[LightningError], int] = lambda _: _EXIT_USER_
     except OSError as error:
         if error.errno not in _CANNOT_WRITE:
             raise
-        sentence = f"{error.filename or 'a file'} cannot be written: {error.strerror}"
+        sentence = f"{error.filename2 or error.filename or 'a file'} cannot be written: {error.strerror}"
         TerminalConsole(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(sentence)}", highlight=False)
         sys.exit(status(LightningError(sentence)))
     except KeyboardInterrupt:

@@ -7,12 +7,18 @@ import psutil
 
 from lightning_trainer.errors import AddressTakenError, ConfigError
 
+PORT = "port in [daemon]"
+"""Where the daemon's port is set."""
 
-def bind(host: str, port: int) -> socket.socket:
+
+def bind(host: str, port: int, setting: str = PORT) -> socket.socket:
     """Bind and return the socket; ``port`` 0 takes a free one.
 
     Nobody can connect until ``listen``: what the daemon does before that may take a minute, and a caller that is
     refused tries again or goes elsewhere, while one that is queued would only wait.
+
+    Args:
+        setting: where the user set the port, for the message.
 
     Raises:
         ConfigError: the address cannot be bound; the message says who has it and what to change. AddressTakenError
@@ -26,7 +32,7 @@ def bind(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        raise _unusable(host, port, error) from error
+        raise _unusable(host, port, error, setting) from error
     return listener
 
 
@@ -43,12 +49,13 @@ def listen(listener: socket.socket) -> None:
         raise _unusable(host, port, error) from error
 
 
-def _unusable(host: str, port: int, error: OSError) -> ConfigError:
-    kind = AddressTakenError if error.errno == errno.EADDRINUSE else ConfigError
-    return kind(
-        f"cannot listen on {host}:{port}: {error.strerror}{_holder(port)}; "
-        "stop it or set another port in [daemon] (0 picks a free one)"
-    )
+def _unusable(host: str, port: int, error: OSError, setting: str = PORT) -> ConfigError:
+    said = f"cannot listen on {host}:{port}: {error.strerror}"
+    if error.errno == errno.EADDRINUSE:
+        return AddressTakenError(f"{said}{_holder(port)}; stop it or set another {setting} (0 picks a free one)")
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return ConfigError(f"{said}; set another {setting}: this one is not for every user")
+    return ConfigError(f"{said}; set host in [daemon] to a name or an address of this machine")
 
 
 def _holder(port: int) -> str:

@@ -165,11 +165,18 @@ class Sandbox:
         assert self._process.stdout is not None
         descriptor = self._process.stdout.fileno()
         give_up = time.monotonic() + seconds
+        look_at = time.monotonic() + _LOOK_S
         read = b""
         while not read.endswith(b"\n"):
-            left = give_up - time.monotonic()
+            now = time.monotonic()
+            left = give_up - now
             if left <= 0:
                 return f"the code took longer than {seconds:g} s and was stopped", None
+            if memory and now >= look_at:  # however much arrives meanwhile
+                if self._held() > self._limits.memory_mib << 20:
+                    most = self._limits.memory_mib
+                    return f"the code and its processes held more than {most} MiB and were stopped", None
+                look_at = time.monotonic() + _LOOK_S
             if select.select([descriptor], [], [], min(left, _LOOK_S))[0]:
                 piece = os.read(descriptor, 1 << 16)
                 if not piece:
@@ -177,9 +184,6 @@ class Sandbox:
                 read += piece
                 if len(read) > _LONGEST_ANSWER:
                     return "the code wrote where it may not", None
-            elif memory and self._held() > self._limits.memory_mib << 20:
-                most = self._limits.memory_mib
-                return f"the code and its processes held more than {most} MiB and were stopped", None
         return "", read
 
     def _held(self) -> int:

@@ -38,8 +38,8 @@ Diagnosis: TypeAlias = Callable[[Case], Finding | None]
 """A pure function that looks for one cause: it returns a finding with what to do, or None if the cause is absent."""
 
 DIAGNOSES: tuple[Diagnosis, ...] = (
-    deleted.diagnose,
     evaluation.diagnose,
+    deleted.diagnose,
     no_calls.diagnose,
     before_policy.diagnose,
     missing_parent.diagnose,

@@ -10,6 +10,7 @@ def diagnose(case: Case) -> Finding | None:
     if case.attempt is None or case.attempt.state is not AttemptState.RUNNING:
         return None
     newest_ns = max((span.end_ns for span in case.spans), default=case.attempt.started_ns)
+    ago = seconds(max(0, case.now_ns - newest_ns))  # its clock may be ahead of ours
     parents = sorted({span.parent_span_id for span in case.lost if span.parent_span_id is not None})
     named = f"; spans below it name {listed(parents, 2)}, which is not here" if parents else ""
     if case.from_files:
@@ -22,6 +23,6 @@ def diagnose(case: Case) -> Finding | None:
     return Finding(
         "still running",
         f"attempt {case.attempt_id} has not ended, for its root span has not arrived "
-        f"({counted(len(case.spans), 'span')} have, the newest {seconds(case.now_ns - newest_ns)} ago{named}); if its "
+        f"({counted(len(case.spans), 'span')} have, the newest {ago} ago{named}); if its "
         "process is gone, what it could not deliver is in its spool, and comes when it or the daemon starts again",
     )

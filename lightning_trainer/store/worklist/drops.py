@@ -8,7 +8,7 @@ not trained yet becomes a skipped one, and its tokens are ``dropped`` in its own
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from lightning_trainer.errors import DropError
@@ -17,6 +17,7 @@ from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.records import StepState
 from lightning_trainer.store.tables import totals
 from lightning_trainer.store.worklist import waiting
+from lightning_trainer.types import Attempt, RolloutMode
 
 
 class Kind(StrEnum):
@@ -46,6 +47,18 @@ def reason_of(connection: Connection, attempt_id: str) -> str | None:
     """Return why an attempt was taken out; None if it was not."""
     row = connection.execute("SELECT reason FROM drops WHERE attempt_id = ?", (attempt_id,)).fetchone()
     return None if row is None else row[0]
+
+
+def before_drop(connection: Connection, attempts: Sequence[Attempt]) -> list[Attempt]:
+    """Return attempts with the modes that they had before they were taken out: as a step knows them that took them."""
+    dropped = [one.attempt_id for one in attempts if one.mode is RolloutMode.DROPPED]
+    rows = connection.execute(
+        """SELECT attempt_id, coalesce(mode, 'train') FROM attempts
+           WHERE attempt_id IN (SELECT value FROM json_each(?))""",
+        (json.dumps(dropped),),
+    )
+    modes = {attempt_id: RolloutMode(mode) for attempt_id, mode in rows}
+    return [replace(one, mode=modes.get(one.attempt_id, one.mode)) for one in attempts]
 
 
 def attempt_ids(connection: Connection) -> set[str]:

@@ -124,6 +124,31 @@ async def test_an_event_loop_goes_on_while_the_daemon_of_a_routed_call_hangs(beg
     assert still < 1.5
 
 
+def test_trios_event_loop_goes_on_as_well(hung, tmp_path):
+    trio = pytest.importorskip("trio", reason="needs trio, which none of our environments has: pip install trio")
+    lt.shutdown(0.0)
+    lt.init(hung, spool_dir=tmp_path, token=TOKEN, route=False)
+    gaps: list[float] = []
+
+    async def tick() -> None:
+        while True:
+            last = time.monotonic()
+            await trio.sleep(0.01)
+            gaps.append(time.monotonic() - last)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(tick)
+            await trio.sleep(0.05)
+            with pytest.raises(httpx.TimeoutException):
+                await by_httpx(f"{hung}/v1/chat/completions", 2.0)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    lt.shutdown(0.0)
+    assert max(gaps) < 1.5
+
+
 def test_a_call_on_no_loop_waits_no_longer_than_its_own_timeout(hung, tmp_path):
     lt.shutdown(0.0)
     lt.init(hung, spool_dir=tmp_path, token=TOKEN, route=False)

@@ -277,6 +277,16 @@ def test_the_engines_own_interpreter_is_asked(tmp_path):
     assert packages.check_engine(EngineConfig(python="/bin/false")).state is State.FAILURE
 
 
+@pytest.mark.parametrize("reply", ["3", "[1]", r"\377\376", "welcome"])
+def test_what_answers_like_no_interpreter_is_a_finding(tmp_path, reply):
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nprintf '{reply}'\n")
+    python.chmod(0o755)
+    check = packages.check_engine(EngineConfig(python=str(python)))
+    assert check.state is State.FAILURE
+    assert "does not answer: it said" in check.found
+
+
 # --- model
 
 
@@ -348,6 +358,12 @@ def test_a_taken_port_is_named_with_its_holder():
     assert check_port("127.0.0.1", 0).state is State.OK
 
 
+def test_an_address_that_is_not_this_machines_is_not_mended_by_another_port():
+    check = check_port("192.0.2.1", 8321)
+    assert check.state is State.FAILURE
+    assert check.mend == "Set host in [daemon] to a name or an address of this machine."
+
+
 def test_folders_are_tried_and_left_as_they_were(tmp_path, monkeypatch):
     folder = tmp_path / "state"
     assert check_state_dir(folder).state is State.OK
@@ -356,6 +372,25 @@ def test_folders_are_tried_and_left_as_they_were(tmp_path, monkeypatch):
     check = check_spool()
     assert check.state is State.FAILURE
     assert "LIGHTNING_SPOOL_DIR" in (check.mend or "")
+
+
+def test_a_folder_that_may_not_be_looked_into_is_a_finding(tmp_path):
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0)
+    hidden = config(daemon={"state_dir": str(locked / "state")})
+    reading, writing = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            if os.getuid() == 0:  # who may look into everything
+                os.setuid(65534)
+            found = (check_state_dir(hidden.daemon.state_dir), machine.check_disk(hidden, [1e6]))
+            os.write(writing, " ".join(check.state for check in found).encode())
+            os._exit(0)
+        finally:
+            os._exit(1)
+    os.close(writing)
+    assert os.waitpid(child, 0)[1] == 0
+    assert os.read(reading, 100) == b"failure ok"
 
 
 def test_the_plan_of_who_gets_which_gpu_is_shown(monkeypatch):

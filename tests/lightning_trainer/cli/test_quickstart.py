@@ -12,6 +12,8 @@ import psutil
 import pytest
 
 from lightning_trainer.cli.quickstart.child import running
+from lightning_trainer.cli.quickstart.quickstart import _last_line
+from lightning_trainer.cli.quickstart.report import _held_out
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -35,6 +37,40 @@ def test_ended_while_it_starts_it_takes_its_children_along(how: signal.Signals, 
     _, alive = psutil.wait_procs(children, timeout=30)
     assert not alive
     assert "Traceback" not in (tmp_path / "out.txt").read_text()
+
+
+def test_under_nohup_it_goes_on_without_its_terminal(tmp_path: Path):
+    command = [sys.executable, "-m", "lightning_trainer", "quickstart", "--steps", "1", "--out", str(tmp_path / "run")]
+    ignore = functools.partial(signal.signal, signal.SIGHUP, signal.SIG_IGN)
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=ignore) as run:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "run" / "daemon.log").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        run.send_signal(signal.SIGHUP)
+        time.sleep(1)
+        assert run.poll() is None
+        run.send_signal(signal.SIGTERM)
+        assert run.wait(60) == 128 + signal.SIGTERM
+
+
+def test_what_an_earlier_run_in_the_folder_said_is_not_said_of_this_one(tmp_path: Path):
+    for text in ("error: an earlier mistake", "Killed"):
+        with running("child", tmp_path, [sys.executable, "-c", f"print({text!r})"]) as (child, log):
+            child.wait(30)
+    assert _last_line(log) == "Killed"
+    assert "error: an earlier mistake" in log.read_text()
+
+
+def test_before_is_what_was_answered_before_any_training():
+    def evaluated(stage: str, *rewards: float) -> list[dict]:
+        tasks = {f"t{number}": reward for number, reward in enumerate(rewards)}
+        ended = [{"event": "AttemptEnded", "stage": stage, "task_id": task, "reward": tasks[task]} for task in tasks]
+        return [*ended, {"event": "EvaluationEnded", "stage": stage, "families": dict.fromkeys(tasks, "sums")}]
+
+    interrupted = evaluated("before", 1.0, 1.0)[:1]  # the program ended within its evaluation
+    resumed = [*evaluated("before", 0.0, 0.0), *evaluated("before", 1.0, 0.0), *evaluated("after", 1.0, 1.0)]
+    held_out = _held_out([*interrupted, *resumed])
+    assert (held_out.before.successes, held_out.after.successes) == (0, 2)
 
 
 def test_a_signal_while_a_child_starts_waits_until_the_child_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -99,6 +99,14 @@ def test_an_error_is_shown_whole_and_commands_nothing(capsys):
     assert "[daemon] token of ␛]52;c;cm0gLXJmIH4=[/] is wrong" in said
 
 
+@pytest.mark.parametrize("out", ["a file", "a file/below"])
+def test_a_file_where_a_folder_should_be_is_one_sentence(out, tmp_path):
+    (tmp_path / "a file").touch()
+    done = CliRunner().invoke(app, ["quickstart", "--out", str(tmp_path / out)])
+    assert done.exit_code == 2, done.exception
+    assert f"{tmp_path / out} cannot be written: " in done.stderr
+
+
 def test_agents_tools_and_programs_with_hostile_names_are_shown_and_not_obeyed():
     name = f"{CLIPBOARD}[daemon]"
     seen = AgentCensus(agent=name, calls=3, tools={name})

@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lightning_instrumentation import semconv
@@ -203,13 +204,16 @@ async def store(folder: Path):
 
 @pytest.fixture
 def take_step(folder: Path, store: SqliteStore) -> Callable[..., Awaitable[TrainingBatch | None]]:
-    """``take_step(names)``: what the daemon does with these attempts; advantages are credits less their mean."""
+    """``take_step(names)``: what the daemon does with these attempts; advantages are credits less their mean.
 
-    async def step(names: Sequence[str], number: int = 1) -> TrainingBatch | None:
-        policy = load_config(folder / "lightning.toml").only_policy
+    Further options are what only the daemon knows, as ``build_batch`` takes it.
+    """
+
+    async def step(names: Sequence[str], number: int = 1, **known: Any) -> TrainingBatch | None:
+        policy = load_config(folder / "lightning.toml").named_policy("math")
         reading = read_spans(await store.spans_of_attempts(names))
         attempts = await store.attempts(attempt_ids=names)
-        build = build_batch(reading.calls, attempts, reading.evaluations, policy, number)
+        build = build_batch(reading.calls, attempts, reading.evaluations, policy, number, **known)
         await store.assign(
             build.batch,
             policy="math",

@@ -1,6 +1,7 @@
 """Ten ways in which a trace is broken: each time the first line names the cause and what to do about it."""
 
 import json
+import time
 from dataclasses import replace
 
 import pytest
@@ -54,7 +55,7 @@ async def test_retokenized_prompt_whose_text_continues_and_whose_tokens_do_not(r
     rendered_again = (10, 11, 12, 20, 23, 30, 31)  # "<calc>2*3</calc>" in two tokens instead of three
     await recorded(*attempt("a1", turns=(ask, replace(finish, prompt=rendered_again))).spans)
     first = explain("r-a1")[0]
-    assert first.startswith("rollout r-a1 is trained (step 1, 2 calls, 5 sampled tokens), but retokenised: ")
+    assert first.startswith("rollout r-a1 is trained (step 1, 2 calls, 5 sampled tokens), but retokenized: ")
     assert "call 2 sends the answer of call 1 back as text, and its prompt has other tokens for it" in first
     assert "they part at token 4 (sampled 21 22, shown 23 30 31)" in first
 
@@ -295,3 +296,10 @@ async def test_mixed_versions_in_one_attempt(recorded, explain, attempt, ask, fi
     first = explain("r-a1")[0]
     assert "is trained (step 1, 2 calls, 5 sampled tokens), but mixed versions: " in first
     assert "weights were published while attempt a1 ran (version 3: 1 call, version 4: 1 call)" in first
+
+
+async def test_an_agent_whose_clock_is_ahead_was_heard_of_just_now(store, attempt, explain):
+    ahead_ns = time.time_ns() + 3600 * 10**9
+    agents = [replace(span, end_ns=ahead_ns) for span in attempt("a1").spans if span.parent_span_id is not None]
+    await store.append(agents)
+    assert "(6 spans have, the newest 0 ms ago; spans below it name" in explain("r-a1")[0]

@@ -85,6 +85,14 @@ def test_one_rollout_is_drawn_at_a_time(trained, explain, tmp_path):
     assert not page.exists()
 
 
+def test_a_folder_is_not_drawn_over(trained, explain, tmp_path):
+    (tmp_path / "pages").mkdir()
+    assert f"{tmp_path / 'pages'} cannot be written: Is a directory" in " ".join(
+        explain("r-a1", "--html", str(tmp_path / "pages"), expect=2)
+    )
+    assert not list(tmp_path.glob("*.partial"))
+
+
 def test_the_last_one(trained, explain):
     assert explain("--last")[0].startswith("rollout r-b1 is trained")
 
@@ -215,6 +223,24 @@ async def test_a_reward_that_came_after_the_step_is_not_called_trained(store, ta
     lines = explain("r-a1")
     assert "is not trained: changed since: 2 calls: Step 1 was built without the call" in lines[0]
     assert ["solver", "math@v3", "dropped", "5", "2", "changed_since"] in [line.split() for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("known", "cause", "row"),
+    [
+        ({"versions": {5}}, "is not trained: stale: 2 calls: More versions", "dropped 5 2 stale"),
+        ({"vocabulary": 35}, "): not in vocabulary: 1 call: A token id is", "dropped 2 1 not_in_vocabulary"),
+        ({"deviation_floor": 3.0}, "is not trained: low variance group: 2 calls", "masked 5 2 low_variance_group"),
+    ],
+)
+async def test_what_only_the_daemon_knew_is_as_the_steps_ledger_has_it(
+    store, take_step, explain, attempt, known, cause, row
+):
+    await store.append([*attempt("a1").spans, *attempt("b1", reward=0.0, begins_s=60).spans])
+    await take_step(["a1", "b1"], **known)
+    lines = explain("r-a1", columns=120)
+    assert cause in lines[0]
+    assert ["solver", "math@v3", *row.split()] in [line.split() for line in lines]
 
 
 async def test_spans_of_a_rollout_that_name_no_attempt(store, explain, attempt):

@@ -41,7 +41,7 @@ def _broken(name, attempt, ask, finish):
     match name:
         case "no reward":
             return attempt("a1", reward=None).spans
-        case "retokenised":
+        case "retokenized":
             return attempt("a1", turns=(ask, replace(finish, prompt=(10, 11, 12, 20, 23, 30, 31)))).spans
         case "over-long":
             return attempt("a1", turns=(replace(ask, prompt=tuple(range(100, 190))),)).spans
@@ -65,7 +65,7 @@ def _broken(name, attempt, ask, finish):
 
 CAUSES = {
     "no reward": "rollout r-a1 would not be trained: no reward: nothing scored attempt a1",
-    "retokenised": WOULD + "retokenised: call 2 sends the answer of call 1 back as text",
+    "retokenized": WOULD + "retokenized: call 2 sends the answer of call 1 back as text",
     "over-long": "rollout r-a1 would not be trained: over-long: its 1 call is longer than max_sample_tokens = 64",
     "agent name": "rollout r-a1 would not be trained: agent name: its 2 calls are by 'slover'",
     "interrupted stream": "rollout r-a1 would be trained in part (1 of 2 calls, 3 of 5 sampled tokens): interrupted "

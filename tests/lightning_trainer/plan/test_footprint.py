@@ -94,6 +94,25 @@ def test_what_fits_fits_and_the_configuration_takes_it(shape, rank, words):
     assert (config.ray.address is not None) is found.on_cluster
 
 
+def test_sequences_of_the_planned_length_are_trained_and_fit():
+    import tomllib
+
+    for words, length in (("1x80GB", 32768), ("8x141GB", 65536)):
+        found = fit(LLAMA_8B, hardware(words), lora_rank=16, max_model_len=length)
+        assert found is not None
+        assert Config.model_validate(tomllib.loads(fragment(found, "m"))).only_policy.max_sample_tokens == length
+        longest = trainer_memory(
+            LLAMA_8B,
+            tokens=max(length, found.tokens),
+            processes=found.trainers,
+            lora_rank=16,
+            checkpointing=found.checkpointing,
+        )
+        assert longest.total < found.hardware.gpu.memory
+    assert fit(LLAMA_8B, hardware("1x48GB"), lora_rank=16, max_model_len=4096) is not None
+    assert fit(LLAMA_8B, hardware("1x48GB"), lora_rank=16, max_model_len=131072) is None
+
+
 def test_more_memory_never_fits_less():
     for shape in (SMOLLM2, LLAMA_8B):
         fits = [fit(shape, hardware(words)) is not None for words in ("1x24GB", "1x80GB", "4x80GB", "8x80GB")]

@@ -58,6 +58,15 @@ def test_every_family_is_counted_as_transformers_builds_it(architecture):
     assert shape_of(config.to_dict(), architecture).parameters == built
 
 
+def test_a_family_that_ties_its_output_does_so_where_nothing_is_said():
+    """With the sizes of SmolLM3-3B; transformers takes a family's default for what a config.json leaves out."""
+    sizes = {"num_hidden_layers": 36, "hidden_size": 2048, "num_attention_heads": 16, "num_key_value_heads": 4}
+    document = {"model_type": "smollm3", **sizes, "intermediate_size": 11008, "vocab_size": 128256}
+    assert shape_of(document, "SmolLM3-3B").parameters == 3_075_098_624
+    untied = {**document, "tie_word_embeddings": False}
+    assert shape_of(untied, "SmolLM3-3B").parameters == 3_075_098_624 + 128256 * 2048
+
+
 def test_a_file_or_a_folder_is_read_where_it_is(tmp_path):
     document = {**source._SIZES["Qwen/Qwen3-4B"], "num_hidden_layers": 1}
     (tmp_path / "config.json").write_text(json.dumps(document))

@@ -1,4 +1,4 @@
-"""No call is by an agent that the policy claims; or some calls' agent has almost the name of a claimed one."""
+"""No call is by an agent that the policy claims, or some calls' agent has almost the name of a claimed one."""
 
 import difflib
 
@@ -6,34 +6,46 @@ from lightning_trainer.config import PolicyConfig
 from lightning_trainer.explain.case import Case
 from lightning_trainer.explain.finding import Finding, counted, listed
 from lightning_trainer.samples.transitions.reasons import Reason
+from lightning_trainer.types import Call
 
 
 def diagnose(case: Case) -> Finding | None:
-    """Compare the agents' names on the calls with the policy's patterns, allowing for a misspelling."""
-    if not case.calls:
-        return None
-    others = sorted(
-        {call.agent for call in case.calls if call.agent is not None and not case.policy.claims(call.agent)}
-    )
-    misspelled = {agent: pattern for agent in others if (pattern := _nearest(agent, case.policy)) is not None}
+    """Compare the agents' names on the calls with the policy's patterns, allowing for a misspelling.
+
+    Whom another policy answered is that policy's agent, and no misspelled one of this policy.
+    """
+    policy = case.policy
+    calls = [call for call in case.calls if call.policy in (None, policy.name)]
+    others = sorted({call.agent for call in calls if call.agent is not None and not policy.claims(call.agent)})
+    misspelled = {agent: pattern for agent in others if (pattern := _nearest(agent, policy)) is not None}
     if case.own:
         if not misspelled:
             return None
-        calls = sum(call.agent in misspelled for call in case.calls)
-        return Finding("agent name", f"{counted(calls, 'call')} by {_hint(misspelled, case.policy)}", blocks=False)
-    claimed = listed(map(repr, case.policy.agents))
+        number = sum(call.agent in misspelled for call in calls)
+        return Finding("agent name", f"{counted(number, 'call')} by {_hint(misspelled, policy)}", blocks=False)
+    return _not_claimed(case, calls, others, misspelled) if case.calls else None
+
+
+def _not_claimed(case: Case, calls: list[Call], others: list[str], misspelled: dict[str, str]) -> Finding:
+    policy, claimed = case.policy, listed(map(repr, case.policy.agents))
+    if not calls:
+        answered = sorted({call.policy for call in case.calls if call.policy is not None})
+        return Finding(
+            Reason.OTHER_POLICY.value.replace("_", " "),
+            f"all that answered here is {listed(answered)}, and policy {policy.name} claims {claimed}; "
+            f"--policy {answered[0]} explains what was trained of it",
+        )
+    number = counted(len(calls), "call")
     if not others:
         return Finding(
             Reason.NO_AGENT.value.replace("_", " "),
-            f"none of its {counted(len(case.calls), 'call')} carries an agent's name, and policy {case.policy.name} "
-            f"claims {claimed}; put @lt.agent(...) around the code that makes them",
+            f"none of its {number} carries an agent's name, and policy {policy.name} claims {claimed}; put "
+            "@lt.agent(...) around the code that makes them",
         )
     seen = listed(map(repr, others))
-    hint = _hint(misspelled, case.policy) if misspelled else f"add {seen} to the policy's agents, or rename the agent"
-    return Finding(
-        "agent name",
-        f"its {counted(len(case.calls), 'call')} are by {seen}, and policy {case.policy.name} claims {claimed}; {hint}",
-    )
+    hint = _hint(misspelled, policy) if misspelled else f"add {seen} to the policy's agents, or rename the agent"
+    are = "is" if len(calls) == 1 else "are"
+    return Finding("agent name", f"its {number} {are} by {seen}, and policy {policy.name} claims {claimed}; {hint}")
 
 
 def _hint(misspelled: dict[str, str], policy: PolicyConfig) -> str:

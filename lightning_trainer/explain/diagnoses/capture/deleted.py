@@ -1,4 +1,4 @@
-"""Its spans are gone: retention has deleted them."""
+"""Its spans are gone, or the batch of the step that took it: retention has deleted them."""
 
 from datetime import UTC, datetime
 
@@ -7,7 +7,16 @@ from lightning_trainer.explain.finding import Finding
 
 
 def diagnose(case: Case) -> Finding | None:
-    """Say when retention deleted the spans, and whether a step had already taken the attempt."""
+    """Say when retention deleted the spans, and whether a step had already taken the attempt.
+
+    Spans may be here, and the batch of their step not: another policy still waits for them.
+    """
+    if case.expired_ns is None and case.judged.batch_deleted and case.judged.step is not None:
+        return Finding(
+            "deleted",
+            f"the batch of step {case.judged.step.step} was deleted by [store] retention; what became of each call is "
+            "what is made of it again now, credits and advantages are gone, and the ledger of the step stays",
+        )
     if case.expired_ns is None:
         return None
     at = f"{datetime.fromtimestamp(case.expired_ns / 1e9, UTC):%Y-%m-%d %H:%M} UTC"

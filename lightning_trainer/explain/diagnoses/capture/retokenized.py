@@ -33,7 +33,7 @@ def diagnose(case: Case) -> Finding | None:
     sent = "answer" if at >= len(before.prompt_ids) else "conversation"
     others = f" ({counted(len(parted) - 1, 'more call')} like it)" if len(parted) > 1 else ""
     return Finding(
-        "retokenised",
+        "retokenized",
         f"call {case.number(call)} sends the {sent} of call {case.number(before)} back as text, and its prompt has "
         f"other tokens for it: they part at token {at} (sampled {_named(sampled)}, shown {_named(shown)}){others}; so "
         "it is a sequence of its own that shares no more context. A chat template that renders answers as they were "

@@ -1,0 +1,69 @@
+"""``ui`` of a stopped run: what it says can be done as it is said."""
+
+import asyncio
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lightning_trainer.store import SqliteStore
+
+_COMMAND = [sys.executable, "-m", "lightning_trainer", "ui"]
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> Path:
+    """The state folder of a stopped run, in a folder with a space in its name, with a token of its own."""
+    folder = tmp_path / "my runs" / "first"
+    folder.mkdir(parents=True)
+
+    async def make() -> None:
+        async with SqliteStore(folder / "lightning.sqlite"):
+            pass
+
+    asyncio.run(make())
+    (folder / "token").write_text("a-token-of-this-run-alone-0123456789\n")
+    (folder / "token").chmod(0o600)
+    return folder
+
+
+def said_by(*arguments: str, cwd: Path) -> list[str]:
+    """The two lines that it says before it is ended."""
+    with subprocess.Popen([*_COMMAND, "--port", "0", *arguments], cwd=cwd, stdout=subprocess.PIPE, text=True) as ui:
+        try:
+            assert ui.stdout is not None
+            return [ui.stdout.readline().strip() for _ in range(2)]
+        finally:
+            ui.send_signal(signal.SIGINT)
+            ui.wait(30)
+
+
+def test_the_token_of_a_named_folder_is_where_it_is_said_to_be(stopped: Path, tmp_path: Path):
+    _, how = said_by("--state-dir", str(stopped), cwd=tmp_path)
+    assert how == f"the token to log in is in {stopped / 'token'}"
+
+
+def test_the_token_of_a_named_configuration_is_printed_by_what_it_names(stopped: Path, tmp_path: Path):
+    config = tmp_path / "my runs" / "lightning.toml"
+    config.write_text('[daemon]\nstate_dir = "first"\n')
+    _, how = said_by("--config", str(config), cwd=tmp_path)
+    command = re.findall(r"`lightning-trainer (token .*)` prints the token to log in", how)
+    printed = subprocess.run(
+        [*_COMMAND[:-1], *shlex.split(command[0])], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert printed.stdout == (stopped / "token").read_text()
+
+
+def test_a_taken_port_is_set_where_it_was_set(stopped: Path, tmp_path: Path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        command = [*_COMMAND, "--state-dir", str(stopped), "--port", str(taken.getsockname()[1])]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "stop it or set another --port (0 picks a free one)" in done.stderr
