@@ -93,7 +93,7 @@ def restore(config_path: Path | None, folder: Path) -> None:
     """Put a backup in the store's place, with what the journal has since; no daemon may run.
 
     Raises:
-        LightningError: it cannot be restored; then everything is as it was.
+        LightningError: it cannot be restored; then everything is as it was, or the sentence says what is not.
     """
     config, console = load_usual_config(config_path), TerminalConsole()
     url, journal = place_of(config).url, config.store.journal

@@ -23,7 +23,8 @@ from lightning_trainer.store.postgres.error_messages import shown, without_passw
 from lightning_trainer.store.postgres.schema import migrate, version_of
 from lightning_trainer.store.upkeep import journal as journal_files
 from lightning_trainer.store.upkeep.backup import MANIFEST, Backup
-from lightning_trainer.store.upkeep.restore import Restored, put_checkpoints
+from lightning_trainer.store.upkeep.checkpoints import copied_beside, copy_checkpoint
+from lightning_trainer.store.upkeep.restore import Restored
 
 DUMP = "lightning.dump"
 _TOKENS = 10**9
@@ -49,7 +50,7 @@ def back_up(url: str, folder: Path, checkpoints: Mapping[str, Path], *, journal:
         partial.mkdir(mode=0o700, parents=True)
         kept = {}
         for policy, checkpoint in checkpoints.items():
-            shutil.copytree(checkpoint, partial / "checkpoints" / policy / checkpoint.name)
+            copy_checkpoint(checkpoint, partial / "checkpoints" / policy / checkpoint.name)
             kept[policy] = int(checkpoint.name.rpartition("-")[2])
         with closing(PostgresConnection(url)) as connection:
             connection.execute("BEGIN")
@@ -78,8 +79,9 @@ def restore(
     """Replace the database's contents by a backup, in one transaction; no daemon may be connected.
 
     Raises:
-        StoreError: it is not a backup of a PostgreSQL store, daemons are connected, or ``pg_restore`` failed; then
-            nothing has changed.
+        StoreError: it is not a backup of a PostgreSQL store, daemons are connected, a checkpoint cannot be copied, or
+            ``pg_restore`` failed; then nothing has changed. What can fail after it is done by restoring again, and the
+            sentence says so.
     """
     if not (backup / DUMP).is_file():
         raise StoreError(f"{backup} is not a backup of PostgreSQL: it has no {DUMP}, which `store backup` makes of one")
@@ -98,21 +100,32 @@ def restore(
             f"the backup {backup} is of schema {made_of['schema']!r}, and {shown(url)} has {schema!r}: name that "
             "schema in [store] url (?options=-csearch_path%3D...)"
         )
-    dump = str(backup / DUMP)
-    whole = ("--single-transaction", "--clean", "--if-exists", "--no-owner", "--no-privileges", "--exit-on-error")
-    _run(url, "pg_restore", *whole, f"--schema={schema}", dump)
-    problems: list[str] = []
+    with copied_beside(backup / "checkpoints", shared_dir / "checkpoints") as put_checkpoints:
+        whole = ("--single-transaction", "--clean", "--if-exists", "--no-owner", "--no-privileges", "--exit-on-error")
+        _run(url, "pg_restore", *whole, f"--schema={schema}", str(backup / DUMP))
+        try:
+            problems: list[str] = []
+            stored, new = _brought_up_to_date(url, journal, problems, limits or StoreConfig())
+            put_checkpoints()
+        except (OSError, StoreError) as error:
+            raise StoreError(
+                f"{shown(url)} has the backup {backup}, and not yet all that belongs to it: restore it again ({error})"
+            ) from error
+    return Restored(int(made_of["at_ns"]), stored, new, None, problems)
+
+
+def _brought_up_to_date(url: str, journal: Path | None, problems: list[str], limits: StoreConfig) -> tuple[int, int]:
+    """Migrate a restored database, end all turns and add the journal; return its spans, and those from the journal."""
     new = 0
     with closing(PostgresConnection(url)) as connection:
         migrate(connection)
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("UPDATE leases SET until_ns = 0, token = token + ?", (_TOKENS,))
         for spans in journal_files.read(journal, problems) if journal is not None else ():
-            new += len(insert_with_media(connection, exchange(spans), limits or StoreConfig()))
+            new += len(insert_with_media(connection, exchange(spans), limits))
         (stored,) = connection.execute("SELECT count(*) FROM spans").fetchone()
         connection.execute("COMMIT")
-    put_checkpoints(backup / "checkpoints", shared_dir / "checkpoints")
-    return Restored(int(made_of["at_ns"]), stored, new, None, problems)
+    return stored, new
 
 
 def _run(url: str, program: str, *arguments: str) -> str:

@@ -155,6 +155,27 @@ async def test_a_backup_is_gone_back_to_and_who_had_the_turn_before_has_it_no_mo
                 await had.put_version(PolicyVersion("p", 1, 1, VersionState.TRAINED, 6))
 
 
+async def test_a_backup_whose_checkpoint_cannot_be_copied_changes_nothing(
+    tmp_path: Path, postgres_url: str, make_root, make_span
+) -> None:
+    checkpoint = tmp_path / "checkpoints" / "p" / "step-00000001"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "weights").write_text("w")
+    async with PostgresStore(postgres_url) as store:
+        await _fill(store, make_root, make_span)
+        back_up(postgres_url, tmp_path / "backup", {"p": checkpoint})
+        await store.append([make_root(60, "later")])
+        before = await _everything(store)
+    (checkpoint / "weights").write_text("later")
+    (tmp_path / "backup" / "checkpoints" / "p" / "step-00000001" / "optimizer").symlink_to("nowhere")
+    with pytest.raises(StoreError, match=r"step-00000001 cannot be copied to .*No such file"):
+        restore(postgres_url, tmp_path / "backup", tmp_path)
+    async with PostgresStore(postgres_url) as store:
+        assert await _everything(store) == before
+    assert [one.name for one in checkpoint.parent.iterdir()] == ["step-00000001"]
+    assert (checkpoint / "weights").read_text() == "later"
+
+
 async def test_compacting_keeps_everything(postgres_url: str, make_root, make_span) -> None:
     async with PostgresStore(postgres_url) as store:
         await _fill(store, make_root, make_span)

@@ -5,6 +5,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,6 +16,7 @@ from lightning_trainer.config.store import StoreConfig
 from lightning_trainer.errors import DamagedStoreError, StoreError
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.scan import read_only
+from lightning_trainer.store.upkeep import files
 from lightning_trainer.store.upkeep.backup import back_up
 from lightning_trainer.store.upkeep.check import check
 from lightning_trainer.store.upkeep.compact import compact
@@ -90,6 +92,57 @@ async def test_a_backup_is_taken_beside_a_writer_and_is_one_snapshot(tmp_path, m
         back_up(state, folder, {})
     with pytest.raises(StoreError, match="is not a backup"):
         restore(state, tmp_path / "other")
+
+
+def checkpoint_of(folder: Path, text: str) -> Path:
+    checkpoint = folder / "checkpoints" / "p" / "step-00000004"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "weights").write_text(text)
+    return checkpoint
+
+
+def listed(folder: Path) -> dict[str, bytes | None]:
+    """Every file of a folder with its contents, except locks."""
+    files = (one for one in folder.rglob("*") if not one.is_dir() and one.suffix != ".lock")
+    return {str(one.relative_to(folder)): one.read_bytes() for one in files}
+
+
+async def test_a_backup_whose_checkpoint_cannot_be_copied_leaves_all_as_it_was(tmp_path, make_root):
+    state, folder = tmp_path / "state", tmp_path / "backup"
+    state.mkdir()
+    await filled(state, make_root)
+    back_up(state, folder, {"p": checkpoint_of(state, "later")})
+    (folder / "checkpoints" / "p" / "step-00000004" / "optimizer").symlink_to("nowhere")
+    before = listed(state)
+    with pytest.raises(StoreError, match=r"step-00000004 cannot be copied to .*No such file"):
+        restore(folder, state)
+    assert listed(state) == before
+
+
+async def test_a_backup_is_not_put_in_place_if_there_is_no_room_for_its_checkpoints(tmp_path, make_root, monkeypatch):
+    state, folder = tmp_path / "state", tmp_path / "backup"
+    state.mkdir()
+    await filled(state, make_root)
+    back_up(state, folder, {"p": checkpoint_of(state, "w" * 2**20)})
+    before = listed(state)
+    free = (folder / "lightning.sqlite").stat().st_size + 2**19
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    with pytest.raises(StoreError, match="MiB are free: make room first"):
+        restore(folder, state)
+    assert listed(state) == before
+
+
+async def test_where_what_was_there_before_lies_is_said_also_if_a_restore_fails_at_its_end(tmp_path, make_root):
+    state, folder = tmp_path / "state", tmp_path / "backup"
+    state.mkdir()
+    await filled(state, make_root)
+    back_up(state, folder, {"p": checkpoint_of(state, "w")})
+    (state / "metrics" / "p.jsonl.before-restore").mkdir(parents=True)
+    (state / "metrics" / "p.jsonl").touch()
+    with pytest.raises(StoreError, match="Is a directory") as refused:
+        restore(folder, state)
+    aside = min(state.glob("lightning.sqlite.before-restore-*"), key=lambda one: len(one.name))  # the others: its log
+    assert f"what was there before is {aside}" in str(refused.value)
 
 
 async def test_with_a_journal_a_restored_backup_has_everything_that_was_acknowledged(tmp_path, make_root, make_span):
