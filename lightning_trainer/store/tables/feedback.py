@@ -94,6 +94,32 @@ def match(connection: Connection) -> int:
     return len(found)
 
 
+def of_attempts(connection: Connection, name: str, attempt_ids: Collection[str]) -> list[tuple[str, str, bool]]:
+    """Return trace id, span id and whether it is an edit of all feedback on some attempts, and of what names a rollout
+    or an attempt of which nothing has come yet.
+
+    Args:
+        name: the rollout or the attempt.
+    """
+    columns = "trace_id, span_id, edited, attempt_id, rollout_id, named_attempt, response_id, about_trace"
+    wanted = "(SELECT value FROM json_each(?2))"
+    rows = connection.execute(
+        f"""SELECT {columns} FROM feedback WHERE attempt_id IN {wanted}
+            UNION ALL SELECT {columns} FROM feedback WHERE attempt_id IS NULL AND (
+                rollout_id = ?1 OR named_attempt = ?1 OR named_attempt IN {wanted}
+                OR rollout_id IN (SELECT rollout_id FROM attempts WHERE attempt_id IN {wanted})
+                OR response_id IN (SELECT response_id FROM spans WHERE attempt_id IN {wanted})
+                OR about_trace IN (SELECT trace_id FROM spans WHERE attempt_id IN {wanted}))""",
+        (name, json.dumps(list(attempt_ids))),
+    ).fetchall()
+    found = []
+    for trace_id, span_id, edited, attempt_id, *named in rows:
+        about = attempt_id or _attempt(connection, *named)
+        if about in attempt_ids or (about is None and name in named[:2]):
+            found.append((trace_id, span_id, bool(edited)))
+    return found
+
+
 def _unmatched(connection: Connection, *, before: int) -> list[tuple]:
     return connection.execute(
         """SELECT seq, rollout_id, named_attempt, response_id, about_trace FROM feedback

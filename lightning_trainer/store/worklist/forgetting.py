@@ -82,16 +82,17 @@ def forget_rollout(connection: Connection, rollout: str, *, now_ns: int) -> Forg
             "SELECT attempt_id FROM attempts WHERE rollout_id = ?1 OR attempt_id = ?1 ORDER BY attempt_id", (rollout,)
         )
     ]
+    said = feedback.of_attempts(connection, rollout, ids)
     numbers = numbers_of_attempts(connection, ids)
-    if not numbers:
+    if not numbers and not said:
         raise ForgetError(f"nothing of a rollout {rollout!r} is stored; `lightning-trainer explain` lists rollouts")
     steps = _steps(connection, ids)
     listed = (json.dumps(ids),)
     of_ids = "attempt_id IN (SELECT value FROM json_each(?))"
-    said = connection.execute(f"SELECT trace_id, span_id, edited FROM feedback WHERE {of_ids}", listed).fetchall()
     made = connection.execute(f"SELECT trace_id, span_id FROM settled WHERE {of_ids}", listed).fetchall()
-    spans = feedback.delete_spans(connection, [(trace_id, span_id) for trace_id, span_id, _ in said] + made)
-    connection.execute(f"DELETE FROM feedback WHERE {of_ids}", listed)
+    keys = [(trace_id, span_id) for trace_id, span_id, _ in said]
+    spans = feedback.delete_spans(connection, keys + made)
+    connection.executemany("DELETE FROM feedback WHERE trace_id = ? AND span_id = ?", keys)
     connection.execute(f"DELETE FROM settled WHERE {of_ids}", listed)
     connection.execute(f"UPDATE attempts SET error = NULL WHERE {of_ids}", listed)
     spans += delete_rows(connection, numbers)
