@@ -5,6 +5,8 @@ An entry that has been released is never edited; a change is a new entry. Texts 
 SQLite, whatever the database's locale.
 """
 
+import re
+
 from lightning_trainer.errors import StoreError
 from lightning_trainer.store.postgres.connection import PostgresConnection
 from lightning_trainer.store.postgres.error_messages import shown
@@ -282,6 +284,9 @@ MIGRATIONS: tuple[str, ...] = (
     """,
 )
 """Entry ``i`` takes a database from schema ``i`` to ``i + 1``; ``lightning_schema`` says which it has."""
+_MADE = re.compile(r"CREATE TABLE (\w+)")
+TABLES = ("lightning_schema", *_MADE.findall("".join(MIGRATIONS)))
+"""All of ours: others may be in the same schema."""
 
 
 def version_of(connection: PostgresConnection) -> int:

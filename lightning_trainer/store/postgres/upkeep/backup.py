@@ -20,7 +20,7 @@ from lightning_trainer.store.media.exchange import exchange
 from lightning_trainer.store.media.storing import insert_with_media
 from lightning_trainer.store.postgres.connection import PostgresConnection
 from lightning_trainer.store.postgres.error_messages import shown, without_password
-from lightning_trainer.store.postgres.schema import migrate, version_of
+from lightning_trainer.store.postgres.schema import TABLES, migrate, version_of
 from lightning_trainer.store.upkeep import journal as journal_files
 from lightning_trainer.store.upkeep.backup import MANIFEST, Backup
 from lightning_trainer.store.upkeep.checkpoints import copied_beside, copy_checkpoint
@@ -57,7 +57,8 @@ def back_up(url: str, folder: Path, checkpoints: Mapping[str, Path], *, journal:
             version_of(connection)
             schema, spans = connection.execute("SELECT current_schema(), (SELECT count(*) FROM spans)").fetchone()
         dump = partial / DUMP
-        _run(url, "pg_dump", "--format=custom", "--no-owner", "--no-privileges", f"--schema={schema}", f"--file={dump}")
+        ours = [f"--table={_quoted(schema)}.{table}" for table in TABLES]
+        _run(url, "pg_dump", "--format=custom", "--no-owner", "--no-privileges", *ours, f"--file={dump}")
         manifest = {"at_ns": began_ns, "spans": spans, "checkpoints": kept, "schema": schema}
         (partial / MANIFEST).write_text(json.dumps(manifest) + "\n")
         size = dump.stat().st_size
@@ -141,6 +142,12 @@ def _run(url: str, program: str, *arguments: str) -> str:
         said = without_password(" ".join(done.stderr.split()), url)
         raise StoreError(f"{program} failed on the store {shown(url)}: {said}")
     return done.stdout
+
+
+def _quoted(name: str) -> str:
+    """Return a name as it is, for ``pg_dump``, which takes patterns."""
+    doubled = name.replace('"', '""')
+    return f'"{doubled}"'
 
 
 def _told(url: str) -> dict[str, Any]:

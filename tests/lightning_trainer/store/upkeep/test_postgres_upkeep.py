@@ -9,7 +9,7 @@ from lightning_instrumentation import semconv
 
 from lightning_trainer.errors import StoreError, TurnLostError
 from lightning_trainer.store import SqliteStore
-from lightning_trainer.store.postgres.store import PostgresStore
+from lightning_trainer.store.postgres.store import PostgresSize, PostgresStore
 from lightning_trainer.store.postgres.upkeep.backup import back_up, restore
 from lightning_trainer.store.postgres.upkeep.checking import check
 from lightning_trainer.store.postgres.upkeep.copying import TABLES, compact, copy_to_postgres
@@ -174,6 +174,38 @@ async def test_a_backup_whose_checkpoint_cannot_be_copied_changes_nothing(
         assert await _everything(store) == before
     assert [one.name for one in checkpoint.parent.iterdir()] == ["step-00000001"]
     assert (checkpoint / "weights").read_text() == "later"
+
+
+async def test_what_else_is_in_the_schema_is_neither_backed_up_nor_gone_back_to(
+    tmp_path: Path, postgres, postgres_url: str, make_root
+) -> None:
+    async with PostgresStore(postgres_url) as store:
+        await store.append([make_root(1, "a1")])
+        (schema,) = await store.scan(lambda c: c.execute("SELECT current_schema()").fetchone())
+    postgres.execute(f"CREATE TABLE {schema}.invoices(number int)", f"INSERT INTO {schema}.invoices VALUES (1)")
+    async with PostgresStore(postgres_url) as store:
+        before = (await store.write(PostgresSize().measure)).total
+        postgres.execute(f"CREATE TABLE {schema}.large AS SELECT * FROM generate_series(1, 100000)")
+        assert (await store.write(PostgresSize().measure)).total == before
+    back_up(postgres_url, tmp_path / "backup", {})
+    postgres.execute(f"INSERT INTO {schema}.invoices VALUES (2)")
+    assert restore(postgres_url, tmp_path / "backup", tmp_path).spans == 1
+    async with PostgresStore(postgres_url) as store:
+        assert await store.scan(lambda c: c.execute("SELECT number FROM invoices").fetchall()) == [(1,), (2,)]
+        assert await store.append([make_root(2, "a2")]) == 1
+        assert await store.last_span() == 2
+
+
+async def test_a_schema_whose_name_has_to_be_quoted_is_measured_backed_up_and_gone_back_to(
+    tmp_path: Path, postgres, make_root
+) -> None:
+    postgres.execute('CREATE SCHEMA "Team.1"')
+    url = postgres.url('"Team.1"')
+    async with PostgresStore(url) as store:
+        await store.append([make_root(1, "a1")])
+        assert (await store.write(PostgresSize().measure)).total > 0
+    assert back_up(url, tmp_path / "backup", {}).spans == 1
+    assert restore(url, tmp_path / "backup", tmp_path).spans == 1
 
 
 async def test_compacting_keeps_everything(postgres_url: str, make_root, make_span) -> None:
