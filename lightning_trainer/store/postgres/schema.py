@@ -305,6 +305,14 @@ def version_of(connection: PostgresConnection) -> int:
     return found
 
 
+def drop_later_tables(connection: PostgresConnection) -> None:
+    """Drop the tables that only a later schema has: a restored backup of an earlier one leaves them where they are."""
+    connection.execute("BEGIN IMMEDIATE")
+    for table in _MADE.findall("".join(MIGRATIONS[version_of(connection) :])):
+        connection.execute(f"DROP TABLE IF EXISTS {table}")
+    connection.execute("COMMIT")
+
+
 def migrate(connection: PostgresConnection) -> None:
     """Migrate a database to the newest schema, in one transaction: concurrent starts of daemons do it once.
 

@@ -20,7 +20,7 @@ from lightning_trainer.store.media.exchange import exchange
 from lightning_trainer.store.media.storing import insert_with_media
 from lightning_trainer.store.postgres.connection import PostgresConnection
 from lightning_trainer.store.postgres.error_messages import shown, without_password
-from lightning_trainer.store.postgres.schema import TABLES, migrate, version_of
+from lightning_trainer.store.postgres.schema import TABLES, drop_later_tables, migrate, version_of
 from lightning_trainer.store.upkeep import journal as journal_files
 from lightning_trainer.store.upkeep.backup import MANIFEST, Backup
 from lightning_trainer.store.upkeep.checkpoints import copied_beside, copy_checkpoint
@@ -119,6 +119,7 @@ def _brought_up_to_date(url: str, journal: Path | None, problems: list[str], lim
     """Migrate a restored database, end all turns and add the journal; return its spans, and those from the journal."""
     new = 0
     with closing(PostgresConnection(url)) as connection:
+        drop_later_tables(connection)
         migrate(connection)
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("UPDATE leases SET until_ns = 0, token = token + ?", (_TOKENS,))

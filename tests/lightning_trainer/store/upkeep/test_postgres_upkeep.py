@@ -9,6 +9,7 @@ from lightning_instrumentation import semconv
 
 from lightning_trainer.errors import StoreError, TurnLostError
 from lightning_trainer.store import SqliteStore
+from lightning_trainer.store.postgres import schema
 from lightning_trainer.store.postgres.store import PostgresSize, PostgresStore
 from lightning_trainer.store.postgres.upkeep.backup import back_up, restore
 from lightning_trainer.store.postgres.upkeep.checking import check
@@ -176,19 +177,36 @@ async def test_a_backup_whose_checkpoint_cannot_be_copied_changes_nothing(
     assert (checkpoint / "weights").read_text() == "later"
 
 
+async def test_a_backup_of_an_earlier_schema_is_gone_back_to_where_the_store_has_a_later_one(
+    tmp_path: Path, postgres_url: str, make_root, monkeypatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:2])
+        async with PostgresStore(postgres_url) as store:
+            await store.write(lambda c: c.execute("INSERT INTO pauses VALUES ('p', 'r', 1)"))
+        back_up(postgres_url, tmp_path / "backup", {})
+    async with PostgresStore(postgres_url) as store:
+        await store.append([make_root(1, "a1")])
+    restore(postgres_url, tmp_path / "backup", tmp_path)
+    async with PostgresStore(postgres_url) as store:
+        assert await store.scan(lambda c: c.execute("SELECT policy FROM pauses").fetchall()) == [("p",)]
+        assert (await store.counts())["spans"] == 0
+        assert await store.append([make_root(1, "a1")]) == 1
+
+
 async def test_what_else_is_in_the_schema_is_neither_backed_up_nor_gone_back_to(
     tmp_path: Path, postgres, postgres_url: str, make_root
 ) -> None:
     async with PostgresStore(postgres_url) as store:
         await store.append([make_root(1, "a1")])
-        (schema,) = await store.scan(lambda c: c.execute("SELECT current_schema()").fetchone())
-    postgres.execute(f"CREATE TABLE {schema}.invoices(number int)", f"INSERT INTO {schema}.invoices VALUES (1)")
+        (name,) = await store.scan(lambda c: c.execute("SELECT current_schema()").fetchone())
+    postgres.execute(f"CREATE TABLE {name}.invoices(number int)", f"INSERT INTO {name}.invoices VALUES (1)")
     async with PostgresStore(postgres_url) as store:
         before = (await store.write(PostgresSize().measure)).total
-        postgres.execute(f"CREATE TABLE {schema}.large AS SELECT * FROM generate_series(1, 100000)")
+        postgres.execute(f"CREATE TABLE {name}.large AS SELECT * FROM generate_series(1, 100000)")
         assert (await store.write(PostgresSize().measure)).total == before
     back_up(postgres_url, tmp_path / "backup", {})
-    postgres.execute(f"INSERT INTO {schema}.invoices VALUES (2)")
+    postgres.execute(f"INSERT INTO {name}.invoices VALUES (2)")
     assert restore(postgres_url, tmp_path / "backup", tmp_path).spans == 1
     async with PostgresStore(postgres_url) as store:
         assert await store.scan(lambda c: c.execute("SELECT number FROM invoices").fetchall()) == [(1,), (2,)]
