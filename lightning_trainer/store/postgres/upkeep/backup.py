@@ -88,45 +88,42 @@ def restore(
         raise StoreError(f"{backup} is not a backup of PostgreSQL: it has no {DUMP}, which `store backup` makes of one")
     made_of = json.loads((backup / MANIFEST).read_text())
     with closing(PostgresConnection(url)) as connection:
-        connection.execute("BEGIN")
         (schema,) = connection.execute("SELECT current_schema()").fetchone()
-        (others,) = connection.execute(
-            """SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid != pg_backend_pid()
-               AND application_name = 'lightning-trainer'"""
-        ).fetchone()
-        if others:
-            raise StoreError(f"{others} connections of daemons are open to {shown(url)}: stop the daemons first")
-    if schema != made_of["schema"]:
-        raise StoreError(
-            f"the backup {backup} is of schema {made_of['schema']!r}, and {shown(url)} has {schema!r}: name that "
-            "schema in [store] url (?options=-csearch_path%3D...)"
-        )
-    with copied_beside(backup / "checkpoints", shared_dir / "checkpoints") as put_checkpoints:
-        whole = ("--single-transaction", "--clean", "--if-exists", "--no-owner", "--no-privileges", "--exit-on-error")
-        _run(url, "pg_restore", *whole, f"--schema={schema}", str(backup / DUMP))
-        try:
-            problems: list[str] = []
-            stored, new = _brought_up_to_date(url, journal, problems, limits or StoreConfig())
-            put_checkpoints()
-        except (OSError, StoreError) as error:
+        if schema != made_of["schema"]:
             raise StoreError(
-                f"{shown(url)} has the backup {backup}, and not yet all that belongs to it: restore it again ({error})"
-            ) from error
+                f"the backup {backup} is of schema {made_of['schema']!r}, and {shown(url)} has {schema!r}: name that "
+                "schema in [store] url (?options=-csearch_path%3D...)"
+            )
+        if not connection.exclude_others():
+            raise StoreError(f"connections of daemons are open to {shown(url)}: stop the daemons first")
+        with copied_beside(backup / "checkpoints", shared_dir / "checkpoints") as put_checkpoints:
+            whole = ("--single-transaction", "--clean", "--if-exists", "--no-owner", "--no-privileges")
+            _run(url, "pg_restore", *whole, "--exit-on-error", f"--schema={schema}", str(backup / DUMP))
+            try:
+                problems: list[str] = []
+                stored, new = _brought_up_to_date(connection, journal, problems, limits or StoreConfig())
+                put_checkpoints()
+            except (OSError, StoreError) as error:
+                raise StoreError(
+                    f"{shown(url)} has the backup {backup}, and not yet all that belongs to it: restore it again "
+                    f"({error})"
+                ) from error
     return Restored(int(made_of["at_ns"]), stored, new, None, problems)
 
 
-def _brought_up_to_date(url: str, journal: Path | None, problems: list[str], limits: StoreConfig) -> tuple[int, int]:
+def _brought_up_to_date(
+    connection: PostgresConnection, journal: Path | None, problems: list[str], limits: StoreConfig
+) -> tuple[int, int]:
     """Migrate a restored database, end all turns and add the journal; return its spans, and those from the journal."""
     new = 0
-    with closing(PostgresConnection(url)) as connection:
-        drop_later_tables(connection)
-        migrate(connection)
-        connection.execute("BEGIN IMMEDIATE")
-        connection.execute("UPDATE leases SET until_ns = 0, token = token + ?", (_TOKENS,))
-        for spans in journal_files.read(journal, problems) if journal is not None else ():
-            new += len(insert_with_media(connection, exchange(spans), limits))
-        (stored,) = connection.execute("SELECT count(*) FROM spans").fetchone()
-        connection.execute("COMMIT")
+    drop_later_tables(connection)
+    migrate(connection)
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute("UPDATE leases SET until_ns = 0, token = token + ?", (_TOKENS,))
+    for spans in journal_files.read(journal, problems) if journal is not None else ():
+        new += len(insert_with_media(connection, exchange(spans), limits))
+    (stored,) = connection.execute("SELECT count(*) FROM spans").fetchone()
+    connection.execute("COMMIT")
     return stored, new
 
 

@@ -2,6 +2,7 @@
 
 import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,10 @@ from lightning_instrumentation import semconv
 from lightning_trainer.errors import StoreError, TurnLostError
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.postgres import schema
+from lightning_trainer.store.postgres.connection import PostgresConnection
+from lightning_trainer.store.postgres.schema import migrate
 from lightning_trainer.store.postgres.store import PostgresSize, PostgresStore
+from lightning_trainer.store.postgres.upkeep import backup
 from lightning_trainer.store.postgres.upkeep.backup import back_up, restore
 from lightning_trainer.store.postgres.upkeep.checking import check
 from lightning_trainer.store.postgres.upkeep.copying import TABLES, compact, copy_to_postgres
@@ -175,6 +179,39 @@ async def test_a_backup_whose_checkpoint_cannot_be_copied_changes_nothing(
         assert await _everything(store) == before
     assert [one.name for one in checkpoint.parent.iterdir()] == ["step-00000001"]
     assert (checkpoint / "weights").read_text() == "later"
+
+
+async def test_a_daemon_is_in_a_restores_way_whatever_it_is_called_and_one_of_another_schema_is_not(
+    tmp_path: Path, postgres, postgres_url: str, make_root
+) -> None:
+    async with PostgresStore(f"{postgres_url}&application_name=team-a") as store:
+        await store.append([make_root(1, "a1")])
+        back_up(postgres_url, tmp_path / "backup", {})
+        with pytest.raises(StoreError, match="stop the daemons first"):
+            restore(postgres_url, tmp_path / "backup", tmp_path)
+    postgres.execute("CREATE SCHEMA of_others")
+    async with PostgresStore(postgres.url("of_others")):
+        assert restore(postgres_url, tmp_path / "backup", tmp_path).spans == 1
+
+
+async def test_a_daemon_that_starts_in_the_middle_of_a_restore_is_refused(
+    tmp_path: Path, postgres_url: str, monkeypatch
+) -> None:
+    async with PostgresStore(postgres_url):
+        back_up(postgres_url, tmp_path / "backup", {})
+    opened: list[str] = []
+
+    def start(connection: PostgresConnection) -> None:
+        with closing(PostgresConnection(postgres_url)) as other, pytest.raises(StoreError) as refused:
+            other.execute("BEGIN")
+        opened.append(str(refused.value))
+        migrate(connection)
+
+    monkeypatch.setattr(backup, "migrate", start)
+    restore(postgres_url, tmp_path / "backup", tmp_path)
+    assert "a backup is being put in place" in opened[0]
+    async with PostgresStore(postgres_url) as store:
+        assert (await store.counts())["spans"] == 0
 
 
 async def test_a_backup_of_an_earlier_schema_is_gone_back_to_where_the_store_has_a_later_one(
