@@ -289,6 +289,11 @@ TABLES = ("lightning_schema", *_MADE.findall("".join(MIGRATIONS)))
 """All of ours: others may be in the same schema."""
 
 
+def newest_version() -> int:
+    """Return the schema version that :func:`migrate` makes."""
+    return len(MIGRATIONS)
+
+
 def version_of(connection: PostgresConnection) -> int:
     """Return a database's schema version, 0 if it has none; inside a transaction.
 

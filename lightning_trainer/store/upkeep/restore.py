@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lightning_trainer.config.store import StoreConfig
 from lightning_trainer.errors import StoreError
@@ -42,7 +43,7 @@ def restore(
         StoreError: it is not a backup, it is damaged, a daemon has the state folder, there is no room, or the folder
             cannot be written. Everything is as it was, or the sentence says where what was there before is.
     """
-    manifest = _manifest(backup)
+    manifest = read_manifest(backup)
     store = state_dir / STORE
     partial = store.with_name(f"{STORE}.restoring")
     with (
@@ -94,10 +95,11 @@ def _brought_up_to_date(copy: Path, journal: Path | None, limits: StoreConfig, *
         return _Made(spans, from_journal, newest_versions(connection), problems)
 
 
-def _manifest(backup: Path) -> dict:
+def read_manifest(backup: Path) -> dict[str, Any]:
+    """Return what a backup says of itself; ``at_ns`` is when it was taken. Raises StoreError: it is not a backup."""
     try:
         manifest = json.loads((backup / MANIFEST).read_text())
-        return {"at_ns": int(manifest["at_ns"])}
+        return {**manifest, "at_ns": int(manifest["at_ns"])}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreError(
             f"{backup} is not a backup ({error}): name a folder that `lightning-trainer store backup` has made"

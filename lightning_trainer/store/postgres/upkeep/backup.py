@@ -20,11 +20,11 @@ from lightning_trainer.store.media.exchange import exchange
 from lightning_trainer.store.media.storing import insert_with_media
 from lightning_trainer.store.postgres.connection import PostgresConnection
 from lightning_trainer.store.postgres.error_messages import shown, without_password
-from lightning_trainer.store.postgres.schema import TABLES, drop_later_tables, migrate, version_of
+from lightning_trainer.store.postgres.schema import TABLES, drop_later_tables, migrate, newest_version, version_of
 from lightning_trainer.store.upkeep import journal as journal_files
 from lightning_trainer.store.upkeep.backup import MANIFEST, Backup
 from lightning_trainer.store.upkeep.checkpoints import copied_beside, copy_checkpoint
-from lightning_trainer.store.upkeep.restore import Restored
+from lightning_trainer.store.upkeep.restore import Restored, read_manifest
 
 DUMP = "lightning.dump"
 _TOKENS = 10**9
@@ -54,12 +54,12 @@ def back_up(url: str, folder: Path, checkpoints: Mapping[str, Path], *, journal:
             kept[policy] = int(checkpoint.name.rpartition("-")[2])
         with closing(PostgresConnection(url)) as connection:
             connection.execute("BEGIN")
-            version_of(connection)
+            version = version_of(connection)
             schema, spans = connection.execute("SELECT current_schema(), (SELECT count(*) FROM spans)").fetchone()
         dump = partial / DUMP
         ours = [f"--table={_quoted(schema)}.{table}" for table in TABLES]
         _run(url, "pg_dump", "--format=custom", "--no-owner", "--no-privileges", *ours, f"--file={dump}")
-        manifest = {"at_ns": began_ns, "spans": spans, "checkpoints": kept, "schema": schema}
+        manifest = {"at_ns": began_ns, "spans": spans, "checkpoints": kept, "schema": schema, "version": version}
         (partial / MANIFEST).write_text(json.dumps(manifest) + "\n")
         size = dump.stat().st_size
         partial.rename(folder)
@@ -86,14 +86,9 @@ def restore(
     """
     if not (backup / DUMP).is_file():
         raise StoreError(f"{backup} is not a backup of PostgreSQL: it has no {DUMP}, which `store backup` makes of one")
-    made_of = json.loads((backup / MANIFEST).read_text())
+    made_of = read_manifest(backup)
     with closing(PostgresConnection(url)) as connection:
-        (schema,) = connection.execute("SELECT current_schema()").fetchone()
-        if schema != made_of["schema"]:
-            raise StoreError(
-                f"the backup {backup} is of schema {made_of['schema']!r}, and {shown(url)} has {schema!r}: name that "
-                "schema in [store] url (?options=-csearch_path%3D...)"
-            )
+        schema = _checked_schema(connection, backup, made_of)
         if not connection.exclude_others():
             raise StoreError(f"connections of daemons are open to {shown(url)}: stop the daemons first")
         with copied_beside(backup / "checkpoints", shared_dir / "checkpoints") as put_checkpoints:
@@ -108,7 +103,22 @@ def restore(
                     f"{shown(url)} has the backup {backup}, and not yet all that belongs to it: restore it again "
                     f"({error})"
                 ) from error
-    return Restored(int(made_of["at_ns"]), stored, new, None, problems)
+    return Restored(made_of["at_ns"], stored, new, None, problems)
+
+
+def _checked_schema(connection: PostgresConnection, backup: Path, made_of: Mapping[str, Any]) -> str:
+    """Return the schema that is in use; it has to be the backup's, which has to be none that we do not know."""
+    (schema,) = connection.execute("SELECT current_schema()").fetchone()
+    if schema != made_of.get("schema"):
+        here = f"has {schema!r}:" if schema is not None else "has no such schema yet: CREATE SCHEMA, and"
+        raise StoreError(
+            f"the backup {backup} is of schema {made_of.get('schema')!r}, and {shown(connection.url)} {here} name that "
+            "schema in [store] url (?options=-csearch_path%3D...)"
+        )
+    version_of(connection)
+    if made_of.get("version", 0) > newest_version():
+        raise StoreError(f"the backup {backup} cannot be read, a newer lightning-trainer made it: upgrade this one")
+    return schema
 
 
 def _brought_up_to_date(

@@ -181,6 +181,35 @@ async def test_a_backup_whose_checkpoint_cannot_be_copied_changes_nothing(
     assert (checkpoint / "weights").read_text() == "later"
 
 
+async def test_what_is_no_backup_for_this_database_is_refused_with_a_sentence(
+    tmp_path: Path, postgres, postgres_url: str, make_root, monkeypatch
+) -> None:
+    folder = tmp_path / "backup"
+    async with PostgresStore(postgres_url) as store:
+        await store.append([make_root(1, "a1")])
+        back_up(postgres_url, folder, {})
+    with pytest.raises(StoreError, match="has no such schema yet: CREATE SCHEMA"):
+        restore(postgres.url("nowhere"), folder, tmp_path)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:3])
+        with pytest.raises(StoreError, match="upgrade lightning-trainer"):
+            restore(postgres_url, folder, tmp_path)
+    manifest = (folder / "backup.json").read_text()
+    (folder / "backup.json").write_text('{"at_ns":')
+    with pytest.raises(StoreError, match="is not a backup"):
+        restore(postgres_url, folder, tmp_path)
+    async with PostgresStore(postgres_url) as store:
+        assert (await store.counts())["spans"] == 1
+        (name,) = await store.scan(lambda c: c.execute("SELECT current_schema()").fetchone())
+    (folder / "backup.json").write_text(manifest)
+    postgres.execute(f"DROP SCHEMA {name} CASCADE", f"CREATE SCHEMA {name}")
+    with monkeypatch.context() as earlier:
+        earlier.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:3])
+        with pytest.raises(StoreError, match="a newer lightning-trainer made it"):
+            restore(postgres_url, folder, tmp_path)
+    assert restore(postgres_url, folder, tmp_path).spans == 1
+
+
 async def test_a_daemon_is_in_a_restores_way_whatever_it_is_called_and_one_of_another_schema_is_not(
     tmp_path: Path, postgres, postgres_url: str, make_root
 ) -> None:
