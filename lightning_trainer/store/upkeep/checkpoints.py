@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from lightning_trainer.errors import StoreError
@@ -71,12 +72,22 @@ def _put_in_place(copies: Mapping[Path, Path]) -> None:
         shutil.rmtree(replaced, ignore_errors=True)
 
 
-def newest_versions(connection: Connection) -> dict[str, int]:
-    """Return by policy the last version that a store knows."""
-    return dict(connection.execute("SELECT policy, max(version) FROM versions GROUP BY policy").fetchall())
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """The last numbers that a store knows, by policy; a checkpoint is saved before its version is published."""
+
+    steps: Mapping[str, int]
+    versions: Mapping[str, int]
 
 
-def forget_later(state_dir: Path, newest: Mapping[str, int]) -> None:
+def select_newest(connection: Connection) -> Newest:
+    """Return the last steps and versions of a store."""
+    steps = connection.execute("SELECT policy, max(step) FROM steps GROUP BY policy").fetchall()
+    versions = connection.execute("SELECT policy, max(version) FROM versions GROUP BY policy").fetchall()
+    return Newest(dict(steps), dict(versions))
+
+
+def forget_later(state_dir: Path, newest: Newest) -> None:
     """Remove weights and checkpoints of versions whose numbers will be reused, and set the metrics files aside, which
     are rebuilt from the store.
 
@@ -88,9 +99,9 @@ def forget_later(state_dir: Path, newest: Mapping[str, int]) -> None:
     """
     for version in state_dir.glob("versions/*/v*"):
         number = version.name.removeprefix("v")
-        if number.isdigit() and int(number) > newest.get(version.parent.name, -1):
+        if number.isdigit() and int(number) > newest.versions.get(version.parent.name, -1):
             shutil.rmtree(version, ignore_errors=True)
-    for policy, last in newest.items():
+    for policy, last in newest.steps.items():
         for checkpoint in (state_dir / "checkpoints" / policy).glob("step-*"):
             number = checkpoint.name.removeprefix("step-")
             if number.isdigit() and int(number) > last:

@@ -16,7 +16,7 @@ from lightning_trainer.store.media.storing import insert_with_media
 from lightning_trainer.store.schema import migrate
 from lightning_trainer.store.upkeep import journal as journal_files
 from lightning_trainer.store.upkeep.backup import MANIFEST
-from lightning_trainer.store.upkeep.checkpoints import copied_beside, forget_later, newest_versions
+from lightning_trainer.store.upkeep.checkpoints import Newest, copied_beside, forget_later, select_newest
 from lightning_trainer.store.upkeep.files import STORE, held, put_in_place, set_aside
 
 
@@ -78,7 +78,7 @@ class _Made:
 
     spans: int
     from_journal: int
-    newest: dict[str, int]
+    newest: Newest
     problems: list[str]
 
 
@@ -92,7 +92,7 @@ def _brought_up_to_date(copy: Path, journal: Path | None, limits: StoreConfig, *
         migrate(connection, where=where)
         from_journal = _replay(connection, journal, problems, limits)
         (spans,) = connection.execute("SELECT count(*) FROM spans").fetchone()
-        return _Made(spans, from_journal, newest_versions(connection), problems)
+        return _Made(spans, from_journal, select_newest(connection), problems)
 
 
 def read_manifest(backup: Path) -> dict[str, Any]:

@@ -132,6 +132,20 @@ async def test_a_backup_is_not_put_in_place_if_there_is_no_room_for_its_checkpoi
     assert listed(state) == before
 
 
+async def test_a_checkpoint_whose_version_is_not_published_yet_is_gone_back_to(tmp_path, make_root):
+    state, folder = tmp_path / "state", tmp_path / "backup"
+    state.mkdir()
+    path = await filled(state, make_root, steps=4)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("DELETE FROM versions WHERE version = 4")  # step 4 is trained and saved, and published next
+    back_up(state, folder, {"p": checkpoint_of(state, "w")})
+    later = state / "checkpoints" / "p" / "step-00000005"
+    later.mkdir()
+    restore(folder, state)
+    assert (state / "checkpoints" / "p" / "step-00000004" / "weights").read_text() == "w"
+    assert not later.exists()
+
+
 async def test_where_what_was_there_before_lies_is_said_also_if_a_restore_fails_at_its_end(tmp_path, make_root):
     state, folder = tmp_path / "state", tmp_path / "backup"
     state.mkdir()
