@@ -97,10 +97,11 @@ def restore(config_path: Path | None, folder: Path) -> None:
     """
     config, console = load_usual_config(config_path), TerminalConsole()
     url, journal = place_of(config).url, config.store.journal
+    state_dir, shared_dir = config.daemon.state_dir, config.shared_dir
     if url is not None:
-        restored = restore_postgres(url, folder, config.shared_dir, journal=journal, limits=config.store)
+        restored = restore_postgres(url, folder, shared_dir, state_dir=state_dir, journal=journal, limits=config.store)
     else:
-        restored = restore_store(folder, config.daemon.state_dir, journal=journal, limits=config.store)
+        restored = restore_store(folder, state_dir, shared_dir=shared_dir, journal=journal, limits=config.store)
     at = f"{datetime.fromtimestamp(restored.at_ns / 1e9):%Y-%m-%d %H:%M:%S}"
     _say(console, f"restored the backup of {at}: {restored.spans:,} spans, {restored.from_journal:,} from the journal")
     for problem in restored.problems:

@@ -87,24 +87,24 @@ def select_newest(connection: Connection) -> Newest:
     return Newest(dict(steps), dict(versions))
 
 
-def forget_later(state_dir: Path, newest: Newest) -> None:
-    """Remove weights and checkpoints of versions whose numbers will be reused, and set the metrics files aside, which
-    are rebuilt from the store.
+def forget_later(shared_dir: Path, newest: Newest) -> None:
+    """Remove weights and checkpoints of versions whose numbers will be reused.
 
     Args:
         newest: of the restored store.
-
-    Raises:
-        OSError: a metrics file cannot be set aside.
     """
-    for version in state_dir.glob("versions/*/v*"):
+    for version in shared_dir.glob("versions/*/v*"):
         number = version.name.removeprefix("v")
         if number.isdigit() and int(number) > newest.versions.get(version.parent.name, -1):
             shutil.rmtree(version, ignore_errors=True)
     for policy, last in newest.steps.items():
-        for checkpoint in (state_dir / "checkpoints" / policy).glob("step-*"):
+        for checkpoint in (shared_dir / "checkpoints" / policy).glob("step-*"):
             number = checkpoint.name.removeprefix("step-")
             if number.isdigit() and int(number) > last:
                 shutil.rmtree(checkpoint, ignore_errors=True)
+
+
+def set_metrics_aside(state_dir: Path) -> None:
+    """Rename the metrics files, which are rebuilt from the store. Raises OSError: one cannot be renamed."""
     for lines in state_dir.glob("metrics/*.jsonl"):
         lines.replace(lines.with_suffix(".jsonl.before-restore"))

@@ -16,7 +16,13 @@ from lightning_trainer.store.media.storing import insert_with_media
 from lightning_trainer.store.schema import migrate
 from lightning_trainer.store.upkeep import journal as journal_files
 from lightning_trainer.store.upkeep.backup import MANIFEST
-from lightning_trainer.store.upkeep.checkpoints import Newest, copied_beside, forget_later, select_newest
+from lightning_trainer.store.upkeep.checkpoints import (
+    Newest,
+    copied_beside,
+    forget_later,
+    select_newest,
+    set_metrics_aside,
+)
 from lightning_trainer.store.upkeep.files import STORE, held, put_in_place, set_aside
 
 
@@ -35,21 +41,29 @@ class Restored:
 
 
 def restore(
-    backup: Path, state_dir: Path, *, journal: Path | None = None, limits: StoreConfig | None = None
+    backup: Path,
+    state_dir: Path,
+    *,
+    shared_dir: Path | None = None,
+    journal: Path | None = None,
+    limits: StoreConfig | None = None,
 ) -> Restored:
     """Replace a state folder's store with a backup; the previous one is set aside.
+
+    Args:
+        shared_dir: the folder of checkpoints and versions; by default the state folder.
 
     Raises:
         StoreError: it is not a backup, it is damaged, a daemon has the state folder, there is no room, or the folder
             cannot be written. Everything is as it was, or the sentence says where what was there before is.
     """
-    manifest = read_manifest(backup)
+    manifest, shared_dir = read_manifest(backup), shared_dir or state_dir
     store = state_dir / STORE
     partial = store.with_name(f"{STORE}.restoring")
     with (
         held(store),
         copied_beside(
-            backup / "checkpoints", state_dir / "checkpoints", besides=(backup / STORE).stat().st_size
+            backup / "checkpoints", shared_dir / "checkpoints", besides=(backup / STORE).stat().st_size
         ) as put_checkpoints,
     ):
         try:
@@ -65,7 +79,8 @@ def restore(
         try:
             put_in_place(partial, store)
             put_checkpoints()
-            forget_later(state_dir, made.newest)
+            forget_later(shared_dir, made.newest)
+            set_metrics_aside(state_dir)
         except OSError as error:
             before = "" if aside is None else f"; what was there before is {aside}"
             raise StoreError(f"only a part of the backup {backup} is in place ({error}){before}") from error

@@ -23,7 +23,13 @@ from lightning_trainer.store.postgres.error_messages import shown, without_passw
 from lightning_trainer.store.postgres.schema import TABLES, drop_later_tables, migrate, newest_version, version_of
 from lightning_trainer.store.upkeep import journal as journal_files
 from lightning_trainer.store.upkeep.backup import MANIFEST, Backup
-from lightning_trainer.store.upkeep.checkpoints import copied_beside, copy_checkpoint
+from lightning_trainer.store.upkeep.checkpoints import (
+    copied_beside,
+    copy_checkpoint,
+    forget_later,
+    select_newest,
+    set_metrics_aside,
+)
 from lightning_trainer.store.upkeep.restore import Restored, read_manifest
 
 DUMP = "lightning.dump"
@@ -75,9 +81,19 @@ def back_up(url: str, folder: Path, checkpoints: Mapping[str, Path], *, journal:
 
 
 def restore(
-    url: str, backup: Path, shared_dir: Path, *, journal: Path | None = None, limits: StoreConfig | None = None
+    url: str,
+    backup: Path,
+    shared_dir: Path,
+    *,
+    state_dir: Path | None = None,
+    journal: Path | None = None,
+    limits: StoreConfig | None = None,
 ) -> Restored:
     """Replace the database's contents by a backup, in one transaction; no daemon may be connected.
+
+    Args:
+        shared_dir: the folder of checkpoints and versions.
+        state_dir: the folder of this machine's metrics files; by default the same.
 
     Raises:
         StoreError: it is not a backup of a PostgreSQL store, daemons are connected, a checkpoint cannot be copied, or
@@ -98,6 +114,8 @@ def restore(
                 problems: list[str] = []
                 stored, new = _brought_up_to_date(connection, journal, problems, limits or StoreConfig())
                 put_checkpoints()
+                forget_later(shared_dir, select_newest(connection))
+                set_metrics_aside(state_dir or shared_dir)
             except (OSError, StoreError) as error:
                 raise StoreError(
                     f"{shown(url)} has the backup {backup}, and not yet all that belongs to it: restore it again "

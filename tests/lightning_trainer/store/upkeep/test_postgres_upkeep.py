@@ -181,6 +181,23 @@ async def test_a_backup_whose_checkpoint_cannot_be_copied_changes_nothing(
     assert (checkpoint / "weights").read_text() == "later"
 
 
+async def test_weights_of_versions_whose_numbers_come_again_are_gone_after_a_restore(
+    tmp_path: Path, postgres_url: str, make_root, make_span
+) -> None:
+    shared, state = tmp_path / "shared", tmp_path / "state"
+    async with PostgresStore(postgres_url) as store:
+        await _fill(store, make_root, make_span)
+        back_up(postgres_url, tmp_path / "backup", {})
+    kept, later = shared / "versions" / "p" / "v00000000", shared / "versions" / "p" / "v00000001"
+    checkpoint = shared / "checkpoints" / "p" / "step-00000002"
+    for folder in (kept, later, checkpoint, state / "metrics"):
+        folder.mkdir(parents=True)
+    (state / "metrics" / "p.jsonl").touch()
+    restore(postgres_url, tmp_path / "backup", shared, state_dir=state)
+    assert (kept.exists(), later.exists(), checkpoint.exists()) == (True, False, False)
+    assert [one.name for one in (state / "metrics").iterdir()] == ["p.jsonl.before-restore"]
+
+
 async def test_what_is_no_backup_for_this_database_is_refused_with_a_sentence(
     tmp_path: Path, postgres, postgres_url: str, make_root, monkeypatch
 ) -> None:

@@ -146,6 +146,20 @@ async def test_a_checkpoint_whose_version_is_not_published_yet_is_gone_back_to(t
     assert not later.exists()
 
 
+async def test_checkpoints_and_weights_that_are_kept_elsewhere_are_gone_back_to_there(tmp_path, make_root):
+    state, shared, folder = tmp_path / "state", tmp_path / "shared", tmp_path / "backup"
+    state.mkdir()
+    await filled(state, make_root)
+    checkpoint = checkpoint_of(shared, "w")
+    back_up(state, folder, {"p": checkpoint})
+    (checkpoint / "weights").write_text("later")
+    later = shared / "versions" / "p" / "v00000009"
+    later.mkdir(parents=True)
+    restore(folder, state, shared_dir=shared)
+    assert (checkpoint / "weights").read_text() == "w"
+    assert not later.exists()
+
+
 async def test_where_what_was_there_before_lies_is_said_also_if_a_restore_fails_at_its_end(tmp_path, make_root):
     state, folder = tmp_path / "state", tmp_path / "backup"
     state.mkdir()
