@@ -176,7 +176,15 @@ def migrate(config_path: Path | None) -> None:
     shown = ("spans", "attempts", "steps", "versions")
     kept = ", ".join(f"{copied.rows[table]:,} {table}" for table in shown)
     _say(console, f"copied {sum(copied.rows.values()):,} rows to {copied.store} ({kept}); all were read back alike")
-    _say(console, f"{config.daemon.state_dir / STORE} stays as it is: delete it when you do not need it any more")
+    state_dir, shared_dir = config.daemon.state_dir, config.shared_dir
+    _say(console, f"{state_dir / STORE} stays as it is: delete it when you do not need it any more")
+    if shared_dir != state_dir and any((state_dir / name).is_dir() for name in ("checkpoints", "versions")):
+        _say(
+            console,
+            f"now copy the folders checkpoints and versions of {state_dir} to {shared_dir}, where training looks for "
+            "them: without a checkpoint it repeats every step",
+            style="yellow",
+        )
 
 
 @contextmanager

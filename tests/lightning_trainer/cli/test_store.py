@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_trainer.cli.daemon.store import backup
+from lightning_trainer.cli.daemon.store import backup, migrate
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.types import PolicyVersion, StepReport, TrainingBatch, VersionState
 
@@ -36,3 +36,15 @@ def test_a_backup_has_the_checkpoint_that_training_goes_on_from(rolled_back, cap
     kept = [one.name for one in (rolled_back / "backup" / "checkpoints" / "math").iterdir()]
     assert kept == ["step-00000002"], "the fourth is of what was rolled back"
     assert "checkpoint 2 of math" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_moving_a_store_says_what_has_to_be_moved_with_it(rolled_back, postgres_url, capsys, shared):
+    where = 'shared_dir = "shared"\n' if shared else ""
+    with (rolled_back / "lightning.toml").open("a") as file:
+        file.write(f'[store]\nurl = "{postgres_url}"\n{where}')
+    migrate(None)
+    said = capsys.readouterr().out
+    assert ("the folders checkpoints and versions of" in said) == shared
+    backup(None, rolled_back / "backup")
+    assert ("checkpoint 2 of math" in capsys.readouterr().out) != shared, "it is looked for where it has to be"
