@@ -1,7 +1,9 @@
 """A store is backed up beside its daemon, gone back to whole or not at all, and damage costs what lies on it alone."""
 
+import asyncio
 import os
 import sqlite3
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -17,6 +19,7 @@ from lightning_trainer.errors import DamagedStoreError, StoreError
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.scan import read_only
 from lightning_trainer.store.upkeep import files
+from lightning_trainer.store.upkeep import journal as journal_files
 from lightning_trainer.store.upkeep.backup import back_up
 from lightning_trainer.store.upkeep.check import check
 from lightning_trainer.store.upkeep.compact import compact
@@ -197,6 +200,26 @@ async def test_with_a_journal_a_restored_backup_has_everything_that_was_acknowle
         assert await store.spans_of_attempts([f"late{n}" for n in range(1, 20)]) == acknowledged
 
 
+async def test_what_was_in_the_journal_and_not_committed_yet_when_a_backup_began_stays_there(
+    tmp_path, make_root, monkeypatch
+):
+    monkeypatch.setattr(journal_files, "_SEGMENT_BYTES", 1)
+    state, folder, journal = tmp_path / "state", tmp_path / "backup", tmp_path / "journal"
+    state.mkdir()
+    async with SqliteStore(state / "lightning.sqlite", StoreConfig(journal=journal)) as store:
+        with closing(sqlite3.connect(store.path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")  # commits wait
+            waiting = [asyncio.create_task(store.append([make_root(n, f"a{n}")])) for n in (1, 2)]
+            while len(list(journal_files.read(journal, []))) < 2:
+                await asyncio.sleep(0.01)
+            await asyncio.to_thread(back_up, state, folder, {}, journal=journal)
+            other.execute("COMMIT")
+        assert await asyncio.gather(*waiting) == [1, 1], "both are acknowledged"
+    assert restore(folder, state, journal=journal).spans == 2
+    segments = len(list(journal.glob("*.spans")))
+    assert journal_files.delete_before(journal, time.time_ns() + 200 * 10**9) == segments - 1, "by a later backup"
+
+
 async def test_a_sound_store_is_sound(tmp_path, make_root):
     path = await filled(tmp_path, make_root)
     with read_only(path) as connection:
@@ -230,8 +253,6 @@ async def test_a_flipped_bit_that_sqlite_does_not_see_is_found_by_the_checksum(t
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory) -> bytes:
-    import asyncio
-
     from lightning_trainer.types import SpanStatus
 
     def root(number: int, attempt: str) -> Span:
