@@ -29,7 +29,10 @@ _PHASES = (
 
 
 def metric_name(name: str) -> tuple[str, dict[str, str]]:
-    """Return a metric's OpenMetrics name, and its labels besides the policy, such as a ledger's reason."""
+    """Return a metric's OpenMetrics name, and its labels besides the policy, such as a ledger's reason.
+
+    A user's name is a label's value: in the metric's own name, two that differ in punctuation alone would be one.
+    """
     labels: dict[str, str] = {}
     parts = name.split("/")
     if parts[0] == "ledger":
@@ -37,6 +40,8 @@ def metric_name(name: str) -> tuple[str, dict[str, str]]:
         return f"{_PREFIX}ledger_tokens", labels
     if parts[0] in ("seconds", "tokens"):
         return f"{_PREFIX}step_{parts[0]}", {"stage" if parts[0] == "seconds" else "kind": "_".join(parts[1:])}
+    if parts[0] == "judge":
+        name, labels = f"judge/{parts[-1]}", {"judge": "/".join(parts[1:-1])}
     return _PREFIX + re.sub(r"[^a-zA-Z0-9_]", "_", name), labels
 
 

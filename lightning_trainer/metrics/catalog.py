@@ -59,6 +59,17 @@ ABOUT: Mapping[str, str] = {
     "store/deleted_spans": "spans that retention has deleted since the store was made",
 }
 
+OF_JUDGES: Mapping[str, str] = {
+    "weight": "remaining weight of a corrected judge",
+    "labels": "attempts that a judge and what it is checked by have both scored",
+    "false_positives": "share of the wrong attempts that a judge calls right",
+    "false_negatives": "share of the right attempts that a judge calls wrong",
+    "rank_agreement": "how alike a judge and what it is checked by rank attempts",
+    "same_again": "how often a judge repeats its verdict when asked again",
+    "earlier_is_better": "a judge's score of an attempt placed earlier minus that of the same one placed later",
+}
+"""What is said of a judge, by the last part of ``judge/NAME/weight``."""
+
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "Reward": ("reward", "groups", "attempts"),
     "What was sampled": ("entropy", "sampling", "experts", "staleness"),
@@ -76,6 +87,8 @@ def describe(name: str) -> str | None:
     """Return a metric's description; None if there is none."""
     if name in ABOUT:
         return ABOUT[name]
+    if name.startswith("judge/"):
+        return OF_JUDGES.get(name.rpartition("/")[2])
     kind, _, reason = name.removeprefix("ledger/").partition("/")
     return f"sampled tokens that were {kind}: {reason}" if name.startswith("ledger/") and reason else None
 

@@ -11,7 +11,7 @@ from lightning_trainer.errors import StoreError
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.postgres.connection import PostgresConnection
 from lightning_trainer.store.postgres.error_messages import shown
-from lightning_trainer.store.postgres.schema import MIGRATIONS, version_of
+from lightning_trainer.store.postgres.schema import newest_version, version_of
 from lightning_trainer.store.postgres.store import PostgresStore
 from lightning_trainer.store.scan import read_only
 from lightning_trainer.store.sqlite import SqliteStore
@@ -71,9 +71,9 @@ def reading(place: StorePlace) -> Iterator[Connection]:
     assert place.url is not None
     with closing(PostgresConnection(place.url, silence_s=None)) as connection:
         connection.execute("BEGIN")
-        if (found := version_of(connection)) < len(MIGRATIONS):
+        if (found := version_of(connection)) < newest_version():
             raise StoreError(
-                f"the store {place} has schema {found}, this lightning-trainer reads {len(MIGRATIONS)}: "
+                f"the store {place} has schema {found}, this lightning-trainer reads {newest_version()}: "
                 "`lightning-trainer serve` makes it and brings it up to date"
             )
         yield connection

@@ -91,7 +91,11 @@ def forget(config_path: Path | None, *, source: str | None, rollout: str | None)
         _say(console, one["sentence"])
     if rollout is not None and done["made_with"]:
         _say(console, "the recorded batches of these steps hold its tokens until retention deletes them")
-    _say(console, "backups and files that `build` wrote before still have it")
+    _say(console, "backups and files that `build` wrote before still have it; what clients deliver again is not stored")
+    if (journal := config.store.journal) is not None:
+        each = "" if config.store.url is None else ", as does every other daemon's,"
+        until = "until `lightning-trainer store backup` is run two minutes after the daemon's next start, or later"
+        _say(console, f"the journal {journal} still has it{each} {until}")
 
 
 async def _erase(config: Config, source: str | None, rollout: str | None) -> dict[str, Any]:

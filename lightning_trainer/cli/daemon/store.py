@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -13,21 +13,30 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 from lightning_trainer.cli.terminal.console import TerminalConsole
+from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
 from lightning_trainer.errors import StoreError
-from lightning_trainer.store.places import place_of, reading
+from lightning_trainer.store.connection import Connection
+from lightning_trainer.store.places import StorePlace, place_of, reading
+from lightning_trainer.store.postgres.connection import PostgresConnection
+from lightning_trainer.store.postgres.schema import version_of
 from lightning_trainer.store.postgres.upkeep.backup import back_up as back_up_postgres
 from lightning_trainer.store.postgres.upkeep.backup import restore as restore_postgres
 from lightning_trainer.store.postgres.upkeep.checking import check as check_postgres
 from lightning_trainer.store.postgres.upkeep.copying import compact as compact_postgres
 from lightning_trainer.store.postgres.upkeep.copying import copy_to_postgres
+from lightning_trainer.store.records import StepState
+from lightning_trainer.store.scan import read_only
+from lightning_trainer.store.tables.steps import select_states
+from lightning_trainer.store.tables.versions import select_rollbacks
 from lightning_trainer.store.upkeep import check as checking
 from lightning_trainer.store.upkeep.backup import back_up
 from lightning_trainer.store.upkeep.compact import compact as compact_store
 from lightning_trainer.store.upkeep.files import STORE
 from lightning_trainer.store.upkeep.repair import repair as repair_store
 from lightning_trainer.store.upkeep.restore import restore as restore_store
+from lightning_trainer.versions.lineage import Lineage
 
 _MIB = 2**20
 
@@ -71,11 +80,7 @@ def backup(config_path: Path | None, folder: Path) -> None:
         LightningError: it cannot be copied.
     """
     config, console = load_usual_config(config_path), TerminalConsole()
-    checkpoints = {
-        policy: folder_of.path(steps[-1])
-        for policy, folder_of in _checkpoints(config.shared_dir).items()
-        if (steps := folder_of.steps())
-    }
+    checkpoints = _usable_checkpoints(config)
     url, journal = place_of(config).url, config.store.journal
     with _progress() as on_progress:
         if url is not None:
@@ -93,14 +98,15 @@ def restore(config_path: Path | None, folder: Path) -> None:
     """Put a backup in the store's place, with what the journal has since; no daemon may run.
 
     Raises:
-        LightningError: it cannot be restored; then everything is as it was.
+        LightningError: it cannot be restored; then everything is as it was, or the sentence says what is not.
     """
     config, console = load_usual_config(config_path), TerminalConsole()
     url, journal = place_of(config).url, config.store.journal
+    state_dir, shared_dir = config.daemon.state_dir, config.shared_dir
     if url is not None:
-        restored = restore_postgres(url, folder, config.shared_dir, journal=journal, limits=config.store)
+        restored = restore_postgres(url, folder, shared_dir, state_dir=state_dir, journal=journal, limits=config.store)
     else:
-        restored = restore_store(folder, config.daemon.state_dir, journal=journal, limits=config.store)
+        restored = restore_store(folder, state_dir, shared_dir=shared_dir, journal=journal, limits=config.store)
     at = f"{datetime.fromtimestamp(restored.at_ns / 1e9):%Y-%m-%d %H:%M:%S}"
     _say(console, f"restored the backup of {at}: {restored.spans:,} spans, {restored.from_journal:,} from the journal")
     for problem in restored.problems:
@@ -170,7 +176,15 @@ def migrate(config_path: Path | None) -> None:
     shown = ("spans", "attempts", "steps", "versions")
     kept = ", ".join(f"{copied.rows[table]:,} {table}" for table in shown)
     _say(console, f"copied {sum(copied.rows.values()):,} rows to {copied.store} ({kept}); all were read back alike")
-    _say(console, f"{config.daemon.state_dir / STORE} stays as it is: delete it when you do not need it any more")
+    state_dir, shared_dir = config.daemon.state_dir, config.shared_dir
+    _say(console, f"{state_dir / STORE} stays as it is: delete it when you do not need it any more")
+    if shared_dir != state_dir and any((state_dir / name).is_dir() for name in ("checkpoints", "versions")):
+        _say(
+            console,
+            f"now copy the folders checkpoints and versions of {state_dir} to {shared_dir}, where training looks for "
+            "them: without a checkpoint it repeats every step",
+            style="yellow",
+        )
 
 
 @contextmanager
@@ -178,6 +192,33 @@ def _progress() -> Iterator[Callable[[float], None]]:
     with Progress(TextColumn("copying"), BarColumn(), console=TerminalConsole(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=1.0)
         yield lambda share: progress.update(task, completed=share)
+
+
+def _usable_checkpoints(config: Config) -> dict[str, Path]:
+    """Return by policy the newest checkpoint that its present weights descend from: not what was rolled back."""
+    found: dict[str, Path] = {}
+    with _snapshot(place_of(config)) as connection:
+        for policy, folder in _checkpoints(config.shared_dir).items():
+            states = select_states(connection, policy)
+            trained = [step for step, state in states.items() if state is not StepState.SKIPPED]
+            newest = folder.latest(Lineage(trained, select_rollbacks(connection, policy)).path())
+            if newest is not None:
+                found[policy] = folder.path(newest)
+    return found
+
+
+@contextmanager
+def _snapshot(store: StorePlace) -> Iterator[Connection]:
+    """Open a store for reading, also one of an earlier schema: it is backed up before it is upgraded."""
+    if store.path is not None:
+        with read_only(store.path) as connection:
+            yield connection
+        return
+    assert store.url is not None
+    with closing(PostgresConnection(store.url, silence_s=None)) as connection:
+        connection.execute("BEGIN")
+        version_of(connection)
+        yield connection
 
 
 def _checkpoints(state_dir: Path) -> dict[str, CheckpointFolder]:

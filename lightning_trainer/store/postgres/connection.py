@@ -7,6 +7,7 @@ transaction; what the broken one had not committed is refused, never repeated au
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,11 @@ if TYPE_CHECKING:
 _CONNECT_S = 10
 _LOCK_TIMEOUT_S = 30
 _SILENCE_S = 15.0
+_CLOSED_S = 2.0
+"""How long the server may take to notice that a connection was closed."""
 _FETCHED = 500
+_USERS = "hashtext('lightning-trainer connections'), hashtext(current_schema())"
+"""The advisory lock that connections to a store share, so that one can find out whether it is the only one."""
 _NUL = "\u2400"
 """Replaces character 0, which PostgreSQL's texts cannot hold; the bytes of spans are unchanged."""
 _ESCAPED_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
@@ -115,6 +120,15 @@ class PostgresConnection:
         """Run statements in PostgreSQL's own SQL, unchanged."""
         self._run(statements, ())
 
+    def exclude_others(self) -> bool:
+        """Refuse other connections to this store until this one is closed; False if there are any."""
+        until = time.monotonic() + _CLOSED_S
+        while not self._run(f"SELECT pg_try_advisory_lock({_USERS})", ()).fetchone()[0]:
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.05)
+        return True
+
     def close(self) -> None:
         if self._raw is not None:
             self._raw.close()
@@ -183,8 +197,14 @@ class PostgresConnection:
                 tcp_user_timeout=int(2000 * _SILENCE_S),
                 client_encoding="utf8",
             )
+            (shared,) = raw.execute(f"SELECT pg_try_advisory_lock_shared({_USERS})".encode()).fetchone() or (None,)
         except psycopg.Error as error:
             raise failure(error, self.url, connecting=True) from error
+        if shared is False:  # None: the schema does not exist
+            raw.close()
+            raise StoreError(
+                f"a backup is being put in place of the store {shown(self.url)}: start when that has ended"
+            )
         raw.adapters.register_loader("numeric", _number_loader())
         return raw
 

@@ -5,6 +5,8 @@ An entry that has been released is never edited; a change is a new entry. Texts 
 SQLite, whatever the database's locale.
 """
 
+import re
+
 from lightning_trainer.errors import StoreError
 from lightning_trainer.store.postgres.connection import PostgresConnection
 from lightning_trainer.store.postgres.error_messages import shown
@@ -282,6 +284,14 @@ MIGRATIONS: tuple[str, ...] = (
     """,
 )
 """Entry ``i`` takes a database from schema ``i`` to ``i + 1``; ``lightning_schema`` says which it has."""
+_MADE = re.compile(r"CREATE TABLE (\w+)")
+TABLES = ("lightning_schema", *_MADE.findall("".join(MIGRATIONS)))
+"""All of ours: others may be in the same schema."""
+
+
+def newest_version() -> int:
+    """Return the schema version that :func:`migrate` makes."""
+    return len(MIGRATIONS)
 
 
 def version_of(connection: PostgresConnection) -> int:
@@ -298,6 +308,14 @@ def version_of(connection: PostgresConnection) -> int:
             f"{len(MIGRATIONS)}: upgrade lightning-trainer, or name another database in [store] url"
         )
     return found
+
+
+def drop_later_tables(connection: PostgresConnection) -> None:
+    """Drop the tables that only a later schema has: a restored backup of an earlier one leaves them where they are."""
+    connection.execute("BEGIN IMMEDIATE")
+    for table in _MADE.findall("".join(MIGRATIONS[version_of(connection) :])):
+        connection.execute(f"DROP TABLE IF EXISTS {table}")
+    connection.execute("COMMIT")
 
 
 def migrate(connection: PostgresConnection) -> None:

@@ -14,7 +14,7 @@ from lightning_trainer.store.database import Result
 from lightning_trainer.store.postgres import turns
 from lightning_trainer.store.postgres.connection import PostgresConnection
 from lightning_trainer.store.postgres.error_messages import shown
-from lightning_trainer.store.postgres.schema import migrate
+from lightning_trainer.store.postgres.schema import TABLES, migrate
 from lightning_trainer.store.readers import ReaderPool
 from lightning_trainer.store.retention.retention import Retention
 from lightning_trainer.store.retention.size import StoreSize
@@ -100,8 +100,9 @@ _SHARE = 50.0
 """After measuring, wait this many times the measurement's duration before the next one."""
 _HELD = "SELECT name, value FROM totals WHERE name IN (?, ?, ?)"
 _KEEP = "INSERT INTO totals VALUES (?, ?) ON CONFLICT(name) DO UPDATE SET value = excluded.value"
-_TABLES = """SELECT coalesce(sum(pg_total_relation_size(oid)), 0) FROM pg_class
-    WHERE relnamespace = to_regnamespace(current_schema()) AND relkind = 'r'"""
+_SIZE = f"""SELECT coalesce(sum(pg_total_relation_size(oid)), 0) FROM pg_class
+    WHERE relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema()) AND relkind = 'r'
+    AND relname IN ({", ".join(f"'{table}'" for table in TABLES)})"""
 
 
 _PER_SPAN, _MEASURED = "size/bytes_per_span", "size/measured_bytes"
@@ -128,7 +129,7 @@ class PostgresSize:
         spans = held.get("spans", 0)
         began = time.monotonic()
         if began >= self._ask_again_s:
-            (size,) = connection.execute(_TABLES).fetchone()
+            (size,) = connection.execute(_SIZE).fetchone()
             self._bytes, now = int(size), time.monotonic()
             self._ask_again_s = now + _SHARE * (now - began)
             if spans:

@@ -4,7 +4,6 @@ A row is written in the transaction that stores its span. Its attempt is looked 
 feedback may arrive before the spans of its subject.
 """
 
-import hashlib
 import json
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -17,7 +16,7 @@ from lightning_trainer.samples.feedback.entries import SCOPE, Entry, entries_of,
 from lightning_trainer.samples.feedback.review import Kept, Outcome, target_of
 from lightning_trainer.store.connection import ALL, Connection
 from lightning_trainer.store.retention.sweep import delete_rows, expired_among
-from lightning_trainer.store.tables import cursors
+from lightning_trainer.store.tables import cursors, forgotten
 from lightning_trainer.types import Span
 
 READ = 20_000
@@ -68,19 +67,6 @@ def _row(connection: Connection, entry: Entry, received_ns: int) -> tuple:
     )
 
 
-def without_forgotten(connection: Connection, spans: Sequence[Span]) -> Sequence[Span]:
-    """Return the spans without forgotten feedback: redelivery does not bring it back."""
-    sources = {source for span in spans if isinstance(source := span.attributes.get(semconv.FEEDBACK_SOURCE), str)}
-    if not sources:
-        return spans
-    until = {}
-    for source in sources:
-        row = connection.execute("SELECT until_ns FROM forgotten WHERE source = ?", (_hashed(source),)).fetchone()
-        if row is not None:
-            until[source] = row[0]
-    return [one for one in spans if one.end_ns > until.get(one.attributes.get(semconv.FEEDBACK_SOURCE), -1)]
-
-
 def match(connection: Connection) -> int:
     """Look up the attempts of feedback whose attempt was unknown; return how many were found.
 
@@ -92,6 +78,32 @@ def match(connection: Connection) -> int:
     found = [(attempt_id, seq) for seq, *named in rows if (attempt_id := _attempt(connection, *named)) is not None]
     connection.executemany("UPDATE feedback SET attempt_id = ? WHERE seq = ?", found)
     return len(found)
+
+
+def of_attempts(connection: Connection, name: str, attempt_ids: Collection[str]) -> list[tuple[str, str, bool]]:
+    """Return trace id, span id and whether it is an edit of all feedback on some attempts, and of what names a rollout
+    or an attempt of which nothing has come yet.
+
+    Args:
+        name: the rollout or the attempt.
+    """
+    columns = "trace_id, span_id, edited, attempt_id, rollout_id, named_attempt, response_id, about_trace"
+    wanted = "(SELECT value FROM json_each(?2))"
+    rows = connection.execute(
+        f"""SELECT {columns} FROM feedback WHERE attempt_id IN {wanted}
+            UNION ALL SELECT {columns} FROM feedback WHERE attempt_id IS NULL AND (
+                rollout_id = ?1 OR named_attempt = ?1 OR named_attempt IN {wanted}
+                OR rollout_id IN (SELECT rollout_id FROM attempts WHERE attempt_id IN {wanted})
+                OR response_id IN (SELECT response_id FROM spans WHERE attempt_id IN {wanted})
+                OR about_trace IN (SELECT trace_id FROM spans WHERE attempt_id IN {wanted}))""",
+        (name, json.dumps(list(attempt_ids))),
+    ).fetchall()
+    found = []
+    for trace_id, span_id, edited, attempt_id, *named in rows:
+        about = attempt_id or _attempt(connection, *named)
+        if about in attempt_ids or (about is None and name in named[:2]):
+            found.append((trace_id, span_id, bool(edited)))
+    return found
 
 
 def _unmatched(connection: Connection, *, before: int) -> list[tuple]:
@@ -211,12 +223,7 @@ def said_lately(connection: Connection, since_ns: int) -> dict[str, int]:
 def newest(connection: Connection) -> tuple[int, int]:
     """Return two numbers that change when feedback arrives, and when a source is forgotten."""
     (arrived,) = connection.execute("SELECT coalesce(max(seq), 0) FROM feedback").fetchone()
-    return arrived, forgotten_mark(connection)
-
-
-def forgotten_mark(connection: Connection) -> int:
-    """Return a number that changes when a source is forgotten, whichever daemon's clock said when."""
-    return connection.execute("SELECT coalesce(sum(until_ns & 2147483647), 0) FROM forgotten").fetchone()[0]
+    return arrived, forgotten.change_mark(connection)
 
 
 def select_verified(connection: Connection, attempt_ids: Collection[str], names: Sequence[str]) -> dict[str, float]:
@@ -343,16 +350,3 @@ def expire(connection: Connection, before_ns: int) -> int:
     connection.executemany("DELETE FROM feedback WHERE trace_id = ? AND span_id = ?", rows)
     delete_spans(connection, rows)
     return len(rows)
-
-
-def _hashed(source: str) -> str:
-    """Return what is remembered about a forgotten source."""
-    return hashlib.blake2b(source.encode(errors="surrogatepass"), digest_size=16).hexdigest()
-
-
-def mark_forgotten(connection: Connection, source: str, until_ns: int) -> None:
-    """From now on refuse what the source sent until then."""
-    connection.execute(
-        "INSERT INTO forgotten VALUES (?, ?) ON CONFLICT(source) DO UPDATE SET until_ns = excluded.until_ns",
-        (_hashed(source), until_ns),
-    )

@@ -14,7 +14,7 @@ from lightning_instrumentation import semconv
 from lightning_trainer.otlp.span_codec import decode_resource, decode_span, encode_resource, encode_span
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.retention.sweep import expired_among
-from lightning_trainer.store.tables import arrivals, attempts, evaluations, feedback, participations, totals
+from lightning_trainer.store.tables import arrivals, attempts, evaluations, feedback, forgotten, participations, totals
 from lightning_trainer.store.worklist import waiting
 from lightning_trainer.types import AttributeValue, Span
 
@@ -29,7 +29,7 @@ def insert(connection: Connection, spans: Sequence[Span]) -> list[Span]:
     Raises:
         MalformedTelemetryError: a span cannot be written as OTLP.
     """
-    spans = feedback.without_forgotten(connection, _without_expired(connection, spans))
+    spans = forgotten.without(connection, _without_expired(connection, spans))
     resource_ids = _resource_ids(connection, spans)
     before = last(connection)
     rows = [_columns(span, resource_ids[id(span.resource)]) for span in spans]

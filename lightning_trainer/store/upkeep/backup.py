@@ -15,6 +15,7 @@ from pathlib import Path
 from lightning_trainer.errors import StoreError
 from lightning_trainer.store.retention.size import measure
 from lightning_trainer.store.scan import read_only
+from lightning_trainer.store.upkeep.checkpoints import copy_checkpoint
 from lightning_trainer.store.upkeep.files import STORE, enough_room, put_in_place
 from lightning_trainer.store.upkeep.journal import delete_before
 
@@ -112,5 +113,5 @@ def _copy_database(path: Path, folder: Path, on_progress: Callable[[float], None
 
 
 def _copied(checkpoint: Path, folder: Path) -> int:
-    shutil.copytree(checkpoint, folder / checkpoint.name)
+    copy_checkpoint(checkpoint, folder / checkpoint.name)
     return int(checkpoint.name.rpartition("-")[2])

@@ -29,6 +29,8 @@ from lightning_trainer.types import Span
 
 _RECORD = struct.Struct("<II")
 _SEGMENT_BYTES = 64 * 2**20
+_COMMITTED_NS = 120 * 10**9
+"""A commit takes less than this: the group before it and its own wait for at most 30 s each for the database's lock."""
 
 
 class Journal:
@@ -83,10 +85,10 @@ class Journal:
 
 
 def delete_before(folder: Path, at_ns: int) -> int:
-    """Delete the segments that were finished before then; return how many."""
+    """Delete the segments whose spans had all been committed by then; return how many."""
     segments = _segments(folder)
     # A segment ends where the next one begins; the last one may still be growing.
-    over = [one for one, after in pairwise(segments) if int(after.stem) < at_ns]
+    over = [one for one, after in pairwise(segments) if int(after.stem) < at_ns - _COMMITTED_NS]
     for segment in over:
         segment.unlink()
     return len(over)

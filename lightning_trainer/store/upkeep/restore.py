@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lightning_trainer.config.store import StoreConfig
 from lightning_trainer.errors import StoreError
@@ -15,7 +16,14 @@ from lightning_trainer.store.media.storing import insert_with_media
 from lightning_trainer.store.schema import migrate
 from lightning_trainer.store.upkeep import journal as journal_files
 from lightning_trainer.store.upkeep.backup import MANIFEST
-from lightning_trainer.store.upkeep.files import STORE, enough_room, held, put_in_place, set_aside
+from lightning_trainer.store.upkeep.checkpoints import (
+    Newest,
+    copied_beside,
+    forget_later,
+    select_newest,
+    set_metrics_aside,
+)
+from lightning_trainer.store.upkeep.files import STORE, held, put_in_place, set_aside
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,89 +41,97 @@ class Restored:
 
 
 def restore(
-    backup: Path, state_dir: Path, *, journal: Path | None = None, limits: StoreConfig | None = None
+    backup: Path,
+    state_dir: Path,
+    *,
+    shared_dir: Path | None = None,
+    journal: Path | None = None,
+    limits: StoreConfig | None = None,
 ) -> Restored:
     """Replace a state folder's store with a backup; the previous one is set aside.
 
+    Args:
+        shared_dir: the folder of checkpoints and versions; by default the state folder.
+
     Raises:
-        StoreError: it is not a backup, it is damaged, a daemon has the state folder, or the folder cannot be written.
+        StoreError: it is not a backup, it is damaged, a daemon has the state folder, there is no room, or the folder
+            cannot be written. Everything is as it was, or the sentence says where what was there before is.
     """
-    manifest = _manifest(backup)
+    manifest, shared_dir = read_manifest(backup), shared_dir or state_dir
     store = state_dir / STORE
-    with held(store):
-        enough_room(state_dir, (backup / STORE).stat().st_size, "restoring")
-        partial = store.with_name(f"{STORE}.restoring")
-        shutil.copyfile(backup / STORE, partial)
-        problems: list[str] = []
+    partial = store.with_name(f"{STORE}.restoring")
+    with (
+        held(store),
+        copied_beside(
+            backup / "checkpoints", shared_dir / "checkpoints", besides=(backup / STORE).stat().st_size
+        ) as put_checkpoints,
+    ):
         try:
-            with closing(sqlite3.connect(partial, isolation_level=None)) as connection:
-                (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-                if verdict != "ok":
-                    raise StoreError(
-                        f"the backup {backup} is damaged ({verdict}); what is in {state_dir} stays as it is"
-                    )
-                migrate(connection, where=str(backup))
-                from_journal = _replay(connection, journal, problems, limits)
-                (spans,) = connection.execute("SELECT count(*) FROM spans").fetchone()
-                newest = dict(
-                    connection.execute("SELECT policy, max(version) FROM versions GROUP BY policy").fetchall()
-                )
-        except sqlite3.Error as error:
-            partial.unlink(missing_ok=True)
+            _remove(partial)  # of a restore that was killed
+            shutil.copyfile(backup / STORE, partial)
+            made = _brought_up_to_date(partial, journal, limits or StoreConfig(), where=str(backup))
+        except BaseException as error:
+            _remove(partial)
+            if not isinstance(error, sqlite3.Error):
+                raise
             raise StoreError(f"the backup {backup} cannot be read ({error}); {state_dir} stays as it is") from error
-        except StoreError:
-            partial.unlink(missing_ok=True)
-            raise
         aside = set_aside(store, "before-restore") if store.exists() else None
-        put_in_place(partial, store)
-        put_checkpoints(backup / "checkpoints", state_dir / "checkpoints")
-        _forget_later(state_dir, newest)
-    return Restored(manifest["at_ns"], spans, from_journal, aside, problems)
+        try:
+            put_in_place(partial, store)
+            put_checkpoints()
+            forget_later(shared_dir, made.newest)
+            set_metrics_aside(state_dir)
+        except OSError as error:
+            before = "" if aside is None else f"; what was there before is {aside}"
+            raise StoreError(f"only a part of the backup {backup} is in place ({error}){before}") from error
+    return Restored(manifest["at_ns"], made.spans, made.from_journal, aside, made.problems)
 
 
-def _manifest(backup: Path) -> dict:
+@dataclass(slots=True)
+class _Made:
+    """A database to put in place."""
+
+    spans: int
+    from_journal: int
+    newest: Newest
+    problems: list[str]
+
+
+def _brought_up_to_date(copy: Path, journal: Path | None, limits: StoreConfig, *, where: str) -> _Made:
+    """Check the copy of a backup's database, migrate it and add the journal."""
+    problems: list[str] = []
+    with closing(sqlite3.connect(copy, isolation_level=None)) as connection:
+        (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if verdict != "ok":
+            raise sqlite3.DatabaseError(f"it is damaged: {verdict}")
+        migrate(connection, where=where)
+        from_journal = _replay(connection, journal, problems, limits)
+        (spans,) = connection.execute("SELECT count(*) FROM spans").fetchone()
+        return _Made(spans, from_journal, select_newest(connection), problems)
+
+
+def read_manifest(backup: Path) -> dict[str, Any]:
+    """Return what a backup says of itself; ``at_ns`` is when it was taken. Raises StoreError: it is not a backup."""
     try:
         manifest = json.loads((backup / MANIFEST).read_text())
-        return {"at_ns": int(manifest["at_ns"])}
+        return {**manifest, "at_ns": int(manifest["at_ns"])}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreError(
             f"{backup} is not a backup ({error}): name a folder that `lightning-trainer store backup` has made"
         ) from error
 
 
-def _replay(
-    connection: sqlite3.Connection, folder: Path | None, problems: list[str], limits: StoreConfig | None
-) -> int:
+def _replay(connection: sqlite3.Connection, folder: Path | None, problems: list[str], limits: StoreConfig) -> int:
     if folder is None:
         return 0
     new = 0
     for spans in journal_files.read(folder, problems):
         connection.execute("BEGIN IMMEDIATE")
-        new += len(insert_with_media(connection, exchange(spans), limits or StoreConfig()))
+        new += len(insert_with_media(connection, exchange(spans), limits))
         connection.execute("COMMIT")
     return new
 
 
-def put_checkpoints(of_backup: Path, folder: Path) -> None:
-    """Put the backup's checkpoints in place; those of steps not in the backup are removed at the next start."""
-    for checkpoint in of_backup.glob("*/step-*"):
-        place = folder / checkpoint.parent.name / checkpoint.name
-        shutil.rmtree(place, ignore_errors=True)
-        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        shutil.copytree(checkpoint, place)
-
-
-def _forget_later(state_dir: Path, newest: dict[str, int]) -> None:
-    """Remove stored weights of versions whose numbers will be reused, and set the metrics files aside, which are
-    rebuilt from the store."""
-    for version in state_dir.glob("versions/*/v*"):
-        number = version.name.removeprefix("v")
-        if number.isdigit() and int(number) > newest.get(version.parent.name, -1):
-            shutil.rmtree(version, ignore_errors=True)
-    for policy, last in newest.items():
-        for checkpoint in (state_dir / "checkpoints" / policy).glob("step-*"):
-            number = checkpoint.name.removeprefix("step-")
-            if number.isdigit() and int(number) > last:
-                shutil.rmtree(checkpoint, ignore_errors=True)
-    for lines in state_dir.glob("metrics/*.jsonl"):
-        lines.replace(lines.with_suffix(".jsonl.before-restore"))
+def _remove(partial: Path) -> None:
+    for suffix in ("", "-journal", "-wal", "-shm"):
+        partial.with_name(partial.name + suffix).unlink(missing_ok=True)

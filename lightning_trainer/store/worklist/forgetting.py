@@ -12,7 +12,8 @@ from lightning_trainer.errors import ForgetError
 from lightning_trainer.samples.feedback.review import target_of
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.retention.sweep import delete_rows, expire_attempt
-from lightning_trainer.store.tables import feedback
+from lightning_trainer.store.tables import feedback, forgotten
+from lightning_trainer.store.tables.forgotten import Named
 from lightning_trainer.store.tables.spans import numbers_of_attempts
 
 
@@ -65,7 +66,7 @@ def forget_source(connection: Connection, source: str, *, now_ns: int) -> Forgot
     rewards = feedback.retract(connection, targets)
     connection.execute("DELETE FROM feedback WHERE source = ?", (source,))
     spans = feedback.delete_spans(connection, [(trace_id, span_id) for trace_id, span_id, *_ in rows])
-    feedback.mark_forgotten(connection, source, now_ns)
+    forgotten.mark(connection, Named.SOURCE, [source], now_ns)
     edits = sum(edited for *_, edited in rows)
     return Forgotten(source, len(rows), edits, rewards, 0, spans + rewards, steps)
 
@@ -82,16 +83,18 @@ def forget_rollout(connection: Connection, rollout: str, *, now_ns: int) -> Forg
             "SELECT attempt_id FROM attempts WHERE rollout_id = ?1 OR attempt_id = ?1 ORDER BY attempt_id", (rollout,)
         )
     ]
+    said = feedback.of_attempts(connection, rollout, ids)
     numbers = numbers_of_attempts(connection, ids)
-    if not numbers:
+    if not numbers and not said:
         raise ForgetError(f"nothing of a rollout {rollout!r} is stored; `lightning-trainer explain` lists rollouts")
     steps = _steps(connection, ids)
+    _refuse_from_now_on(connection, rollout, ids, now_ns)
     listed = (json.dumps(ids),)
     of_ids = "attempt_id IN (SELECT value FROM json_each(?))"
-    said = connection.execute(f"SELECT trace_id, span_id, edited FROM feedback WHERE {of_ids}", listed).fetchall()
     made = connection.execute(f"SELECT trace_id, span_id FROM settled WHERE {of_ids}", listed).fetchall()
-    spans = feedback.delete_spans(connection, [(trace_id, span_id) for trace_id, span_id, _ in said] + made)
-    connection.execute(f"DELETE FROM feedback WHERE {of_ids}", listed)
+    keys = [(trace_id, span_id) for trace_id, span_id, _ in said]
+    spans = feedback.delete_spans(connection, keys + made)
+    connection.executemany("DELETE FROM feedback WHERE trace_id = ? AND span_id = ?", keys)
     connection.execute(f"DELETE FROM settled WHERE {of_ids}", listed)
     connection.execute(f"UPDATE attempts SET error = NULL WHERE {of_ids}", listed)
     spans += delete_rows(connection, numbers)
@@ -99,6 +102,23 @@ def forget_rollout(connection: Connection, rollout: str, *, now_ns: int) -> Forg
         spans += expire_attempt(connection, attempt_id, now_ns)
     edits = sum(edited for *_, edited in said)
     return Forgotten(rollout, len(said), edits, len(made), len(ids), spans, steps)
+
+
+def _refuse_from_now_on(connection: Connection, rollout: str, attempt_ids: Sequence[str], now_ns: int) -> None:
+    """Refuse what belongs to attempts without carrying their ids; that alone is not remembered of deleted attempts."""
+    listed = (json.dumps(list(attempt_ids)),)
+    for kind, column, table in (
+        (Named.ROLLOUT, "rollout_id", "attempts"),
+        (Named.TRACE, "trace_id", "spans"),
+        (Named.RESPONSE, "response_id", "spans"),
+    ):
+        rows = connection.execute(
+            f"""SELECT DISTINCT {column} FROM {table} WHERE attempt_id IN (SELECT value FROM json_each(?))
+                AND {column} IS NOT NULL""",
+            listed,
+        ).fetchall()
+        forgotten.mark(connection, kind, [name for (name,) in rows], now_ns)
+    forgotten.mark(connection, Named.ROLLOUT, [rollout], now_ns)
 
 
 def _steps(connection: Connection, attempt_ids: Collection[str]) -> tuple[TrainedStep, ...]:

@@ -17,7 +17,7 @@ from lightning_trainer.samples.feedback.review import (
     review,
 )
 from lightning_trainer.store.connection import Connection
-from lightning_trainer.store.tables import feedback
+from lightning_trainer.store.tables import feedback, forgotten
 from lightning_trainer.store.tables.feedback import Settled
 from lightning_trainer.store.tables.steps import select_consumed
 from lightning_trainer.types import AttributeValue, Span, SpanEvent
@@ -35,7 +35,7 @@ class Changes:
     retracted: tuple[str, ...]
     """Targets whose rewards no longer hold."""
     forgotten_mark: int
-    """See :func:`feedback.forgotten_mark`: with another one, some of it may be what a forgotten source said."""
+    """See :func:`forgotten.change_mark`: with another one, some of it may be what a forgotten source said."""
 
 
 def look(connection: Connection, config: FeedbackConfig, now_ns: int) -> Review:
@@ -83,7 +83,7 @@ def changes(connection: Connection, config: FeedbackConfig, now_ns: int) -> Chan
             retracted += [outcome.target] if before is not None else []
         elif before is None or abs(outcome.value - before.value) > _SAME:
             made.append((outcome, _settled(outcome, outcome.value, 0 if before is None else before.number + 1)))
-    return Changes(seen, tuple(made), tuple(retracted), feedback.forgotten_mark(connection))
+    return Changes(seen, tuple(made), tuple(retracted), forgotten.change_mark(connection))
 
 
 def put(connection: Connection, found: Changes, now_ns: int) -> list[Span]:
@@ -91,7 +91,7 @@ def put(connection: Connection, found: Changes, now_ns: int) -> list[Span]:
 
     Nothing is changed if a source was forgotten since the changes were worked out: they are worked out again.
     """
-    if feedback.forgotten_mark(connection) != found.forgotten_mark:
+    if forgotten.change_mark(connection) != found.forgotten_mark:
         return []
     feedback.retract(connection, found.retracted)
     return _spans_of(feedback.put_settled(connection, found.made), now_ns)

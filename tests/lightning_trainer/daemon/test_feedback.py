@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from lightning_trainer.cli.app import app as command_line
 from lightning_trainer.config.sections import FeedbackConfig
+from lightning_trainer.config.store import StoreConfig
 from lightning_trainer.daemon.api.feedback import feedback_api
 from lightning_trainer.daemon.rewards.feedback import FeedbackSettler
 from lightning_trainer.errors import StoreError
@@ -21,6 +22,8 @@ from lightning_trainer.samples.batches import build_batch
 from lightning_trainer.samples.feedback.entries import Subject, feedback_span
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.tables import feedback
+from lightning_trainer.store.upkeep import journal
+from lightning_trainer.store.upkeep.backup import back_up
 from lightning_trainer.store.worklist.forgetting import forget_rollout, forget_source
 from lightning_trainer.types import LedgerRow, Outcome, StepReport, TrainingBatch
 
@@ -215,3 +218,29 @@ async def test_the_commands_read_and_erase_the_store_of_a_stopped_daemon(store, 
     erased = await asyncio.to_thread(run, "forget", "--rollout", "r-a0")
     assert erased.startswith("rollout r-a0 is forgotten: 1 attempts, 1 pieces of feedback")
     assert "name what to forget" in await asyncio.to_thread(lambda: run("forget", expect=2))
+    assert "journal" not in gone + erased
+
+
+async def test_forget_says_that_the_journal_has_it_until_a_backup_after_the_next_start(tmp_path: Path, monkeypatch):
+    state, folder = tmp_path / ".lightning", tmp_path / "journal"
+    (tmp_path / "lightning.toml").write_text(f'[store]\njournal = "{folder}"\n')
+    monkeypatch.chdir(tmp_path)
+
+    def in_journal() -> int:
+        return sum(len(spans) for spans in journal.read(folder, []))
+
+    async with SqliteStore(state / "lightning.sqlite", StoreConfig(journal=folder)) as store:
+        await store.append([said("a0", "mallory", 1.0)])
+    done = await asyncio.to_thread(
+        lambda: CliRunner().invoke(command_line, ["forget", "--source", "mallory"], env={"COLUMNS": "200"})
+    )
+    assert (
+        f"the journal {folder} still has it until `lightning-trainer store backup` is run two minutes after"
+        in done.output
+    )
+    async with SqliteStore(state / "lightning.sqlite", StoreConfig(journal=folder)):
+        assert in_journal() == 1
+    back_up(state, tmp_path / "backup", {}, journal=folder)
+    assert in_journal() == 1, "a commit that was under way when the backup began may not be in it"
+    journal.delete_before(folder, time.time_ns() + 121 * 10**9)  # as a backup does then
+    assert in_journal() == 0

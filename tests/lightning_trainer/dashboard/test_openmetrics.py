@@ -2,6 +2,8 @@
 
 import json
 import re
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,24 @@ async def test_the_newest_steps_numbers_are_there(families):
     assert step.value == 6
     (spans,) = families["lightning_spans_stored"].samples
     assert spans.value > 500
+
+
+async def test_judges_whose_names_differ_in_punctuation_alone_are_told_apart(run, get):
+    measured = {"judge/a-b/weight": 0.25, "judge/a.b/weight": 0.5, "judge/a_b/labels": 80.0}
+    with closing(sqlite3.connect(run.parent / ".lightning" / "lightning.sqlite")) as connection:
+        connection.execute("UPDATE steps SET metrics = ? WHERE step = 6", (json.dumps(measured),))
+        connection.commit()
+    text = (await get("/metrics")).text
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    weights = {sample.labels["judge"]: sample.value for sample in families["lightning_judge_weight"].samples}
+    assert weights == {"a-b": 0.25, "a.b": 0.5}
+    assert (
+        families["lightning_judge_weight"].documentation == "remaining weight of a corrected judge, of the newest step"
+    )
+    (labels,) = families["lightning_judge_labels"].samples
+    assert labels.labels == {"policy": "support", "judge": "a_b"}
+    series = [line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
+    assert len(series) == len(set(series))
 
 
 def test_every_metric_of_the_documentation_has_a_name_and_a_sentence():

@@ -9,6 +9,7 @@ import pytest
 from lightning_trainer.config.sections import FeedbackConfig
 from lightning_trainer.config.store import StoreConfig
 from lightning_trainer.daemon.rewards.feedback import FeedbackSettler
+from lightning_trainer.errors import ForgetError
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.samples.feedback.entries import Subject, feedback_span
 from lightning_trainer.store import Store
@@ -117,6 +118,46 @@ async def test_a_rollout_that_is_forgotten_while_its_reward_is_made_leaves_nothi
     meanwhile = Meanwhile(store, lambda c: forget_rollout(c, "r-a0", now_ns=time.time_ns()))
     assert await FeedbackSettler(OPEN, meanwhile, meanwhile).settle() == 0  # pyright: ignore[reportArgumentType]
     assert (await rows(store, "spans"), await rows(store, "settled")) == (0, 0)
+
+
+async def test_a_rollout_is_forgotten_with_feedback_that_has_not_found_it_yet(store, attempt_spans):
+    spans = attempt_spans("a0", [1], 10)
+    subjects = [
+        {"rollout_id": "r-a0"},
+        {"attempt_id": "a0"},
+        {"response_id": "response-a0"},
+        {"trace_id": spans[0].trace_id},
+    ]
+    others = [said("u1", 1.0, rollout_id="r-b0"), said("u1", 1.0, trace_id="f" * 32)]
+    await store.append([said("u1", 1.0, **subject) for subject in subjects] + others)
+    await store.append(spans)
+    done = await store.write(lambda c: forget_rollout(c, "r-a0", now_ns=time.time_ns()))
+    assert (done.feedback, done.spans) == (4, len(spans) + 4)
+    assert (await rows(store, "spans"), await rows(store, "feedback")) == (2, 2)
+    done = await store.write(lambda c: forget_rollout(c, "r-b0", now_ns=time.time_ns()))
+    assert (done.attempts, done.feedback, done.spans) == (0, 1, 1), "of which nothing else has come"
+    with pytest.raises(ForgetError, match="nothing of a rollout 'r-b0' is stored"):
+        await store.write(lambda c: forget_rollout(c, "r-b0", now_ns=time.time_ns()))
+
+
+async def test_nothing_of_a_forgotten_rollout_is_stored_again_whatever_it_is_known_by(
+    store, attempt_spans, make_span, reward_span
+):
+    spans = attempt_spans("a0", [1], 10)
+    inside = make_span(10**6, trace=int(spans[0].trace_id, 16))  # of a tracer that names the attempt at the root alone
+    subjects = [
+        {"rollout_id": "r-a0"},
+        {"attempt_id": "a0"},
+        {"response_id": "response-a0"},
+        {"trace_id": spans[0].trace_id},
+    ]
+    given = [*spans, inside, reward_span(1.0, rollout="r-a0"), *(said("u1", 1.0, **subject) for subject in subjects)]
+    assert await store.append(given) == len(given)
+    await store.write(lambda c: forget_rollout(c, "r-a0", now_ns=time.time_ns()))
+    assert await rows(store, "spans") == 0
+    assert [await store.append([span]) for span in given] == [0] * len(given)
+    assert (await rows(store, "spans"), await rows(store, "feedback")) == (0, 0)
+    assert await store.append([said("u1", 1.0, rollout_id="r-a0"), make_span(10**7, trace=10**6)]) == 2, "they are new"
 
 
 async def test_two_daemons_that_settle_at_once_leave_no_reward_that_a_forgotten_source_is_in(store, attempt_spans):

@@ -20,10 +20,17 @@ from lightning_trainer.store.media.exchange import exchange
 from lightning_trainer.store.media.storing import insert_with_media
 from lightning_trainer.store.postgres.connection import PostgresConnection
 from lightning_trainer.store.postgres.error_messages import shown, without_password
-from lightning_trainer.store.postgres.schema import migrate, version_of
+from lightning_trainer.store.postgres.schema import TABLES, drop_later_tables, migrate, newest_version, version_of
 from lightning_trainer.store.upkeep import journal as journal_files
 from lightning_trainer.store.upkeep.backup import MANIFEST, Backup
-from lightning_trainer.store.upkeep.restore import Restored, put_checkpoints
+from lightning_trainer.store.upkeep.checkpoints import (
+    copied_beside,
+    copy_checkpoint,
+    forget_later,
+    select_newest,
+    set_metrics_aside,
+)
+from lightning_trainer.store.upkeep.restore import Restored, read_manifest
 
 DUMP = "lightning.dump"
 _TOKENS = 10**9
@@ -49,15 +56,16 @@ def back_up(url: str, folder: Path, checkpoints: Mapping[str, Path], *, journal:
         partial.mkdir(mode=0o700, parents=True)
         kept = {}
         for policy, checkpoint in checkpoints.items():
-            shutil.copytree(checkpoint, partial / "checkpoints" / policy / checkpoint.name)
+            copy_checkpoint(checkpoint, partial / "checkpoints" / policy / checkpoint.name)
             kept[policy] = int(checkpoint.name.rpartition("-")[2])
         with closing(PostgresConnection(url)) as connection:
             connection.execute("BEGIN")
-            version_of(connection)
+            version = version_of(connection)
             schema, spans = connection.execute("SELECT current_schema(), (SELECT count(*) FROM spans)").fetchone()
         dump = partial / DUMP
-        _run(url, "pg_dump", "--format=custom", "--no-owner", "--no-privileges", f"--schema={schema}", f"--file={dump}")
-        manifest = {"at_ns": began_ns, "spans": spans, "checkpoints": kept, "schema": schema}
+        ours = [f"--table={_quoted(schema)}.{table}" for table in TABLES]
+        _run(url, "pg_dump", "--format=custom", "--no-owner", "--no-privileges", *ours, f"--file={dump}")
+        manifest = {"at_ns": began_ns, "spans": spans, "checkpoints": kept, "schema": schema, "version": version}
         (partial / MANIFEST).write_text(json.dumps(manifest) + "\n")
         size = dump.stat().st_size
         partial.rename(folder)
@@ -73,46 +81,78 @@ def back_up(url: str, folder: Path, checkpoints: Mapping[str, Path], *, journal:
 
 
 def restore(
-    url: str, backup: Path, shared_dir: Path, *, journal: Path | None = None, limits: StoreConfig | None = None
+    url: str,
+    backup: Path,
+    shared_dir: Path,
+    *,
+    state_dir: Path | None = None,
+    journal: Path | None = None,
+    limits: StoreConfig | None = None,
 ) -> Restored:
     """Replace the database's contents by a backup, in one transaction; no daemon may be connected.
 
+    Args:
+        shared_dir: the folder of checkpoints and versions.
+        state_dir: the folder of this machine's metrics files; by default the same.
+
     Raises:
-        StoreError: it is not a backup of a PostgreSQL store, daemons are connected, or ``pg_restore`` failed; then
-            nothing has changed.
+        StoreError: it is not a backup of a PostgreSQL store, daemons are connected, a checkpoint cannot be copied, or
+            ``pg_restore`` failed; then nothing has changed. What can fail after it is done by restoring again, and the
+            sentence says so.
     """
     if not (backup / DUMP).is_file():
         raise StoreError(f"{backup} is not a backup of PostgreSQL: it has no {DUMP}, which `store backup` makes of one")
-    made_of = json.loads((backup / MANIFEST).read_text())
+    made_of = read_manifest(backup)
     with closing(PostgresConnection(url)) as connection:
-        connection.execute("BEGIN")
-        (schema,) = connection.execute("SELECT current_schema()").fetchone()
-        (others,) = connection.execute(
-            """SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid != pg_backend_pid()
-               AND application_name = 'lightning-trainer'"""
-        ).fetchone()
-        if others:
-            raise StoreError(f"{others} connections of daemons are open to {shown(url)}: stop the daemons first")
-    if schema != made_of["schema"]:
+        schema = _checked_schema(connection, backup, made_of)
+        if not connection.exclude_others():
+            raise StoreError(f"connections of daemons are open to {shown(url)}: stop the daemons first")
+        with copied_beside(backup / "checkpoints", shared_dir / "checkpoints") as put_checkpoints:
+            whole = ("--single-transaction", "--clean", "--if-exists", "--no-owner", "--no-privileges")
+            _run(url, "pg_restore", *whole, "--exit-on-error", f"--schema={schema}", str(backup / DUMP))
+            try:
+                problems: list[str] = []
+                stored, new = _brought_up_to_date(connection, journal, problems, limits or StoreConfig())
+                put_checkpoints()
+                forget_later(shared_dir, select_newest(connection))
+                set_metrics_aside(state_dir or shared_dir)
+            except (OSError, StoreError) as error:
+                raise StoreError(
+                    f"{shown(url)} has the backup {backup}, and not yet all that belongs to it: restore it again "
+                    f"({error})"
+                ) from error
+    return Restored(made_of["at_ns"], stored, new, None, problems)
+
+
+def _checked_schema(connection: PostgresConnection, backup: Path, made_of: Mapping[str, Any]) -> str:
+    """Return the schema that is in use; it has to be the backup's, which has to be none that we do not know."""
+    (schema,) = connection.execute("SELECT current_schema()").fetchone()
+    if schema != made_of.get("schema"):
+        here = f"has {schema!r}:" if schema is not None else "has no such schema yet: CREATE SCHEMA, and"
         raise StoreError(
-            f"the backup {backup} is of schema {made_of['schema']!r}, and {shown(url)} has {schema!r}: name that "
+            f"the backup {backup} is of schema {made_of.get('schema')!r}, and {shown(connection.url)} {here} name that "
             "schema in [store] url (?options=-csearch_path%3D...)"
         )
-    dump = str(backup / DUMP)
-    whole = ("--single-transaction", "--clean", "--if-exists", "--no-owner", "--no-privileges", "--exit-on-error")
-    _run(url, "pg_restore", *whole, f"--schema={schema}", dump)
-    problems: list[str] = []
+    version_of(connection)
+    if made_of.get("version", 0) > newest_version():
+        raise StoreError(f"the backup {backup} cannot be read, a newer lightning-trainer made it: upgrade this one")
+    return schema
+
+
+def _brought_up_to_date(
+    connection: PostgresConnection, journal: Path | None, problems: list[str], limits: StoreConfig
+) -> tuple[int, int]:
+    """Migrate a restored database, end all turns and add the journal; return its spans, and those from the journal."""
     new = 0
-    with closing(PostgresConnection(url)) as connection:
-        migrate(connection)
-        connection.execute("BEGIN IMMEDIATE")
-        connection.execute("UPDATE leases SET until_ns = 0, token = token + ?", (_TOKENS,))
-        for spans in journal_files.read(journal, problems) if journal is not None else ():
-            new += len(insert_with_media(connection, exchange(spans), limits or StoreConfig()))
-        (stored,) = connection.execute("SELECT count(*) FROM spans").fetchone()
-        connection.execute("COMMIT")
-    put_checkpoints(backup / "checkpoints", shared_dir / "checkpoints")
-    return Restored(int(made_of["at_ns"]), stored, new, None, problems)
+    drop_later_tables(connection)
+    migrate(connection)
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute("UPDATE leases SET until_ns = 0, token = token + ?", (_TOKENS,))
+    for spans in journal_files.read(journal, problems) if journal is not None else ():
+        new += len(insert_with_media(connection, exchange(spans), limits))
+    (stored,) = connection.execute("SELECT count(*) FROM spans").fetchone()
+    connection.execute("COMMIT")
+    return stored, new
 
 
 def _run(url: str, program: str, *arguments: str) -> str:
@@ -128,6 +168,12 @@ def _run(url: str, program: str, *arguments: str) -> str:
         said = without_password(" ".join(done.stderr.split()), url)
         raise StoreError(f"{program} failed on the store {shown(url)}: {said}")
     return done.stdout
+
+
+def _quoted(name: str) -> str:
+    """Return a name as it is, for ``pg_dump``, which takes patterns."""
+    doubled = name.replace('"', '""')
+    return f'"{doubled}"'
 
 
 def _told(url: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,11 @@ from lightning_instrumentation import semconv
 
 from lightning_trainer.errors import StoreError, TurnLostError
 from lightning_trainer.store import SqliteStore
-from lightning_trainer.store.postgres.store import PostgresStore
+from lightning_trainer.store.postgres import schema
+from lightning_trainer.store.postgres.connection import PostgresConnection
+from lightning_trainer.store.postgres.schema import migrate
+from lightning_trainer.store.postgres.store import PostgresSize, PostgresStore
+from lightning_trainer.store.postgres.upkeep import backup
 from lightning_trainer.store.postgres.upkeep.backup import back_up, restore
 from lightning_trainer.store.postgres.upkeep.checking import check
 from lightning_trainer.store.postgres.upkeep.copying import TABLES, compact, copy_to_postgres
@@ -153,6 +158,155 @@ async def test_a_backup_is_gone_back_to_and_who_had_the_turn_before_has_it_no_mo
         async with had:
             with pytest.raises(TurnLostError):
                 await had.put_version(PolicyVersion("p", 1, 1, VersionState.TRAINED, 6))
+
+
+async def test_a_backup_whose_checkpoint_cannot_be_copied_changes_nothing(
+    tmp_path: Path, postgres_url: str, make_root, make_span
+) -> None:
+    checkpoint = tmp_path / "checkpoints" / "p" / "step-00000001"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "weights").write_text("w")
+    async with PostgresStore(postgres_url) as store:
+        await _fill(store, make_root, make_span)
+        back_up(postgres_url, tmp_path / "backup", {"p": checkpoint})
+        await store.append([make_root(60, "later")])
+        before = await _everything(store)
+    (checkpoint / "weights").write_text("later")
+    (tmp_path / "backup" / "checkpoints" / "p" / "step-00000001" / "optimizer").symlink_to("nowhere")
+    with pytest.raises(StoreError, match=r"step-00000001 cannot be copied to .*No such file"):
+        restore(postgres_url, tmp_path / "backup", tmp_path)
+    async with PostgresStore(postgres_url) as store:
+        assert await _everything(store) == before
+    assert [one.name for one in checkpoint.parent.iterdir()] == ["step-00000001"]
+    assert (checkpoint / "weights").read_text() == "later"
+
+
+async def test_weights_of_versions_whose_numbers_come_again_are_gone_after_a_restore(
+    tmp_path: Path, postgres_url: str, make_root, make_span
+) -> None:
+    shared, state = tmp_path / "shared", tmp_path / "state"
+    async with PostgresStore(postgres_url) as store:
+        await _fill(store, make_root, make_span)
+        back_up(postgres_url, tmp_path / "backup", {})
+    kept, later = shared / "versions" / "p" / "v00000000", shared / "versions" / "p" / "v00000001"
+    checkpoint = shared / "checkpoints" / "p" / "step-00000002"
+    for folder in (kept, later, checkpoint, state / "metrics"):
+        folder.mkdir(parents=True)
+    (state / "metrics" / "p.jsonl").touch()
+    restore(postgres_url, tmp_path / "backup", shared, state_dir=state)
+    assert (kept.exists(), later.exists(), checkpoint.exists()) == (True, False, False)
+    assert [one.name for one in (state / "metrics").iterdir()] == ["p.jsonl.before-restore"]
+
+
+async def test_what_is_no_backup_for_this_database_is_refused_with_a_sentence(
+    tmp_path: Path, postgres, postgres_url: str, make_root, monkeypatch
+) -> None:
+    folder = tmp_path / "backup"
+    async with PostgresStore(postgres_url) as store:
+        await store.append([make_root(1, "a1")])
+        back_up(postgres_url, folder, {})
+    with pytest.raises(StoreError, match="has no such schema yet: CREATE SCHEMA"):
+        restore(postgres.url("nowhere"), folder, tmp_path)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:3])
+        with pytest.raises(StoreError, match="upgrade lightning-trainer"):
+            restore(postgres_url, folder, tmp_path)
+    manifest = (folder / "backup.json").read_text()
+    (folder / "backup.json").write_text('{"at_ns":')
+    with pytest.raises(StoreError, match="is not a backup"):
+        restore(postgres_url, folder, tmp_path)
+    async with PostgresStore(postgres_url) as store:
+        assert (await store.counts())["spans"] == 1
+        (name,) = await store.scan(lambda c: c.execute("SELECT current_schema()").fetchone())
+    (folder / "backup.json").write_text(manifest)
+    postgres.execute(f"DROP SCHEMA {name} CASCADE", f"CREATE SCHEMA {name}")
+    with monkeypatch.context() as earlier:
+        earlier.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:3])
+        with pytest.raises(StoreError, match="a newer lightning-trainer made it"):
+            restore(postgres_url, folder, tmp_path)
+    assert restore(postgres_url, folder, tmp_path).spans == 1
+
+
+async def test_a_daemon_is_in_a_restores_way_whatever_it_is_called_and_one_of_another_schema_is_not(
+    tmp_path: Path, postgres, postgres_url: str, make_root
+) -> None:
+    async with PostgresStore(f"{postgres_url}&application_name=team-a") as store:
+        await store.append([make_root(1, "a1")])
+        back_up(postgres_url, tmp_path / "backup", {})
+        with pytest.raises(StoreError, match="stop the daemons first"):
+            restore(postgres_url, tmp_path / "backup", tmp_path)
+    postgres.execute("CREATE SCHEMA of_others")
+    async with PostgresStore(postgres.url("of_others")):
+        assert restore(postgres_url, tmp_path / "backup", tmp_path).spans == 1
+
+
+async def test_a_daemon_that_starts_in_the_middle_of_a_restore_is_refused(
+    tmp_path: Path, postgres_url: str, monkeypatch
+) -> None:
+    async with PostgresStore(postgres_url):
+        back_up(postgres_url, tmp_path / "backup", {})
+    opened: list[str] = []
+
+    def start(connection: PostgresConnection) -> None:
+        with closing(PostgresConnection(postgres_url)) as other, pytest.raises(StoreError) as refused:
+            other.execute("BEGIN")
+        opened.append(str(refused.value))
+        migrate(connection)
+
+    monkeypatch.setattr(backup, "migrate", start)
+    restore(postgres_url, tmp_path / "backup", tmp_path)
+    assert "a backup is being put in place" in opened[0]
+    async with PostgresStore(postgres_url) as store:
+        assert (await store.counts())["spans"] == 0
+
+
+async def test_a_backup_of_an_earlier_schema_is_gone_back_to_where_the_store_has_a_later_one(
+    tmp_path: Path, postgres_url: str, make_root, monkeypatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:2])
+        async with PostgresStore(postgres_url) as store:
+            await store.write(lambda c: c.execute("INSERT INTO pauses VALUES ('p', 'r', 1)"))
+        back_up(postgres_url, tmp_path / "backup", {})
+    async with PostgresStore(postgres_url) as store:
+        await store.append([make_root(1, "a1")])
+    restore(postgres_url, tmp_path / "backup", tmp_path)
+    async with PostgresStore(postgres_url) as store:
+        assert await store.scan(lambda c: c.execute("SELECT policy FROM pauses").fetchall()) == [("p",)]
+        assert (await store.counts())["spans"] == 0
+        assert await store.append([make_root(1, "a1")]) == 1
+
+
+async def test_what_else_is_in_the_schema_is_neither_backed_up_nor_gone_back_to(
+    tmp_path: Path, postgres, postgres_url: str, make_root
+) -> None:
+    async with PostgresStore(postgres_url) as store:
+        await store.append([make_root(1, "a1")])
+        (name,) = await store.scan(lambda c: c.execute("SELECT current_schema()").fetchone())
+    postgres.execute(f"CREATE TABLE {name}.invoices(number int)", f"INSERT INTO {name}.invoices VALUES (1)")
+    async with PostgresStore(postgres_url) as store:
+        before = (await store.write(PostgresSize().measure)).total
+        postgres.execute(f"CREATE TABLE {name}.large AS SELECT * FROM generate_series(1, 100000)")
+        assert (await store.write(PostgresSize().measure)).total == before
+    back_up(postgres_url, tmp_path / "backup", {})
+    postgres.execute(f"INSERT INTO {name}.invoices VALUES (2)")
+    assert restore(postgres_url, tmp_path / "backup", tmp_path).spans == 1
+    async with PostgresStore(postgres_url) as store:
+        assert await store.scan(lambda c: c.execute("SELECT number FROM invoices").fetchall()) == [(1,), (2,)]
+        assert await store.append([make_root(2, "a2")]) == 1
+        assert await store.last_span() == 2
+
+
+async def test_a_schema_whose_name_has_to_be_quoted_is_measured_backed_up_and_gone_back_to(
+    tmp_path: Path, postgres, make_root
+) -> None:
+    postgres.execute('CREATE SCHEMA "Team.1"')
+    url = postgres.url('"Team.1"')
+    async with PostgresStore(url) as store:
+        await store.append([make_root(1, "a1")])
+        assert (await store.write(PostgresSize().measure)).total > 0
+    assert back_up(url, tmp_path / "backup", {}).spans == 1
+    assert restore(url, tmp_path / "backup", tmp_path).spans == 1
 
 
 async def test_compacting_keeps_everything(postgres_url: str, make_root, make_span) -> None:

@@ -1,10 +1,13 @@
 """A store is backed up beside its daemon, gone back to whole or not at all, and damage costs what lies on it alone."""
 
+import asyncio
 import os
 import sqlite3
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,6 +18,8 @@ from lightning_trainer.config.store import StoreConfig
 from lightning_trainer.errors import DamagedStoreError, StoreError
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.scan import read_only
+from lightning_trainer.store.upkeep import files
+from lightning_trainer.store.upkeep import journal as journal_files
 from lightning_trainer.store.upkeep.backup import back_up
 from lightning_trainer.store.upkeep.check import check
 from lightning_trainer.store.upkeep.compact import compact
@@ -92,6 +97,85 @@ async def test_a_backup_is_taken_beside_a_writer_and_is_one_snapshot(tmp_path, m
         restore(state, tmp_path / "other")
 
 
+def checkpoint_of(folder: Path, text: str) -> Path:
+    checkpoint = folder / "checkpoints" / "p" / "step-00000004"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "weights").write_text(text)
+    return checkpoint
+
+
+def listed(folder: Path) -> dict[str, bytes | None]:
+    """Every file of a folder with its contents, except locks."""
+    files = (one for one in folder.rglob("*") if not one.is_dir() and one.suffix != ".lock")
+    return {str(one.relative_to(folder)): one.read_bytes() for one in files}
+
+
+async def test_a_backup_whose_checkpoint_cannot_be_copied_leaves_all_as_it_was(tmp_path, make_root):
+    state, folder = tmp_path / "state", tmp_path / "backup"
+    state.mkdir()
+    await filled(state, make_root)
+    back_up(state, folder, {"p": checkpoint_of(state, "later")})
+    (folder / "checkpoints" / "p" / "step-00000004" / "optimizer").symlink_to("nowhere")
+    before = listed(state)
+    with pytest.raises(StoreError, match=r"step-00000004 cannot be copied to .*No such file"):
+        restore(folder, state)
+    assert listed(state) == before
+
+
+async def test_a_backup_is_not_put_in_place_if_there_is_no_room_for_its_checkpoints(tmp_path, make_root, monkeypatch):
+    state, folder = tmp_path / "state", tmp_path / "backup"
+    state.mkdir()
+    await filled(state, make_root)
+    back_up(state, folder, {"p": checkpoint_of(state, "w" * 2**20)})
+    before = listed(state)
+    free = (folder / "lightning.sqlite").stat().st_size + 2**19
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    with pytest.raises(StoreError, match="MiB are free: make room first"):
+        restore(folder, state)
+    assert listed(state) == before
+
+
+async def test_a_checkpoint_whose_version_is_not_published_yet_is_gone_back_to(tmp_path, make_root):
+    state, folder = tmp_path / "state", tmp_path / "backup"
+    state.mkdir()
+    path = await filled(state, make_root, steps=4)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("DELETE FROM versions WHERE version = 4")  # step 4 is trained and saved, and published next
+    back_up(state, folder, {"p": checkpoint_of(state, "w")})
+    later = state / "checkpoints" / "p" / "step-00000005"
+    later.mkdir()
+    restore(folder, state)
+    assert (state / "checkpoints" / "p" / "step-00000004" / "weights").read_text() == "w"
+    assert not later.exists()
+
+
+async def test_checkpoints_and_weights_that_are_kept_elsewhere_are_gone_back_to_there(tmp_path, make_root):
+    state, shared, folder = tmp_path / "state", tmp_path / "shared", tmp_path / "backup"
+    state.mkdir()
+    await filled(state, make_root)
+    checkpoint = checkpoint_of(shared, "w")
+    back_up(state, folder, {"p": checkpoint})
+    (checkpoint / "weights").write_text("later")
+    later = shared / "versions" / "p" / "v00000009"
+    later.mkdir(parents=True)
+    restore(folder, state, shared_dir=shared)
+    assert (checkpoint / "weights").read_text() == "w"
+    assert not later.exists()
+
+
+async def test_where_what_was_there_before_lies_is_said_also_if_a_restore_fails_at_its_end(tmp_path, make_root):
+    state, folder = tmp_path / "state", tmp_path / "backup"
+    state.mkdir()
+    await filled(state, make_root)
+    back_up(state, folder, {"p": checkpoint_of(state, "w")})
+    (state / "metrics" / "p.jsonl.before-restore").mkdir(parents=True)
+    (state / "metrics" / "p.jsonl").touch()
+    with pytest.raises(StoreError, match="Is a directory") as refused:
+        restore(folder, state)
+    aside = min(state.glob("lightning.sqlite.before-restore-*"), key=lambda one: len(one.name))  # the others: its log
+    assert f"what was there before is {aside}" in str(refused.value)
+
+
 async def test_with_a_journal_a_restored_backup_has_everything_that_was_acknowledged(tmp_path, make_root, make_span):
     state, folder, journal = tmp_path / "state", tmp_path / "backup", tmp_path / "journal"
     state.mkdir()
@@ -114,6 +198,26 @@ async def test_with_a_journal_a_restored_backup_has_everything_that_was_acknowle
     async with SqliteStore(path) as store:
         assert (await store.counts())["spans"] == 205 + 1 + 38
         assert await store.spans_of_attempts([f"late{n}" for n in range(1, 20)]) == acknowledged
+
+
+async def test_what_was_in_the_journal_and_not_committed_yet_when_a_backup_began_stays_there(
+    tmp_path, make_root, monkeypatch
+):
+    monkeypatch.setattr(journal_files, "_SEGMENT_BYTES", 1)
+    state, folder, journal = tmp_path / "state", tmp_path / "backup", tmp_path / "journal"
+    state.mkdir()
+    async with SqliteStore(state / "lightning.sqlite", StoreConfig(journal=journal)) as store:
+        with closing(sqlite3.connect(store.path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")  # commits wait
+            waiting = [asyncio.create_task(store.append([make_root(n, f"a{n}")])) for n in (1, 2)]
+            while len(list(journal_files.read(journal, []))) < 2:
+                await asyncio.sleep(0.01)
+            await asyncio.to_thread(back_up, state, folder, {}, journal=journal)
+            other.execute("COMMIT")
+        assert await asyncio.gather(*waiting) == [1, 1], "both are acknowledged"
+    assert restore(folder, state, journal=journal).spans == 2
+    segments = len(list(journal.glob("*.spans")))
+    assert journal_files.delete_before(journal, time.time_ns() + 200 * 10**9) == segments - 1, "by a later backup"
 
 
 async def test_a_sound_store_is_sound(tmp_path, make_root):
@@ -149,8 +253,6 @@ async def test_a_flipped_bit_that_sqlite_does_not_see_is_found_by_the_checksum(t
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory) -> bytes:
-    import asyncio
-
     from lightning_trainer.types import SpanStatus
 
     def root(number: int, attempt: str) -> Span:

@@ -1,0 +1,110 @@
+"""Checkpoints of a backup: copied whole, put in place by renaming, and those of later versions removed.
+
+Invariant: all copies are made, beside their places, before the first is renamed: one that fails changes nothing.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightning_trainer.errors import StoreError
+from lightning_trainer.store.connection import Connection
+from lightning_trainer.store.upkeep.files import enough_room
+
+
+def copy_checkpoint(checkpoint: Path, place: Path) -> None:
+    """Copy a checkpoint's folder.
+
+    Raises:
+        StoreError: a file could not be read or written.
+    """
+    try:
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        shutil.copytree(checkpoint, place)
+    except OSError as error:
+        # shutil's own error lists all files, where the disk is full every one of them.
+        why = error.args[0][0][-1] if isinstance(error, shutil.Error) else error
+        raise StoreError(f"the checkpoint {checkpoint} cannot be copied to {place.parent}: {why}") from error
+
+
+@contextmanager
+def copied_beside(of_backup: Path, folder: Path, *, besides: int = 0) -> Iterator[Callable[[], None]]:
+    """Copy a backup's checkpoints next to their places in a folder, and yield what puts them in place.
+
+    Copies that were not put in place are removed.
+
+    Args:
+        besides: bytes that something else will take on the same disk.
+
+    Raises:
+        StoreError: there is no room, or a file could not be read or written.
+    """
+    checkpoints = sorted(of_backup.glob("*/step-*"))
+    places = [folder / checkpoint.parent.name / checkpoint.name for checkpoint in checkpoints]
+    copies = {place: place.with_name(f"{place.name}.restoring") for place in places}
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        needed = besides + sum(one.stat().st_size for one in of_backup.rglob("*") if one.is_file())
+    except OSError as error:
+        raise StoreError(f"{folder} cannot be written: {error}") from error
+    enough_room(folder, needed, "restoring")
+    try:
+        for checkpoint, copy in zip(checkpoints, copies.values(), strict=True):
+            shutil.rmtree(copy, ignore_errors=True)  # of a restore that was killed
+            copy_checkpoint(checkpoint, copy)
+        yield lambda: _put_in_place(copies)
+    finally:
+        for copy in copies.values():
+            shutil.rmtree(copy, ignore_errors=True)
+
+
+def _put_in_place(copies: Mapping[Path, Path]) -> None:
+    """Rename copies to their places; those of steps not in the backup are removed at the next start."""
+    for place, copy in copies.items():
+        replaced = place.with_name(f"{place.name}.before-restore")
+        shutil.rmtree(replaced, ignore_errors=True)
+        if place.exists():
+            os.rename(place, replaced)
+        os.rename(copy, place)
+        shutil.rmtree(replaced, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """The last numbers that a store knows, by policy; a checkpoint is saved before its version is published."""
+
+    steps: Mapping[str, int]
+    versions: Mapping[str, int]
+
+
+def select_newest(connection: Connection) -> Newest:
+    """Return the last steps and versions of a store."""
+    steps = connection.execute("SELECT policy, max(step) FROM steps GROUP BY policy").fetchall()
+    versions = connection.execute("SELECT policy, max(version) FROM versions GROUP BY policy").fetchall()
+    return Newest(dict(steps), dict(versions))
+
+
+def forget_later(shared_dir: Path, newest: Newest) -> None:
+    """Remove weights and checkpoints of versions whose numbers will be reused.
+
+    Args:
+        newest: of the restored store.
+    """
+    for version in shared_dir.glob("versions/*/v*"):
+        number = version.name.removeprefix("v")
+        if number.isdigit() and int(number) > newest.versions.get(version.parent.name, -1):
+            shutil.rmtree(version, ignore_errors=True)
+    for policy, last in newest.steps.items():
+        for checkpoint in (shared_dir / "checkpoints" / policy).glob("step-*"):
+            number = checkpoint.name.removeprefix("step-")
+            if number.isdigit() and int(number) > last:
+                shutil.rmtree(checkpoint, ignore_errors=True)
+
+
+def set_metrics_aside(state_dir: Path) -> None:
+    """Rename the metrics files, which are rebuilt from the store. Raises OSError: one cannot be renamed."""
+    for lines in state_dir.glob("metrics/*.jsonl"):
+        lines.replace(lines.with_suffix(".jsonl.before-restore"))
