@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from lightning_trainer.environments.adapters import code_actions
 from lightning_trainer.environments.errors import UnknownEnvironmentError
 from lightning_trainer.environments.spec import EnvironmentSpec
 from lightning_trainer.environments.worker.process import Launch
@@ -27,12 +29,18 @@ class Known:
     requirements: tuple[str, ...] = ()
     reset_timeout_s: float = 0.0
     """Overrides the configured limit for an environment whose reset takes longer by design."""
+    step_timeout_s: Callable[[Mapping[str, Any]], float] = lambda options: 0.0
+    """The same for a step, by the environment's options."""
 
 
 _GYMNASIUM = ("gymnasium[toy-text]>=1.0,<2",)
 
 KNOWN: Mapping[str, Known] = {
-    "code": Known("code_actions:CodeActions", "code as action: Python in a sandbox, hidden tests (Linux)"),
+    "code": Known(
+        "code_actions:CodeActions",
+        "code as action: Python in a sandbox, hidden tests (Linux)",
+        step_timeout_s=code_actions.step_timeout_s,
+    ),
     "frozenlake": Known(
         "frozenlake:FrozenLake", "a frozen lake in text: frozenlake:4x4, up to 8x8", "gymnasium", _GYMNASIUM
     ),
@@ -128,6 +136,7 @@ def launch_of(spec: EnvironmentSpec, folder: Path = DEFAULT_FOLDER, python: str 
         variant=_absolute(spec.variant),
         options=spec.options,
         reset_timeout_s=known.reset_timeout_s,
+        step_timeout_s=known.step_timeout_s(spec.options),
         digest=digest_of(Path(__file__).with_name("adapters") / f"{module}.py"),
     )
 

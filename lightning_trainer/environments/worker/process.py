@@ -66,6 +66,8 @@ class Launch:
     path: tuple[str, ...] = ()
     reset_timeout_s: float = 0.0
     """A minimum; ``Limits`` may allow more."""
+    step_timeout_s: float = 0.0
+    """The same for a step."""
     digest: str = ""
     """Its default version."""
 
@@ -79,7 +81,11 @@ class EnvironmentProcess:
 
     def __init__(self, launch: Launch, limits: Limits) -> None:
         self._label = launch.label
-        self._limits = replace(limits, reset_timeout_s=max(limits.reset_timeout_s, launch.reset_timeout_s))
+        self._limits = replace(
+            limits,
+            reset_timeout_s=max(limits.reset_timeout_s, launch.reset_timeout_s),
+            step_timeout_s=max(limits.step_timeout_s, launch.step_timeout_s),
+        )
         self._read = b""
         self._stderr = b""
         self._steps = 0
