@@ -145,8 +145,8 @@ class Environment(Protocol):
     """Any class with these two methods; it is created once and reset for every attempt.
 
     It may also have ``version`` (text; by default the digest of its file), ``size(split)`` (the number of tasks; by
-    default one for every seed), and ``close()``. The arguments of its constructor are the variant, if it takes one, and
-    the options.
+    default one for every seed), and ``close()``, which is called when it is not used again, unless its process is
+    killed. The arguments of its constructor are the variant, if it takes one, and the options.
     """
 
     def reset(self, task: Task) -> Observation | str:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import inspect
-import operator
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from lightning_trainer.environments.agent import Agent
 from lightning_trainer.environments.limits import Limits
-from lightning_trainer.environments.protocol import HELD_OUT, SPLITS, TRAIN, Environment, Task
+from lightning_trainer.environments.protocol import HELD_OUT, TRAIN, Environment, Task
 from lightning_trainer.environments.registry import DEFAULT_FOLDER, digest_of, launch_of
 from lightning_trainer.environments.session import InProcess, Playable, Session
 from lightning_trainer.environments.spec import EnvironmentSpec
@@ -61,8 +60,8 @@ class EnvironmentAttempt:
         else:
             self._made = environment
             self.name, self.version = _named(environment)
-            size: Any = getattr(environment(), "size", None)
-            sizes = {split: operator.index(size(split)) for split in SPLITS} if callable(size) else None  # pyright: ignore
+            with closing(InProcess(environment())) as one:
+                sizes = one.sizes()
         self._sizes = sizes
         self.run_label = f"{self.name}:{seed}"
 
@@ -122,7 +121,8 @@ class EnvironmentAttempt:
                 yield process
         else:
             assert self._made is not None
-            yield InProcess(self._made())
+            with closing(InProcess(self._made())) as environment:
+                yield environment
 
 
 def _named(environment: type[Environment]) -> tuple[str, str]:

@@ -18,7 +18,7 @@ from lightning_trainer.rollouts import Curriculum, Runner
 from lightning_trainer.rollouts.command import Command
 from lightning_trainer.rollouts.environment.program_agent import ProgramAgent
 from tests.lightning_trainer.environments.openai_server import serving  # pyright: ignore[reportMissingImports]
-from tests.lightning_trainer.environments.worlds import Adder, Guess  # pyright: ignore[reportMissingImports]
+from tests.lightning_trainer.environments.worlds import Adder, Closes, Guess  # pyright: ignore[reportMissingImports]
 
 ENDPOINT = "http://127.0.0.1:9"
 WORLDS = Path(__file__).with_name("worlds.py")
@@ -96,6 +96,30 @@ def test_a_broken_environment_is_a_failed_attempt_and_not_a_dead_run(how: str, e
         ended = runner.evaluate_held_out(3)
     assert [(attempt.error or "").partition(":")[0] for attempt in ended] == [error] * 3
     assert [attempt.reward for attempt in ended] == [None] * 3
+
+
+def test_an_environment_in_our_process_is_closed_after_each_attempt_however_it_ends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    notes = tmp_path / "notes"
+
+    class Here(Closes):
+        def __init__(self) -> None:
+            super().__init__(str(notes), "raises")
+
+        def size(self, split: str) -> int:
+            return 2
+
+    def breaks(session: Session) -> None:
+        assert notes.read_text().split() == ["made", "closed"] * (session.task.seed + 1) + ["made"]
+        session.say("break" if session.task.seed else "1")
+
+    options = {"policy": "p", "agent": breaks, "endpoint": ENDPOINT, "concurrency": 1}
+    with Runner.from_environment(Here, **options) as runner:
+        ended = runner.evaluate_held_out(2)
+    assert [attempt.error for attempt in ended] == [None, "ValueError: it broke"]
+    assert notes.read_text().split() == ["made", "closed"] * 3
+    assert "it cannot be closed" in caplog.text
 
 
 def test_our_agent_converses_with_the_endpoint_and_the_environment(monkeypatch) -> None:
