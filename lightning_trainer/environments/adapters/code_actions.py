@@ -126,7 +126,7 @@ class CodeActions:
             lost = ran.lost
             if lost and time.monotonic() >= give_up:
                 return passed, ended
-            passed += not lost and _same(ran.value, test["expected"])
+            passed += ran.error is None and _same(ran.value, test["expected"])
         return passed, len(self._tests)
 
 
@@ -153,7 +153,21 @@ def _checked(tests: object) -> Sequence[Mapping[str, Any]]:
 
 
 def _same(value: object, expected: object) -> bool:
+    """Compare as JSON does: ``1`` is not ``true``, and ``0.1 + 0.2`` is ``0.3``, also within lists and objects."""
     if type(value) is float or type(expected) is float:
         numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in (value, expected))
-        return numbers and math.isclose(value, expected, rel_tol=1e-6, abs_tol=1e-9)  # pyright: ignore
-    return type(value) is type(expected) and value == expected
+        return numbers and _close(value, expected)
+    if type(value) is not type(expected):
+        return False
+    if isinstance(expected, list):
+        return len(value) == len(expected) and all(map(_same, value, expected))
+    if isinstance(expected, dict):
+        return value.keys() == expected.keys() and all(_same(value[key], expected[key]) for key in expected)
+    return value == expected
+
+
+def _close(value: Any, expected: Any) -> bool:
+    try:
+        return math.isclose(value, expected, rel_tol=1e-6, abs_tol=1e-9)
+    except OverflowError:  # an integer beyond every float
+        return False

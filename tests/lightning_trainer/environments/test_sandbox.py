@@ -307,6 +307,23 @@ def test_the_tests_have_one_time_for_all_and_what_is_not_reached_did_not_pass() 
     environment.close()
 
 
+@pytest.mark.parametrize(
+    ("code", "expected", "reward"),
+    [
+        ("x = 1", None, 0.0),
+        ("def f(): return None", None, 1.0),
+        ("def f(): return [0.1 + 0.2, {'a': 1.1 * 3}]", [0.3, {"a": 3.3}], 1.0),
+        ("def f(): return [1, {'a': 1}]", [True, {"a": 1}], 0.0),
+        ("def f(): return [1, 2]", [1], 0.0),
+        ("def f(): return 10 ** 400", 1.5, 0.0),
+    ],
+)
+def test_a_value_is_compared_with_what_is_expected(code: str, expected: object, reward: float) -> None:
+    environment = CodeActions(turns=1)
+    assert scored(InProcess(environment), code, ("f()", expected))[1] == reward
+    environment.close()
+
+
 @pytest.mark.parametrize(("options", "least"), [("", 18.0), ("?seconds=8", 48.0), ("?seconds=8&tests_seconds=9", 17.0)])
 def test_a_step_may_take_as_long_as_the_code_and_its_tests(options: str, least: float) -> None:
     launch = launch_of(EnvironmentSpec.parse(f"code{options}"))
