@@ -88,14 +88,20 @@ def is_right(said: str, answer: Any) -> bool:
         words = re.findall(r"\b(true|false|yes|no)\b", said.lower())
         return bool(words) and (words[-1] in ("true", "yes")) == answer
     if isinstance(answer, int | float):
-        numbers = _NUMBER.findall(said)
-        return bool(numbers) and abs(float(numbers[-1].replace(",", "")) - answer) <= 1e-6 * max(1.0, abs(answer))
+        numbers = [number.replace(",", "") for number in _NUMBER.findall(said)]
+        return bool(numbers) and _is_number(numbers[-1], answer)
     wanted, given = _words(str(answer)), _words(said)
     if not wanted:  # symbols alone, or nothing
         symbols = str(answer).strip()
         return bool(symbols) and symbols in said and len(said) <= len(symbols) + _MORE_WORDS
     there = any(given[start : start + len(wanted)] == wanted for start in range(len(given)))
     return there and len(" ".join(given)) <= len(" ".join(wanted)) + _MORE_WORDS
+
+
+def _is_number(said: str, answer: int | float) -> bool:
+    if isinstance(answer, int):  # of two ids that differ by one, one is wrong
+        return said == str(answer) or float(said) == answer
+    return abs(float(said) - answer) <= 1e-6 * max(1.0, abs(answer))
 
 
 def _words(text: str) -> list[str]:

@@ -266,6 +266,10 @@ def test_a_mistake_is_one_sentence(options: list[str], sentence: str, tmp_path: 
         ("I do not know", "€", False),
         ("It costs 5 €", "€", True),
         ("I do not know", "", False),
+        ("12345679", 12345678, False),
+        ("12,345,678.0", 12345678, True),
+        ("9007199254740993", 9007199254740993, True),
+        ("9" * 5000, 5, False),
     ],
 )
 def test_an_answer_is_right_where_it_is_the_value_and_not_everything(said: str, answer: object, right: bool) -> None:
