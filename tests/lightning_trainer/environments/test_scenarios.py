@@ -64,6 +64,16 @@ def test_a_chain_is_asked_in_words_and_answered_by_what_it_came_to() -> None:
     }
 
 
+def test_what_is_passed_on_to_the_last_call_is_no_answer() -> None:
+    class Echo(FakeServer):
+        def call(self, name, arguments) -> McpResult:
+            result = super().call(name, arguments)
+            return result if name == "list_cities" else McpResult("", False, {**result.value, **arguments})
+
+    train, held_out = make_scenarios(explore(Echo()), Echo(), difficulties=[2], count=9, held_out=9)
+    assert sorted(scenario.answer for scenario in train + held_out) == [1000, 2000]  # and no city_id
+
+
 def test_a_seed_makes_the_same_scenarios_and_train_and_held_out_share_none() -> None:
     def made(seed: int) -> tuple[list[str], list[str]]:
         server = FakeServer()
