@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -72,6 +73,31 @@ def test_what_is_passed_on_to_the_last_call_is_no_answer() -> None:
 
     train, held_out = make_scenarios(explore(Echo()), Echo(), difficulties=[2], count=9, held_out=9)
     assert sorted(scenario.answer for scenario in train + held_out) == [1000, 2000]  # and no city_id
+
+
+@pytest.mark.parametrize(
+    ("bounds", "inside"),
+    [
+        ({"exclusiveMinimum": 0, "exclusiveMaximum": 1}, lambda x: 0 < x < 1),
+        ({"minimum": 0.2, "maximum": 0.8}, lambda x: 0.2 <= x <= 0.8),
+        ({"minimum": 0.2, "exclusiveMaximum": 3}, lambda x: x in (1, 2)),
+    ],
+)
+def test_a_number_is_drawn_within_the_bounds_of_its_schema(bounds: dict, inside: Callable[[float], bool]) -> None:
+    schema = {"type": "object", "properties": {"share": {"type": "number", **bounds}}, "required": ["share"]}
+    server = FakeServer()
+    server.tools = [McpTool(Tool("get_share", "", schema), True)]
+    server.call = lambda name, arguments: McpResult("", False, {"got": arguments["share"]})
+    shares = [dict(called.arguments)["share"] for called in explore(server).calls]
+    assert shares
+    assert all(isinstance(share, int | float) and inside(share) for share in shares)
+
+
+def test_bounds_without_a_whole_number_between_them_make_no_argument() -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 0.2, "maximum": 0.8}}}
+    server = FakeServer()
+    server.tools = [McpTool(Tool("get", "", {**schema, "required": ["n"]}), True)]
+    assert explore(server).calls == []
 
 
 def test_a_seed_makes_the_same_scenarios_and_train_and_held_out_share_none() -> None:
