@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightning_trainer.environments.adapters import code_actions
+from lightning_trainer.environments.adapters import code_actions, mcp_tools
 from lightning_trainer.environments.errors import UnknownEnvironmentError
 from lightning_trainer.environments.spec import EnvironmentSpec
 from lightning_trainer.environments.worker.process import Launch
@@ -27,10 +27,10 @@ class Known:
     interpreter: str | None = None
     """The folder of its interpreter; None: it runs in ours."""
     requirements: tuple[str, ...] = ()
-    reset_timeout_s: float = 0.0
-    """Overrides the configured limit for an environment whose reset takes longer by design."""
+    reset_timeout_s: Callable[[Mapping[str, Any]], float] = lambda options: 0.0
+    """By its options: overrides the configured limit for an environment whose reset takes longer by design."""
     step_timeout_s: Callable[[Mapping[str, Any]], float] = lambda options: 0.0
-    """The same for a step, by the environment's options."""
+    """The same for a step."""
 
 
 _GYMNASIUM = ("gymnasium[toy-text]>=1.0,<2",)
@@ -50,13 +50,18 @@ KNOWN: Mapping[str, Known] = {
         "gymnasium",
         _GYMNASIUM,
     ),
-    "mcp": Known("mcp_tools:McpTools", "the tools of an MCP server, with tasks from a file (scenarios mcp)"),
+    "mcp": Known(
+        "mcp_tools:McpTools",
+        "the tools of an MCP server, with tasks from a file (scenarios mcp)",
+        reset_timeout_s=mcp_tools.longest_s,
+        step_timeout_s=mcp_tools.longest_s,
+    ),
     "miniwob": Known(
         "miniwob_pages:MiniWoB",
         "small web pages in a headless Chromium: miniwob:click-button",
         "miniwob",
         ("miniwob>=1.1,<1.2",),
-        reset_timeout_s=120.0,
+        reset_timeout_s=lambda options: 120.0,
     ),
     "openenv": Known("openenv:OpenEnv", "a running OpenEnv server: openenv:http://127.0.0.1:8000"),
     "reasoning-gym": Known(
@@ -80,7 +85,7 @@ KNOWN: Mapping[str, Known] = {
         "text adventures: textworld:coin_collector?level=3",
         "textworld",
         ("textworld>=1.7,<1.8",),
-        reset_timeout_s=240.0,
+        reset_timeout_s=lambda options: 240.0,
     ),
     "verifiers": Known(
         "verifiers_envs:Verifiers",
@@ -135,7 +140,7 @@ def launch_of(spec: EnvironmentSpec, folder: Path = DEFAULT_FOLDER, python: str 
         isolated=known.interpreter is not None,
         variant=_absolute(spec.variant),
         options=spec.options,
-        reset_timeout_s=known.reset_timeout_s,
+        reset_timeout_s=known.reset_timeout_s(spec.options),
         step_timeout_s=known.step_timeout_s(spec.options),
         digest=digest_of(Path(__file__).with_name("adapters") / f"{module}.py"),
     )

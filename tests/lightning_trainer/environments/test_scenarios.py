@@ -13,10 +13,15 @@ from typer.testing import CliRunner
 from lightning_trainer.cli.app import app
 from lightning_trainer.environments import Task
 from lightning_trainer.environments.adapters.mcp_tools import LONGEST_RESULT, McpTools, is_right
+from lightning_trainer.environments.errors import EnvironmentRaisedError
+from lightning_trainer.environments.limits import Limits
 from lightning_trainer.environments.mcp_server import McpResult, McpServer, McpServerError, McpTool
 from lightning_trainer.environments.protocol import Tool
+from lightning_trainer.environments.registry import launch_of
 from lightning_trainer.environments.scenarios import demonstrations, explore, make_scenarios
 from lightning_trainer.environments.session import InProcess, Session
+from lightning_trainer.environments.spec import EnvironmentSpec
+from lightning_trainer.environments.worker.process import EnvironmentProcess
 
 ROOT = Path(__file__).parents[3]
 SERVER = [sys.executable, str(Path(__file__).with_name("mcp_server_of_tests.py"))]
@@ -238,6 +243,22 @@ def test_a_tool_that_may_change_something_leaves_no_trace_for_the_next_attempt()
         session = Session(InProcess(environment), Task("mcp", "1", name="t", fields={"command": SERVER, "answer": 1}))
         assert json.loads(session.call("count_up", {})) == {"count": 1}
     environment.close()
+
+
+def test_a_tool_may_take_as_long_as_its_option_says(tmp_path: Path) -> None:
+    server = tmp_path / "server.py"
+    server.write_text(
+        "import time\nfrom mcp.server.mcpserver import MCPServer\nserver = MCPServer('slow')\n\n"
+        "@server.tool()\ndef slow(seconds: float) -> str:\n    time.sleep(seconds)\n    return 'ok'\n\nserver.run()\n"
+    )
+    launch = launch_of(EnvironmentSpec.parse("mcp?timeout_s=4"))
+    process = EnvironmentProcess(launch, Limits(step_timeout_s=1, reset_timeout_s=1))
+    fields = {"command": [sys.executable, str(server)], "answer": 1}
+    session = Session(process, Task("mcp", "1", name="t", fields=fields))
+    assert session.call("slow", {"seconds": 2}) == "ok"
+    with pytest.raises(EnvironmentRaisedError, match="did not answer slow within 4 s"):
+        session.call("slow", {"seconds": 60})
+    process.close()
 
 
 def test_what_the_server_refuses_is_told_to_the_model() -> None:
