@@ -161,8 +161,8 @@ class Environment(Protocol):
 
     It may also have ``version`` (text; by default the digest of its file), ``size(split)`` (the number of tasks; by
     default one for every seed), ``holds_out`` (False: it has too few different openings to hold any out; by default
-    True), and ``close()``. The arguments of its constructor are the variant, if it takes one, and
-    the options.
+    True), and ``close()``, which is called when it is not used again, unless its process is killed. The arguments of
+    its constructor are the variant, if it takes one, and the options.
     """
 
     def reset(self, task: Task) -> Observation | str:

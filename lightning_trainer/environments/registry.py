@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from lightning_trainer.environments.adapters import code_actions, mcp_tools
 from lightning_trainer.environments.errors import UnknownEnvironmentError
 from lightning_trainer.environments.spec import EnvironmentSpec
 from lightning_trainer.environments.worker.process import Launch
@@ -26,8 +28,10 @@ class Known:
     interpreter: str | None = None
     """The folder of its interpreter; None: it runs in ours."""
     requirements: tuple[str, ...] = ()
-    reset_timeout_s: float = 0.0
-    """Overrides the configured limit for an environment whose reset takes longer by design."""
+    reset_timeout_s: Callable[[Mapping[str, Any]], float] = lambda options: 0.0
+    """By its options: overrides the configured limit for an environment whose reset takes longer by design."""
+    step_timeout_s: Callable[[Mapping[str, Any]], float] = lambda options: 0.0
+    """The same for a step."""
     from_file: bool = False
     """Whether it reads the fields of a task from a file; the others make their tasks from seeds."""
 
@@ -36,7 +40,10 @@ _GYMNASIUM = ("gymnasium[toy-text]>=1.0,<2",)
 
 KNOWN: Mapping[str, Known] = {
     "code": Known(
-        "code_actions:CodeActions", "code as action: Python in a sandbox, hidden tests (Linux)", from_file=True
+        "code_actions:CodeActions",
+        "code as action: Python in a sandbox, hidden tests (Linux)",
+        step_timeout_s=code_actions.step_timeout_s,
+        from_file=True,
     ),
     "frozenlake": Known(
         "frozenlake:FrozenLake", "a frozen lake in text: frozenlake:4x4, up to 8x8", "gymnasium", _GYMNASIUM
@@ -48,14 +55,18 @@ KNOWN: Mapping[str, Known] = {
         _GYMNASIUM,
     ),
     "mcp": Known(
-        "mcp_tools:McpTools", "the tools of an MCP server, with tasks from a file (scenarios mcp)", from_file=True
+        "mcp_tools:McpTools",
+        "the tools of an MCP server, with tasks from a file (scenarios mcp)",
+        reset_timeout_s=mcp_tools.longest_s,
+        step_timeout_s=mcp_tools.longest_s,
+        from_file=True,
     ),
     "miniwob": Known(
         "miniwob_pages:MiniWoB",
         "small web pages in a headless Chromium: miniwob:click-button",
         "miniwob",
         ("miniwob>=1.1,<1.2",),
-        reset_timeout_s=120.0,
+        reset_timeout_s=lambda options: 120.0,
     ),
     "openenv": Known("openenv:OpenEnv", "a running OpenEnv server: openenv:http://127.0.0.1:8000", from_file=True),
     "reasoning-gym": Known(
@@ -83,7 +94,7 @@ KNOWN: Mapping[str, Known] = {
         "text adventures: textworld:coin_collector?level=3",
         "textworld",
         ("textworld>=1.7,<1.8",),
-        reset_timeout_s=240.0,
+        reset_timeout_s=lambda options: 240.0,
     ),
     "verifiers": Known(
         "verifiers_envs:Verifiers",
@@ -139,7 +150,8 @@ def launch_of(spec: EnvironmentSpec, folder: Path = DEFAULT_FOLDER, python: str 
         isolated=known.interpreter is not None,
         variant=_absolute(spec.variant),
         options=spec.options,
-        reset_timeout_s=known.reset_timeout_s,
+        reset_timeout_s=known.reset_timeout_s(spec.options),
+        step_timeout_s=known.step_timeout_s(spec.options),
         digest=digest_of(Path(__file__).with_name("adapters") / f"{module}.py"),
     )
 

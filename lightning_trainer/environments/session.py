@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import operator
 import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 from lightning_trainer.environments.errors import EnvironmentFailedError, EnvironmentTimeoutError
 from lightning_trainer.environments.protocol import (
+    SPLITS,
     Action,
     Environment,
     Observation,
@@ -18,6 +21,8 @@ from lightning_trainer.environments.protocol import (
     as_observation,
     as_step,
 )
+
+_log = logging.getLogger(__name__)
 
 
 class Playable(Protocol):
@@ -39,6 +44,30 @@ class InProcess:
 
     def step(self, action: Action) -> Step:
         return as_step(self._environment.step(action))
+
+    def sizes(self) -> dict[str, int] | None:
+        """Return the number of tasks of each split, if it says so."""
+        size: Any = getattr(self._environment, "size", None)
+        return {split: operator.index(size(split)) for split in SPLITS} if callable(size) else None  # pyright: ignore
+
+    def holds_out(self) -> bool:
+        """Return whether it has openings of held-out tasks alone."""
+        return bool(getattr(self._environment, "holds_out", True))
+
+    def close(self) -> None:
+        """Close the environment, if it can be; a failure to do so changes nothing about its attempt."""
+        close = getattr(self._environment, "close", None)
+        if not callable(close):
+            return
+        try:
+            close()
+        except Exception as error:
+            _log.warning(
+                "the environment %s failed in close: %s: %s",
+                type(self._environment).__qualname__,
+                type(error).__name__,
+                error,
+            )
 
 
 class Session:

@@ -43,6 +43,9 @@ def result_of(value: T | Awaitable[T], timeout_s: float | None = None) -> T:
             raise
         running.cancel()
         raise TimeoutError(f"nothing came within {timeout_s:g} s") from None
+    except KeyboardInterrupt:  # also what cancels a Ray task
+        running.cancel()
+        raise
 
 
 async def _awaited(value: Awaitable[T]) -> T:

@@ -1,5 +1,7 @@
 """Attempts in processes of a Ray cluster: for agents that need cores or machines of their own."""
 
+import asyncio
+import threading
 from typing import Any
 
 import lightning_instrumentation as lt
@@ -11,14 +13,16 @@ from lightning_trainer.rollouts.awaiting import result_of
 from lightning_trainer.rollouts.run_name import attempt_label
 
 _FLUSH_S = 30.0
+_END_S = 35.0
+"""How long after its cancellation a Ray task is killed: it first flushes."""
 
 
 class OnRay:
     """An attempt that runs as a Ray task: ``Runner(policy, OnRay(attempt, num_cpus=1))``.
 
-    What it raises is raised here. The caller, who knows the cluster, calls ``ray.init(...)``; otherwise Ray starts one
-    on this machine. Function and task are pickled. The process that runs the attempt must reach the daemon at
-    ``endpoint``.
+    What it raises is raised here; one that takes too long is cancelled, and its cores are free again. The caller, who
+    knows the cluster, calls ``ray.init(...)``; otherwise Ray starts one on this machine. Function and task are pickled.
+    The process that runs the attempt must reach the daemon at ``endpoint``.
 
     Args:
         attempt: ``attempt(task) -> reward``, a function or a coroutine.
@@ -37,16 +41,25 @@ class OnRay:
         self._endpoint = endpoint
         self.run_label = attempt_label(attempt)
 
-    def __call__(self, task: Any) -> float | None:
+    async def __call__(self, task: Any) -> float | None:
         from ray.exceptions import RayError, RayTaskError
 
         running = self._remote.remote(self._attempt, task, current().identity, self._endpoint)
         try:
-            return self._ray.get(running)
+            return await running
+        except asyncio.CancelledError:
+            threading.Thread(target=self._end, args=(running,), daemon=True).start()
+            raise
         except RayTaskError as error:
             raise error.cause from None
         except RayError as error:
             raise RuntimeError(f"Ray lost the attempt: {error}") from error
+
+    def _end(self, running: Any) -> None:
+        self._ray.cancel(running)
+        _, late = self._ray.wait([running], timeout=_END_S)
+        for task in late:
+            self._ray.cancel(task, force=True)
 
 
 def _run(attempt: AttemptFunction[Any], task: Any, identity: Identity | None, endpoint: str | None):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import random
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,11 @@ _INSTRUCTIONS = (
     "variables stay. Answer without code when you are done."
 )
 _LONGEST_OBSERVATION = 4000
+_SECONDS = 3.0
+_TESTS = 5
+"""Tests that may take all of ``seconds`` each, by default."""
+_FRESH_S = 10.0
+"""For fresh interpreters, on a busy machine."""
 
 Made = tuple[str, Callable[[int], Any]]
 _KINDS: Mapping[str, Callable[[int, int], Made]] = {
@@ -45,13 +51,23 @@ class CodeActions:
 
     Args:
         turns: pieces of code that an attempt may run; after the last one, the tests run.
-        seconds, memory_mib: limits on one piece of code.
+        seconds, memory_mib: limits on one piece of code, and on one test.
+        tests_seconds: limit on all tests of a task together, by default five times ``seconds``. Tests that have not
+            ended by then did not pass.
     """
 
-    version = "1"
+    version = "2"
 
-    def __init__(self, *, turns: int = 4, seconds: float = 3.0, memory_mib: int = 256) -> None:
+    def __init__(
+        self,
+        *,
+        turns: int = 4,
+        seconds: float = _SECONDS,
+        memory_mib: int = 256,
+        tests_seconds: float | None = None,
+    ) -> None:
         self._turns = turns
+        self._tests_seconds = _TESTS * seconds if tests_seconds is None else tests_seconds
         self._sandbox = Sandbox(SandboxLimits(seconds=seconds, memory_mib=memory_mib))
         self._used = False
 
@@ -60,6 +76,8 @@ class CodeActions:
             self._sandbox.restart()
         self._used = False
         self._left = self._turns
+        self._code: list[str] = []
+        """What made the interpreter's variables."""
         if task.fields:
             question, self._tests = str(task.fields["question"]), _checked(task.fields.get("tests"))
         else:
@@ -73,6 +91,7 @@ class CodeActions:
         self._used = True
         self._left -= 1
         ran = self._sandbox.run(code)
+        self._code = [] if ran.lost else [*self._code, code]
         said = f"{ran.output}{f'error: {ran.error}' if ran.error else ''}".strip() or "(it printed nothing)"
         said = said[:_LONGEST_OBSERVATION]
         return self._scored(said) if self._left == 0 else Step(Observation(said), 0.0, False)
@@ -82,9 +101,41 @@ class CodeActions:
 
     def _scored(self, said: str) -> Step:
         self._used = True
-        passed = sum(_same(self._sandbox.run(str(test["call"])).value, test["expected"]) for test in self._tests)
-        score = passed / len(self._tests)
-        return Step(Observation(f"{said}\n{passed} of {len(self._tests)} tests passed.".strip()), score, True)
+        count = len(self._tests)
+        passed, ended = self._tested()
+        late = f"; {count - ended} had not ended when the time of all tests ({self._tests_seconds:g} s) was over"
+        result = f"{passed} of {count} tests passed{late if ended < count else ''}."
+        return Step(Observation(f"{said}\n{result}".strip()), passed / count, True)
+
+    def _tested(self) -> tuple[int, int]:
+        """Return how many tests passed, and how many ended in time.
+
+        A test that loses the interpreter must not fail the ones after it: the attempt's code is run again for them.
+        """
+        give_up = time.monotonic() + self._tests_seconds
+        passed, lost = 0, False
+        for ended, test in enumerate(self._tests):
+            ran = None
+            for code in (*(self._code if lost else ()), str(test["call"])):
+                if (left := give_up - time.monotonic()) <= 0:
+                    return passed, ended
+                ran = self._sandbox.run(code, left)
+                if ran.lost:
+                    break
+            assert ran is not None
+            lost = ran.lost
+            if lost and time.monotonic() >= give_up:
+                return passed, ended
+            passed += ran.error is None and _same(ran.value, test["expected"])
+        return passed, len(self._tests)
+
+
+def step_timeout_s(options: Mapping[str, Any]) -> float:
+    """Return how long a step may take with these options: the code, its tests, and fresh interpreters."""
+    seconds, tests_seconds = options.get("seconds", _SECONDS), options.get("tests_seconds")
+    if not isinstance(seconds, int | float) or not isinstance(tests_seconds, int | float | None):
+        return 0.0  # the environment itself refuses them
+    return seconds + (_TESTS * seconds if tests_seconds is None else tests_seconds) + _FRESH_S
 
 
 def _made(chance: random.Random) -> Any:
@@ -102,7 +153,21 @@ def _checked(tests: object) -> Sequence[Mapping[str, Any]]:
 
 
 def _same(value: object, expected: object) -> bool:
+    """Compare as JSON does: ``1`` is not ``true``, and ``0.1 + 0.2`` is ``0.3``, also within lists and objects."""
     if type(value) is float or type(expected) is float:
         numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in (value, expected))
-        return numbers and math.isclose(value, expected, rel_tol=1e-6, abs_tol=1e-9)  # pyright: ignore
-    return type(value) is type(expected) and value == expected
+        return numbers and _close(value, expected)
+    if type(value) is not type(expected):
+        return False
+    if isinstance(expected, list):
+        return len(value) == len(expected) and all(map(_same, value, expected))
+    if isinstance(expected, dict):
+        return value.keys() == expected.keys() and all(_same(value[key], expected[key]) for key in expected)
+    return value == expected
+
+
+def _close(value: Any, expected: Any) -> bool:
+    try:
+        return math.isclose(value, expected, rel_tol=1e-6, abs_tol=1e-9)
+    except OverflowError:  # an integer beyond every float
+        return False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping
 from typing import Any
 
 from lightning_trainer.environments.mcp_server import McpServer
@@ -20,6 +21,9 @@ _MORE_WORDS = 80
 """How many characters longer than the expected value an answer may be, so that listing everything does not pay."""
 LONGEST_RESULT = 20_000
 """Characters of a tool's result that the model is shown."""
+_TIMEOUT_S = 20.0
+_END_S = 10.0
+"""For the end of an earlier server."""
 
 
 class McpTools:
@@ -28,11 +32,12 @@ class McpTools:
     Args:
         command: the server's command, in place of the tasks' own; or its URL.
         max_turns: after this many turns the attempt is lost.
+        timeout_s: limit of the server's start, and of each call of a tool.
     """
 
     version = "1"
 
-    def __init__(self, command: str | None = None, *, max_turns: int = 12, timeout_s: float = 20.0) -> None:
+    def __init__(self, command: str | None = None, *, max_turns: int = 12, timeout_s: float = _TIMEOUT_S) -> None:
         self._command = shlex.split(command) if command else None
         self._max_turns = max_turns
         self._timeout_s = timeout_s
@@ -82,20 +87,32 @@ class McpTools:
         return self._running.call(name, arguments).text[:LONGEST_RESULT]
 
 
+def longest_s(options: Mapping[str, Any]) -> float:
+    """Return how long a call, or a new server, may take with these options."""
+    timeout_s = options.get("timeout_s", _TIMEOUT_S)
+    return timeout_s + _END_S if isinstance(timeout_s, int | float) else 0.0  # the environment itself refuses others
+
+
 def is_right(said: str, answer: Any) -> bool:
     """Whether the text contains the recorded value: as the last number in it, or as whole words in a short answer."""
     if isinstance(answer, bool):
         words = re.findall(r"\b(true|false|yes|no)\b", said.lower())
         return bool(words) and (words[-1] in ("true", "yes")) == answer
     if isinstance(answer, int | float):
-        numbers = _NUMBER.findall(said)
-        return bool(numbers) and abs(float(numbers[-1].replace(",", "")) - answer) <= 1e-6 * max(1.0, abs(answer))
+        numbers = [number.replace(",", "") for number in _NUMBER.findall(said)]
+        return bool(numbers) and _is_number(numbers[-1], answer)
     wanted, given = _words(str(answer)), _words(said)
     if not wanted:  # symbols alone, or nothing
         symbols = str(answer).strip()
         return bool(symbols) and symbols in said and len(said) <= len(symbols) + _MORE_WORDS
     there = any(given[start : start + len(wanted)] == wanted for start in range(len(given)))
     return there and len(" ".join(given)) <= len(" ".join(wanted)) + _MORE_WORDS
+
+
+def _is_number(said: str, answer: int | float) -> bool:
+    if isinstance(answer, int):  # of two ids that differ by one, one is wrong
+        return said == str(answer) or float(said) == answer
+    return abs(float(said) - answer) <= 1e-6 * max(1.0, abs(answer))
 
 
 def _words(text: str) -> list[str]:

@@ -21,7 +21,8 @@ class TextArena:
     """A single-player game of TextArena.
 
     Args:
-        game: as ``textarena.make`` takes it; the ``-raw`` form is best, because the model adds the brackets itself.
+        game: as ``textarena.make`` takes it, without ``-raw``: a raw game observes lists of messages instead of text,
+            and puts no action into brackets.
         options: of the game.
     """
 

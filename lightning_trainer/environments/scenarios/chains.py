@@ -137,10 +137,11 @@ def _next(
         scenario = Scenario(chain, worded(chain, tools), answer)
         if not (wants_held_out if scenario.held_out else wants_training):
             continue
-        # A value that the question contains, or a question that also has another answer, teaches nothing.
-        if scenario.question in asked or str(answer) in _values(chain):
+        # An answer that a call was made with, or a question that also has another answer, teaches nothing.
+        if scenario.question in asked:
             continue
-        if chain.answer(chain.executed(fresh)) == answer:
+        made = chain.executed(fresh)
+        if chain.answer(made) == answer and str(answer) not in _arguments(made):
             return scenario
     return None
 
@@ -186,8 +187,8 @@ def way(path: Path) -> str:
     return "the " + " of ".join(reversed(words)) if words else "the result"
 
 
-def _values(chain: Chain) -> set[str]:
-    return {str(value) for link in chain.links for _, value in link.arguments}
+def _arguments(made: Iterable[tuple[dict[str, Any], McpResult]]) -> set[str]:
+    return {str(value) for arguments, _ in made for value in arguments.values()}
 
 
 def _shuffled(items: Iterable[Any], chance: random.Random) -> list[Any]:

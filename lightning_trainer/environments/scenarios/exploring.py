@@ -6,6 +6,7 @@ meaningful: an ``order_id`` that was listed is looked up, an arbitrary number is
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -180,10 +181,21 @@ def _of_schema(kind: Mapping[str, Any], chance: random.Random) -> Iterator[Scala
     if kind.get("type") == "boolean":
         yield from (True, False)
     elif kind.get("type") in ("integer", "number"):
-        low = kind.get("minimum", kind.get("exclusiveMinimum"))
-        high = kind.get("maximum", kind.get("exclusiveMaximum"))
-        if low is not None and high is not None:
-            yield chance.randint(int(low) + ("minimum" not in kind), int(high) - ("maximum" not in kind))
+        yield from _within(kind, chance)
+
+
+def _within(kind: Mapping[str, Any], chance: random.Random) -> Iterator[Scalar]:
+    """Yield a number between the schema's bounds, a whole one if there is any."""
+    low = kind.get("minimum", kind.get("exclusiveMinimum"))
+    high = kind.get("maximum", kind.get("exclusiveMaximum"))
+    if low is None or high is None:
+        return
+    first = math.ceil(low) if "minimum" in kind else math.floor(low) + 1
+    last = math.floor(high) if "maximum" in kind else math.ceil(high) - 1
+    if first <= last:
+        yield chance.randint(first, last)
+    elif kind.get("type") == "number":
+        yield (low + high) / 2
 
 
 def _resolved(kind: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:

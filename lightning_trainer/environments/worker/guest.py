@@ -52,15 +52,19 @@ class _Guest:
     def serve(self) -> None:
         for line in self._questions:
             question = json.loads(line)
+            broken = False
             try:
                 answer = self._answer(question)
             except MemoryError:
                 answer = {"failed": "memory", "message": "MemoryError"}
             except BaseException as error:  # sys.exit() in an environment ends its attempt
-                self._environment = None  # its state is unknown
+                broken = True  # its state is unknown
                 nonsense = type(error).__name__ == "EnvironmentNonsenseError"  # it may not be importable here
                 answer = {"failed": "nonsense" if nonsense else "raised", "message": _described(error)}
             self._say(answer)
+            if broken:
+                with contextlib.suppress(BaseException):
+                    self._close()
 
     def _answer(self, question: dict[str, Any]) -> dict[str, Any]:
         from lightning_trainer.environments import protocol
@@ -73,6 +77,9 @@ class _Guest:
                 "holds_out": bool(getattr(self._environment, "holds_out", True)),
                 "python": sys.version.split()[0],
             }
+        if "close" in question:
+            self._close()
+            return {}
         if "reset" in question:
             if self._environment is None:
                 self._environment = self._made()
@@ -80,6 +87,12 @@ class _Guest:
             return protocol.to_json(protocol.as_observation(self._environment.reset(task)))
         action = protocol.action_from_json(question["step"])
         return protocol.to_json(protocol.as_step(self._environment.step(action)))
+
+    def _close(self) -> None:
+        environment, self._environment = self._environment, None
+        close: Any = getattr(environment, "close", None)
+        if callable(close):
+            close()
 
     def _say(self, answer: dict[str, Any]) -> None:
         try:

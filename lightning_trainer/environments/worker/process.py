@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import select
 import shutil
@@ -45,8 +46,11 @@ from lightning_trainer.environments.protocol import (
 _GUEST = Path(__file__).with_name("guest.py")
 _KEPT_OF_STDERR = 8192
 _LOOK_AT_MEMORY_S = 0.5
+_CLOSE_S = 5.0
 _PASSED_ON = ("HOME", "LANG", "LC_ALL", "PATH", "TZ", "USER", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "XDG_CACHE_HOME")
 """Environment variables that an environment gets; keys and tokens are not among them."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,8 @@ class Launch:
     path: tuple[str, ...] = ()
     reset_timeout_s: float = 0.0
     """A minimum; ``Limits`` may allow more."""
+    step_timeout_s: float = 0.0
+    """The same for a step."""
     digest: str = ""
     """Its default version."""
 
@@ -79,7 +85,11 @@ class EnvironmentProcess:
 
     def __init__(self, launch: Launch, limits: Limits) -> None:
         self._label = launch.label
-        self._limits = replace(limits, reset_timeout_s=max(limits.reset_timeout_s, launch.reset_timeout_s))
+        self._limits = replace(
+            limits,
+            reset_timeout_s=max(limits.reset_timeout_s, launch.reset_timeout_s),
+            step_timeout_s=max(limits.step_timeout_s, launch.step_timeout_s),
+        )
         self._read = b""
         self._stderr = b""
         self._steps = 0
@@ -102,7 +112,7 @@ class EnvironmentProcess:
         try:
             opened = self._asked({"open": True}, limits.start_timeout_s, "start")
         except BaseException:
-            self.close()
+            self.kill()
             raise
         self.version = str(opened.get("version") or "0")
         self.sizes: dict[str, int] | None = opened.get("sizes")
@@ -129,7 +139,16 @@ class EnvironmentProcess:
         return self._checked(step_from_json, {"step": to_json(action)}, self._limits.step_timeout_s, what)
 
     def close(self) -> None:
-        """Kill it and everything it started."""
+        """Close its environment, which has a few seconds for it, and kill it; only between two steps."""
+        try:
+            if self.alive:
+                self._asked({"close": True}, _CLOSE_S, "close")
+        except EnvironmentFailedError as error:
+            _log.warning("%s", error)
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill it and everything it started, whatever it is doing."""
         with self._closing:
             closed, self._closed = self._closed, True
         if closed:
@@ -198,7 +217,7 @@ class EnvironmentProcess:
         try:
             return reader(answer)
         except EnvironmentNonsenseError as error:
-            self.close()
+            self.kill()
             raise EnvironmentNonsenseError(f"the environment {self._label}, {what}: {error}") from None
 
     def _asked(self, question: dict[str, Any], timeout_s: float, what: str) -> dict[str, Any]:
@@ -226,13 +245,13 @@ class EnvironmentProcess:
             if answer.get("failed") == "memory":
                 raise self._out_of_memory(what, f"its limit of {self._limits.memory_mib} MiB")
         except BaseException:
-            self.close()
+            self.kill()
             raise
         if (failed := answer.get("failed")) is not None:
             message = f"the environment {self._label} failed in {what}: {answer.get('message')}"
             if failed == "raised":
                 raise EnvironmentRaisedError(message)
-            self.close()
+            self.kill()
             raise EnvironmentNonsenseError(message)
         return answer
 

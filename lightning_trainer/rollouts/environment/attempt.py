@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import inspect
-import operator
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from lightning_trainer.environments.agent import Agent
 from lightning_trainer.environments.limits import Limits
-from lightning_trainer.environments.protocol import HELD_OUT, SPLITS, TRAIN, Environment, Task, nothing_held_out
+from lightning_trainer.environments.protocol import HELD_OUT, TRAIN, Environment, Task, nothing_held_out
 from lightning_trainer.environments.registry import DEFAULT_FOLDER, check_file_task, digest_of, launch_of
 from lightning_trainer.environments.session import InProcess, Playable, Session
 from lightning_trainer.environments.spec import EnvironmentSpec
@@ -62,10 +61,8 @@ class EnvironmentAttempt:
         else:
             self._made = environment
             self.name, self.version = _named(environment)
-            made = environment()
-            size: Any = getattr(made, "size", None)
-            holds_out = bool(getattr(made, "holds_out", True))
-            sizes = {split: operator.index(size(split)) for split in SPLITS} if callable(size) else None  # pyright: ignore
+            with closing(InProcess(environment())) as one:
+                sizes, holds_out = one.sizes(), one.holds_out()
         self._sizes = sizes
         self.nothing_held_out = None if holds_out else nothing_held_out(self.name)
         """A sentence for whoever reads a score, where held-out tasks start like those of training."""
@@ -133,7 +130,8 @@ class EnvironmentAttempt:
                 yield process
         else:
             assert self._made is not None
-            yield InProcess(self._made())
+            with closing(InProcess(self._made())) as environment:
+                yield environment
 
 
 def _named(environment: type[Environment]) -> tuple[str, str]:

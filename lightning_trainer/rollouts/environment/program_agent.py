@@ -7,9 +7,11 @@ OpenAI's API takes, and ``environment_url``: ``POST {environment_url}/step`` wit
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 import threading
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -19,6 +21,14 @@ from lightning_trainer.rollouts.command import Command
 from lightning_trainer.rollouts.task_file import FileTask
 
 _LONGEST_BODY = 1 << 20
+_NO_ATTEMPT = {"error": "there is no such attempt, or it has ended"}
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    session: Session
+    acting: threading.Lock = field(default_factory=threading.Lock)
+    """Held during a step: a program may act from several threads, and may be gone before its step has ended."""
 
 
 class ProgramAgent:
@@ -26,11 +36,11 @@ class ProgramAgent:
 
     def __init__(self, command: Command) -> None:
         self._command = command
-        self._sessions: dict[str, Session] = {}
-        sessions = self._sessions
+        self._attempts: dict[str, _Attempt] = {}
+        attempts = self._attempts
 
         class Handler(_Steps):
-            of = sessions
+            of = attempts
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
@@ -45,7 +55,7 @@ class ProgramAgent:
         """
         # Any program that knows the URL can act in the session; others cannot guess it.
         secret = secrets.token_urlsafe(24)
-        self._sessions[secret] = session
+        attempt = self._attempts[secret] = _Attempt(session)
         try:
             fields = {
                 **session.task.fields,
@@ -56,7 +66,9 @@ class ProgramAgent:
             }
             self._command(FileTask(session.task.id, fields))
         finally:
-            del self._sessions[secret]
+            del self._attempts[secret]
+            with attempt.acting:  # whoever called us gives the environment to the next attempt
+                pass
 
     def stop(self) -> None:
         """Kill the programs that are still running, and close the port."""
@@ -66,15 +78,19 @@ class ProgramAgent:
 
 
 class _Steps(BaseHTTPRequestHandler):
-    of: dict[str, Session]
+    of: dict[str, _Attempt]
     protocol_version = "HTTP/1.1"
     timeout = 300
 
+    def handle(self) -> None:
+        with contextlib.suppress(ConnectionError):  # the program is gone
+            super().handle()
+
     def do_POST(self) -> None:
         _, secret, *rest = (*self.path.split("/"), "")
-        session = self.of.get(secret)
-        if session is None or rest[:1] != ["step"]:
-            return self._say(404, {"error": "there is no such attempt, or it has ended"})
+        attempt = self.of.get(secret)
+        if attempt is None or rest[:1] != ["step"]:
+            return self._say(404, _NO_ATTEMPT)
         try:
             length = int(self.headers.get("content-length", "-1"))
         except ValueError:
@@ -87,11 +103,9 @@ class _Steps(BaseHTTPRequestHandler):
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             said = '{"text": "..."} or {"tool_calls": [{"name": "...", "arguments": {}}]}'
             return self._say(422, {"error": f"an action is {said}; this one cannot be read: {error}"})
-        try:
-            observation = session.step(action)
-        except Exception as error:  # the program is told, and decides whether it fails
-            return self._say(409, {"error": f"{type(error).__name__}: {error}"})
-        self._say(200, {"observation": to_json(observation), "reward": session.rewards[-1], "done": session.done})
+        with attempt.acting:
+            status, said = _stepped(attempt.session, action) if secret in self.of else (404, _NO_ATTEMPT)
+        self._say(status, said)
 
     def log_message(self, format: str, *args: object) -> None: ...
 
@@ -102,6 +116,14 @@ class _Steps(BaseHTTPRequestHandler):
         self.send_header("content-length", str(len(encoded)))
         self.end_headers()
         self.wfile.write(encoded)
+
+
+def _stepped(session: Session, action: Action) -> tuple[int, dict[str, Any]]:
+    try:
+        observation = session.step(action)
+    except Exception as error:  # the program is told, and decides whether it fails
+        return 409, {"error": f"{type(error).__name__}: {error}"}
+    return 200, {"observation": to_json(observation), "reward": session.rewards[-1], "done": session.done}
 
 
 def _action(body: Any) -> Action:

@@ -168,6 +168,34 @@ def test_a_pool_replaces_what_has_failed() -> None:
         assert len(pids) == 3
 
 
+@pytest.mark.parametrize("how", ["well", "raises", "hangs"])
+def test_an_environment_is_closed_when_it_has_raised_and_when_its_pool_ends(how: str, tmp_path: Path, caplog) -> None:
+    notes = tmp_path / "notes"
+    launch = launch_of(EnvironmentSpec.parse(f"{WORLDS}:Closes?path={notes}&how={how}"))
+    with EnvironmentPool(launch, LIMITS, size=1) as pool, pool.lease() as process:
+        session = Session(process, task())
+        if how == "well":
+            with pytest.raises(EnvironmentRaisedError, match="it broke"):
+                session.say("break")
+            Session(process, task())
+            assert notes.read_text().split() == ["made", "closed", "made"]
+    assert notes.read_text().split() == ["made", "closed"] * (2 if how == "well" else 1)
+    assert gone(process.pid)
+    said = {"well": "", "raises": "it cannot be closed", "hangs": "did not answer close within"}[how]
+    assert said in caplog.text
+    assert bool(caplog.text) == bool(said)
+
+
+def test_an_environment_that_is_playing_when_the_pool_ends_is_not_waited_for(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    pool = EnvironmentPool(launch_of(EnvironmentSpec.parse(f"{WORLDS}:Closes?path={notes}&how=hangs")), LIMITS, size=1)
+    with pool.lease() as process:
+        began = time.monotonic()
+        pool.close()
+        assert time.monotonic() - began < 2
+        assert not process.alive
+
+
 def test_keys_and_tokens_do_not_reach_it(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-user")
     (tmp_path / "world.py").write_text(

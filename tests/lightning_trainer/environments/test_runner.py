@@ -20,7 +20,7 @@ from lightning_trainer.rollouts import Curriculum, Runner
 from lightning_trainer.rollouts.command import Command
 from lightning_trainer.rollouts.environment.program_agent import ProgramAgent
 from tests.lightning_trainer.environments.openai_server import serving  # pyright: ignore[reportMissingImports]
-from tests.lightning_trainer.environments.worlds import Adder, Alike, Guess  # pyright: ignore[reportMissingImports]
+from tests.lightning_trainer.environments.worlds import Adder, Alike, Closes, Guess  # pyright: ignore[reportMissingImports]
 
 ENDPOINT = "http://127.0.0.1:9"
 WORLDS = Path(__file__).with_name("worlds.py")
@@ -139,6 +139,30 @@ def test_a_broken_environment_is_a_failed_attempt_and_not_a_dead_run(how: str, e
         ended = runner.evaluate_held_out(3)
     assert [(attempt.error or "").partition(":")[0] for attempt in ended] == [error] * 3
     assert [attempt.reward for attempt in ended] == [None] * 3
+
+
+def test_an_environment_in_our_process_is_closed_after_each_attempt_however_it_ends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    notes = tmp_path / "notes"
+
+    class Here(Closes):
+        def __init__(self) -> None:
+            super().__init__(str(notes), "raises")
+
+        def size(self, split: str) -> int:
+            return 2
+
+    def breaks(session: Session) -> None:
+        assert notes.read_text().split() == ["made", "closed"] * (session.task.seed + 1) + ["made"]
+        session.say("break" if session.task.seed else "1")
+
+    options = {"policy": "p", "agent": breaks, "endpoint": ENDPOINT, "concurrency": 1}
+    with Runner.from_environment(Here, **options) as runner:
+        ended = runner.evaluate_held_out(2)
+    assert [attempt.error for attempt in ended] == [None, "ValueError: it broke"]
+    assert notes.read_text().split() == ["made", "closed"] * 3
+    assert "it cannot be closed" in caplog.text
 
 
 def test_our_agent_converses_with_the_endpoint_and_the_environment(monkeypatch) -> None:
@@ -266,6 +290,66 @@ assert said == {status}, said
 """
     agent = ProgramAgent(Command([sys.executable, "-c", code], endpoint=ENDPOINT))
     with Runner.from_environment(Guess, policy="p", agent=agent, endpoint=ENDPOINT) as runner:
+        (ended,) = runner.evaluate_held_out(1)
+    agent.stop()
+    assert ended.error is None
+
+
+SLOW = """
+import time
+class Slow:
+    def reset(self, task):
+        return "first" if task.seed == 0 else "later"
+    def step(self, action):
+        time.sleep(float(action.text))
+        return "done", 1.0, True
+"""
+IMPATIENT = """
+import json, sys, threading, time, urllib.request
+task = json.load(sys.stdin)
+def act(text):
+    request = urllib.request.Request(task["environment_url"] + "/step", json.dumps({{"text": text}}).encode())
+    return urllib.request.urlopen(request).read()
+if task["observation"]["text"] == "first":
+    threading.Thread(target=act, args=("3",), daemon=True).start()
+    {first}
+else:
+    act("0")
+"""
+
+
+@pytest.mark.parametrize(("first", "error"), [("time.sleep(60)", "TimeoutError"), ("time.sleep(0.5)", "")])
+def test_an_environment_is_given_back_when_the_step_of_a_program_that_is_gone_has_ended(
+    first: str, error: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    agent = ProgramAgent(
+        Command([sys.executable, "-c", IMPATIENT.format(first=first)], endpoint=ENDPOINT, timeout_s=2.0)
+    )
+    options = {"policy": "p", "agent": agent, "endpoint": ENDPOINT, "concurrency": 1}
+    with Runner.from_environment(f"{tmp_path}/slow.py:Slow", **options) as runner:
+        ended = runner.evaluate_held_out(3)
+    agent.stop()
+    assert [(attempt.error or "").partition(":")[0] for attempt in ended] == [error, "", ""]
+    assert [attempt.reward for attempt in ended] == [None if error else 1.0, 1.0, 1.0]
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_program_that_acts_twice_at_once_acts_one_after_the_other() -> None:
+    code = """
+import json, sys, threading, urllib.request
+task = json.load(sys.stdin)
+said = []
+def act():
+    body = json.dumps({"text": "0"}).encode()
+    said.append(urllib.request.urlopen(urllib.request.Request(task["environment_url"] + "/step", body)).status)
+threads = [threading.Thread(target=act) for _ in range(8)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+assert said == [200] * 8, said
+"""
+    agent = ProgramAgent(Command([sys.executable, "-c", code], endpoint=ENDPOINT))
+    with Runner.from_environment(f"{WORLDS}:Guess", policy="p", agent=agent, endpoint=ENDPOINT) as runner:
         (ended,) = runner.evaluate_held_out(1)
     agent.stop()
     assert ended.error is None

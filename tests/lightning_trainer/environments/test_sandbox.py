@@ -14,8 +14,12 @@ import pytest
 
 from lightning_trainer.environments import Task
 from lightning_trainer.environments.adapters.code_actions import CodeActions
+from lightning_trainer.environments.limits import Limits
+from lightning_trainer.environments.registry import launch_of
 from lightning_trainer.environments.sandbox import Sandbox, SandboxLimits, SandboxUnavailableError
-from lightning_trainer.environments.session import InProcess, Session
+from lightning_trainer.environments.session import InProcess, Playable, Session
+from lightning_trainer.environments.spec import EnvironmentSpec
+from lightning_trainer.environments.worker.process import EnvironmentProcess
 
 
 def usable() -> str | None:
@@ -282,3 +286,72 @@ def test_tasks_by_seed_can_be_solved(split: str) -> None:
         solved += session.reward == 1.0
     assert solved == 6
     environment.close()
+
+
+def scored(environment: Playable, code: str, *calls: tuple[str, object]) -> tuple[str, float | None]:
+    """What an answer of one piece of code is told at the end, and what it is worth."""
+    tests = [{"call": call, "expected": expected} for call, expected in calls]
+    session = Session(environment, Task("code", "2", name="t", fields={"question": "f", "tests": tests}))
+    return session.say(f"```python\n{code}\n```").splitlines()[-1], session.reward
+
+
+def test_a_test_that_loses_the_interpreter_fails_alone() -> None:
+    environment = CodeActions(turns=2, seconds=1, tests_seconds=60)
+    code = "import os\ndef f(n):\n    while n == 1: pass\n    return os._exit(0) if n == 3 else n + k"
+    tests = [{"call": f"f({n})", "expected": n + 10} for n in range(5)]
+    session = Session(InProcess(environment), Task("code", "2", name="t", fields={"question": "f", "tests": tests}))
+    session.say("```python\nk = 10\n```")
+    assert "3 of 5 tests passed." in session.say(f"```python\n{code}\n```")
+    assert session.reward == 0.6
+    environment.close()
+
+
+def test_what_was_lost_before_the_tests_stays_lost() -> None:
+    environment = CodeActions(turns=2, seconds=1)
+    session = Session(
+        InProcess(environment),
+        Task("code", "2", name="t", fields={"question": "f", "tests": [{"call": "f(1)", "expected": 1}] * 2}),
+    )
+    session.say("```python\ndef f(n): return n\nwhile True: pass\n```")
+    assert "0 of 2 tests passed." in session.say("```python\nimport os\n```")
+    environment.close()
+
+
+def test_the_tests_have_one_time_for_all_and_what_is_not_reached_did_not_pass() -> None:
+    environment = CodeActions(turns=1, seconds=3, tests_seconds=3.3)
+    slow = "import time\ndef f(n):\n    time.sleep(1.2)\n    return n"
+    said, reward = scored(InProcess(environment), slow, *((f"f({n})", n) for n in range(5)))
+    assert said == "2 of 5 tests passed; 3 had not ended when the time of all tests (3.3 s) was over."
+    assert reward == 0.4
+    environment.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "expected", "reward"),
+    [
+        ("x = 1", None, 0.0),
+        ("def f(): return None", None, 1.0),
+        ("def f(): return [0.1 + 0.2, {'a': 1.1 * 3}]", [0.3, {"a": 3.3}], 1.0),
+        ("def f(): return [1, {'a': 1}]", [True, {"a": 1}], 0.0),
+        ("def f(): return [1, 2]", [1], 0.0),
+        ("def f(): return 10 ** 400", 1.5, 0.0),
+    ],
+)
+def test_a_value_is_compared_with_what_is_expected(code: str, expected: object, reward: float) -> None:
+    environment = CodeActions(turns=1)
+    assert scored(InProcess(environment), code, ("f()", expected))[1] == reward
+    environment.close()
+
+
+@pytest.mark.parametrize(("options", "least"), [("", 18.0), ("?seconds=8", 48.0), ("?seconds=8&tests_seconds=9", 17.0)])
+def test_a_step_may_take_as_long_as_the_code_and_its_tests(options: str, least: float) -> None:
+    launch = launch_of(EnvironmentSpec.parse(f"code{options}"))
+    assert least < launch.step_timeout_s < least + 20
+
+
+def test_a_slow_answer_is_scored_behind_a_pipe_whatever_the_limit_of_other_environments() -> None:
+    launch = launch_of(EnvironmentSpec.parse("code?turns=1&seconds=2&tests_seconds=4"))
+    process = EnvironmentProcess(launch, Limits(step_timeout_s=1))
+    slow = "import time\ndef f(n):\n    time.sleep(0.7)\n    return n"
+    assert scored(process, slow, ("f(1)", 1), ("f(2)", 2)) == ("2 of 2 tests passed.", 1.0)
+    process.close()

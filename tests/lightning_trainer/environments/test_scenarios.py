@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,10 +13,15 @@ from typer.testing import CliRunner
 from lightning_trainer.cli.app import app
 from lightning_trainer.environments import Task
 from lightning_trainer.environments.adapters.mcp_tools import LONGEST_RESULT, McpTools, is_right
+from lightning_trainer.environments.errors import EnvironmentRaisedError
+from lightning_trainer.environments.limits import Limits
 from lightning_trainer.environments.mcp_server import McpResult, McpServer, McpServerError, McpTool
 from lightning_trainer.environments.protocol import Tool
+from lightning_trainer.environments.registry import launch_of
 from lightning_trainer.environments.scenarios import demonstrations, explore, make_scenarios
 from lightning_trainer.environments.session import InProcess, Session
+from lightning_trainer.environments.spec import EnvironmentSpec
+from lightning_trainer.environments.worker.process import EnvironmentProcess
 
 ROOT = Path(__file__).parents[3]
 SERVER = [sys.executable, str(Path(__file__).with_name("mcp_server_of_tests.py"))]
@@ -62,6 +68,41 @@ def test_a_chain_is_asked_in_words_and_answered_by_what_it_came_to() -> None:
         "First: list the cities. Then: look up a city with city_id from there (the id of entry 2). "
         "What is the people?": 2000,
     }
+
+
+def test_what_is_passed_on_to_the_last_call_is_no_answer() -> None:
+    class Echo(FakeServer):
+        def call(self, name, arguments) -> McpResult:
+            result = super().call(name, arguments)
+            return result if name == "list_cities" else McpResult("", False, {**result.value, **arguments})
+
+    train, held_out = make_scenarios(explore(Echo()), Echo(), difficulties=[2], count=9, held_out=9)
+    assert sorted(scenario.answer for scenario in train + held_out) == [1000, 2000]  # and no city_id
+
+
+@pytest.mark.parametrize(
+    ("bounds", "inside"),
+    [
+        ({"exclusiveMinimum": 0, "exclusiveMaximum": 1}, lambda x: 0 < x < 1),
+        ({"minimum": 0.2, "maximum": 0.8}, lambda x: 0.2 <= x <= 0.8),
+        ({"minimum": 0.2, "exclusiveMaximum": 3}, lambda x: x in (1, 2)),
+    ],
+)
+def test_a_number_is_drawn_within_the_bounds_of_its_schema(bounds: dict, inside: Callable[[float], bool]) -> None:
+    schema = {"type": "object", "properties": {"share": {"type": "number", **bounds}}, "required": ["share"]}
+    server = FakeServer()
+    server.tools = [McpTool(Tool("get_share", "", schema), True)]
+    server.call = lambda name, arguments: McpResult("", False, {"got": arguments["share"]})
+    shares = [dict(called.arguments)["share"] for called in explore(server).calls]
+    assert shares
+    assert all(isinstance(share, int | float) and inside(share) for share in shares)
+
+
+def test_bounds_without_a_whole_number_between_them_make_no_argument() -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 0.2, "maximum": 0.8}}}
+    server = FakeServer()
+    server.tools = [McpTool(Tool("get", "", {**schema, "required": ["n"]}), True)]
+    assert explore(server).calls == []
 
 
 def test_a_seed_makes_the_same_scenarios_and_train_and_held_out_share_none() -> None:
@@ -204,6 +245,22 @@ def test_a_tool_that_may_change_something_leaves_no_trace_for_the_next_attempt()
     environment.close()
 
 
+def test_a_tool_may_take_as_long_as_its_option_says(tmp_path: Path) -> None:
+    server = tmp_path / "server.py"
+    server.write_text(
+        "import time\nfrom mcp.server.mcpserver import MCPServer\nserver = MCPServer('slow')\n\n"
+        "@server.tool()\ndef slow(seconds: float) -> str:\n    time.sleep(seconds)\n    return 'ok'\n\nserver.run()\n"
+    )
+    launch = launch_of(EnvironmentSpec.parse("mcp?timeout_s=4"))
+    process = EnvironmentProcess(launch, Limits(step_timeout_s=1, reset_timeout_s=1))
+    fields = {"command": [sys.executable, str(server)], "answer": 1}
+    session = Session(process, Task("mcp", "1", name="t", fields=fields))
+    assert session.call("slow", {"seconds": 2}) == "ok"
+    with pytest.raises(EnvironmentRaisedError, match="did not answer slow within 4 s"):
+        session.call("slow", {"seconds": 60})
+    process.close()
+
+
 def test_what_the_server_refuses_is_told_to_the_model() -> None:
     with McpServer(SERVER) as server:
         assert [tool.reads_only for tool in server.tools] == [True, True, True, False]
@@ -266,6 +323,10 @@ def test_a_mistake_is_one_sentence(options: list[str], sentence: str, tmp_path: 
         ("I do not know", "€", False),
         ("It costs 5 €", "€", True),
         ("I do not know", "", False),
+        ("12345679", 12345678, False),
+        ("12,345,678.0", 12345678, True),
+        ("9007199254740993", 9007199254740993, True),
+        ("9" * 5000, 5, False),
     ],
 )
 def test_an_answer_is_right_where_it_is_the_value_and_not_everything(said: str, answer: object, right: bool) -> None:

@@ -57,6 +57,31 @@ class Alike:
         return "fine", 1.0, True
 
 
+class Closes(Guess):
+    """Notes in a file that it was made, and that it was closed."""
+
+    def __init__(self, path: str, how: str = "well") -> None:
+        self.path = path
+        self.how = how
+        self.note("made")
+
+    def step(self, action: Action) -> tuple[str, float, bool]:
+        if action.text == "break":
+            raise ValueError("it broke")
+        return super().step(action)
+
+    def close(self) -> None:
+        self.note("closed")
+        if self.how == "hangs":
+            time.sleep(600)
+        if self.how == "raises":
+            raise RuntimeError("it cannot be closed")
+
+    def note(self, what: str) -> None:
+        with open(self.path, "a") as file:
+            file.write(f"{what}\n")
+
+
 class Broken:
     """``worlds.py:Broken:hangs`` and so on: well until its second step."""
 

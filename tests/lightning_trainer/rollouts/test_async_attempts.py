@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import signal
 import sys
 import threading
 import time
@@ -111,6 +112,24 @@ def test_one_that_takes_too_long_is_cancelled_and_the_others_go_on() -> None:
     assert time.monotonic() - began < 20
     assert cleaned_up.wait(20)
     assert run(half).reward == 0.5
+
+
+def test_one_whose_caller_is_interrupted_is_cancelled() -> None:
+    """As Ray interrupts a task that is cancelled."""
+    cancelled = threading.Event()
+
+    async def waits() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    caller = threading.get_ident()
+    threading.Timer(0.5, signal.pthread_kill, [caller, signal.SIGINT]).start()
+    with pytest.raises(KeyboardInterrupt):
+        awaiting.result_of(waits())
+    assert cancelled.wait(10)
 
 
 async def raises(task: Task) -> float:

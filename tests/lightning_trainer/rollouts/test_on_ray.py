@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,11 +45,11 @@ def spool(tmp_path: Path, monkeypatch) -> Iterator[Path]:
     lt.shutdown(0)
 
 
-def run(attempt, spool: Path):
+def run(attempt, spool: Path, timeout_s: float = 120.0):
     on_ray = OnRay(
         attempt, endpoint=ENDPOINT, num_cpus=1, runtime_env={"env_vars": {"LIGHTNING_SPOOL_DIR": str(spool)}}
     )
-    return run_attempt(on_ray, Task("t"), stage="train", step=1, group_id="g", mode="train", timeout_s=120.0)
+    return run_attempt(on_ray, Task("t"), stage="train", step=1, group_id="g", mode="train", timeout_s=timeout_s)
 
 
 def test_an_attempt_runs_in_another_process_and_belongs_to_its_rollout(ray_session, spool: Path) -> None:
@@ -89,3 +90,24 @@ def test_a_worker_that_dies_is_a_failed_attempt(ray_session, spool: Path) -> Non
     ended = run(attempt, spool)
     assert ended.error is not None
     assert ended.error.startswith("RuntimeError: Ray lost the attempt")
+
+
+@pytest.mark.parametrize("how", ["sleeps", "awaits", "clings"])
+def test_what_takes_too_long_gives_its_core_back(how: str, ray_session, spool: Path, monkeypatch) -> None:
+    monkeypatch.setattr("lightning_trainer.rollouts.on_ray._END_S", 3.0)
+
+    async def awaits(task) -> float:
+        await asyncio.sleep(600)
+        return 1.0
+
+    def sleeps(task) -> float:
+        while True:
+            try:
+                time.sleep(600)
+            except KeyboardInterrupt:
+                if how == "sleeps":
+                    raise
+
+    ended = run(awaits if how == "awaits" else sleeps, spool, timeout_s=4.0)
+    assert ended.error == "TimeoutError: the attempt did not end within 4 s"
+    assert run(lambda task: 1.0, spool, timeout_s=60.0).error is None
