@@ -8,9 +8,8 @@ from benchmarks.common.rows import Row
 from lightning_trainer.environments import Action, Task
 from lightning_trainer.environments.errors import EnvironmentFailedError, UnknownEnvironmentError
 from lightning_trainer.environments.limits import Limits
-from lightning_trainer.environments.registry import launch_of
+from lightning_trainer.environments.registry import EnvironmentSpec, launch_of
 from lightning_trainer.environments.session import Session
-from lightning_trainer.environments.spec import EnvironmentSpec
 from lightning_trainer.environments.worker.process import EnvironmentProcess
 
 TITLE = "Attempts an hour by kind, one process, no model"

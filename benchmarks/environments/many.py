@@ -10,9 +10,8 @@ import psutil
 from benchmarks.common.rows import Row, at_most
 from lightning_trainer.environments import Action, Task
 from lightning_trainer.environments.limits import Limits
-from lightning_trainer.environments.registry import launch_of
+from lightning_trainer.environments.registry import EnvironmentSpec, launch_of
 from lightning_trainer.environments.session import Session
-from lightning_trainer.environments.spec import EnvironmentSpec
 from lightning_trainer.environments.worker.pool import EnvironmentPool
 
 TITLE = "Sixty-four environments at once"

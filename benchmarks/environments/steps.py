@@ -9,9 +9,8 @@ from benchmarks.common.rows import Row, at_most
 from benchmarks.environments.world import World
 from lightning_trainer.environments import Action, Task, ToolCall
 from lightning_trainer.environments.limits import Limits
-from lightning_trainer.environments.registry import launch_of
+from lightning_trainer.environments.registry import EnvironmentSpec, launch_of
 from lightning_trainer.environments.session import InProcess, Session
-from lightning_trainer.environments.spec import EnvironmentSpec
 from lightning_trainer.environments.worker.process import EnvironmentProcess
 
 TITLE = "Milliseconds a step beyond a direct call (median)"

@@ -9,7 +9,7 @@ from lightning_trainer import __version__
 from lightning_trainer.cli.commands import acting, machine, recorded
 from lightning_trainer.cli.commands.store import store
 from lightning_trainer.cli.environments.commands import environments, scenarios
-from lightning_trainer.cli.terminal.one_sentence import one_sentence
+from lightning_trainer.cli.terminal.console import one_sentence
 
 app = typer.Typer(
     no_args_is_help=True,

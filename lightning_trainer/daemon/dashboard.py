@@ -9,7 +9,7 @@ from lightning_trainer.daemon.api.rollback import no_policy
 from lightning_trainer.daemon.policy_runtime import PolicyRuntime
 from lightning_trainer.dashboard.site import PolicyNow
 from lightning_trainer.errors import ConfigError, LightningError, RollbackError
-from lightning_trainer.ingest.http.json_bodies import JsonBodyError
+from lightning_trainer.ingest.http.bodies import JsonBodyError
 from lightning_trainer.store.store import Store
 from lightning_trainer.store.worklist.drops import Kind
 from lightning_trainer.types import SpanSink

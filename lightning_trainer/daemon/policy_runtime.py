@@ -20,21 +20,19 @@ from lightning_trainer.daemon.publication.canary import Canary
 from lightning_trainer.daemon.publication.guard import PromotionGuard
 from lightning_trainer.daemon.publication.old_adapters import OldAdapters
 from lightning_trainer.daemon.publication.old_versions import OldVersionEngine
-from lightning_trainer.daemon.publication.publishing import Publisher
-from lightning_trainer.daemon.publication.retention import VersionKeeper
+from lightning_trainer.daemon.publication.publishing import Publisher, VersionKeeper
 from lightning_trainer.daemon.rewards.judges import PolicyJudges
 from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
 from lightning_trainer.daemon.watching.progress import Phase, Progress
 from lightning_trainer.daemon.watching.selection_watch import watch_selection
 from lightning_trainer.errors import TrainerDiedError, TrainingError
 from lightning_trainer.gateway.canary_route import CanaryRoute
-from lightning_trainer.gateway.engine.endpoints import EngineChoice, EngineEndpoint
-from lightning_trainer.gateway.engine.upstream import Upstream
+from lightning_trainer.gateway.engine.upstream import EngineChoice, EngineEndpoint, Upstream
 from lightning_trainer.gateway.shadow import Shadow
 from lightning_trainer.judges.judging import Judging
 from lightning_trainer.metrics.recorder import MetricsRecorder
-from lightning_trainer.models.folder import vocabulary_of
 from lightning_trainer.models.images import image_token_of
+from lightning_trainer.models.resolve import vocabulary_of
 from lightning_trainer.serving.engine_client import Engine
 from lightning_trainer.serving.replicas import EngineReplicas
 from lightning_trainer.serving.settings import EngineSettings

@@ -46,8 +46,7 @@ from lightning_trainer.dashboard.routes import Dashboard
 from lightning_trainer.dashboard.site import Check, Site
 from lightning_trainer.gateway.auth import require_token
 from lightning_trainer.gateway.embeddings import EmbeddingsServer, embeddings_router
-from lightning_trainer.gateway.engine.endpoints import EngineChoice, EngineEndpoint
-from lightning_trainer.gateway.engine.upstream import Upstream
+from lightning_trainer.gateway.engine.upstream import EngineChoice, EngineEndpoint, Upstream
 from lightning_trainer.gateway.http_errors import answer_in_the_callers_shape
 from lightning_trainer.gateway.policies import ServedPolicy
 from lightning_trainer.gateway.routes import gateway_router

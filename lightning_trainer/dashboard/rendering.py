@@ -1,5 +1,11 @@
-"""Templates and security headers: nothing inline, nothing from elsewhere, nothing in another page's frame."""
+"""Templates and security headers: nothing inline, nothing from elsewhere, nothing in another page's frame.
 
+Templates escape the markup of models' and tools' text. What remains are characters that act without being seen: control
+characters, and those that change the direction of what follows (Trojan Source, CVE-2021-42574). They are shown as
+signs.
+"""
+
+import re
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -11,7 +17,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from lightning_trainer import __version__
-from lightning_trainer.dashboard.visible import finalize, shortened
 from lightning_trainer.explain.finding import counted
 from lightning_trainer.report.markup import asset, for_both_widths
 
@@ -128,3 +133,38 @@ def amount_of_bytes(amount: float | None) -> str:
             return f"{amount:.3g} {unit}" if unit != "B" else f"{amount:.0f} B"
         amount /= 1024
     return f"{amount:.3g} GiB"
+
+
+LONGEST = 20_000
+"""Characters of one text on a page; the rest is behind a link."""
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
+
+
+def visible(text: str) -> str:
+    """Return the text with every hidden character replaced by a visible sign."""
+    return _HIDDEN.sub(_sign, text)
+
+
+def visible_markup(html: str) -> Markup:
+    """Return our own HTML, whose texts are escaped already, with hidden characters made visible."""
+    return Markup(visible(html))
+
+
+def finalize(value: object) -> object:
+    """What the templates do with every value: strings become visible, None becomes a dash."""
+    if isinstance(value, Markup):
+        return value
+    if value is None:
+        return "–"
+    return visible(value) if isinstance(value, str) else value
+
+
+def shortened(text: str, longest: int = LONGEST) -> tuple[str, int]:
+    """Return the beginning of a text, and how many characters are left out."""
+    return (text, 0) if len(text) <= longest else (text[:longest], len(text) - longest)
+
+
+def _sign(match: re.Match[str]) -> str:
+    return f"⟨U+{ord(match.group()):04X}⟩"

@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from lightning_trainer.explain.call_outcomes import ExplainedOutcome
 from lightning_trainer.explain.call_tree import CallNode, call_tree
-from lightning_trainer.explain.case import Case
+from lightning_trainer.explain.case import Case, ExplainedOutcome
 from lightning_trainer.explain.diagnoses.registry import findings
 from lightning_trainer.explain.finding import Finding, counted
 from lightning_trainer.samples.transitions.ledger import NO_AGENT

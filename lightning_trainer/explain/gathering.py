@@ -18,11 +18,10 @@ from lightning_trainer.explain.case import Case, Judged
 from lightning_trainer.ingest.reading import Reading, read_spans
 from lightning_trainer.judges.reliability.report import corrections
 from lightning_trainer.samples.batches import build_batch
-from lightning_trainer.samples.credit.group_collector import collect
-from lightning_trainer.samples.credit.grouping import regroup
+from lightning_trainer.samples.credit.group_collector import collect, regroup
 from lightning_trainer.samples.transitions.causes import span_parents
+from lightning_trainer.samples.transitions.eligibility import with_trusted
 from lightning_trainer.samples.transitions.reasons import Reason
-from lightning_trainer.samples.transitions.trusted import with_trusted
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.records import StepRecord
 from lightning_trainer.store.retention.sweep import expired_among

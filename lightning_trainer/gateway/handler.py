@@ -17,9 +17,8 @@ from lightning_instrumentation import semconv
 from lightning_trainer.errors import EngineError, PublicationError
 from lightning_trainer.gateway.asking import ask
 from lightning_trainer.gateway.caller import read_caller
-from lightning_trainer.gateway.calls.call_record import CallRecord
 from lightning_trainer.gateway.calls.disconnect import CallerGoneError, unless_gone
-from lightning_trainer.gateway.calls.exchange import Exchange
+from lightning_trainer.gateway.calls.exchange import CallRecord, Exchange
 from lightning_trainer.gateway.calls.retries import Retries, retry_key
 from lightning_trainer.gateway.calls.slots import Slot, Slots
 from lightning_trainer.gateway.calls.span import Sampler

@@ -16,8 +16,7 @@ from lightning_instrumentation import semconv
 
 from lightning_trainer.errors import EngineError, PublicationError
 from lightning_trainer.gateway.caller import Caller
-from lightning_trainer.gateway.calls.call_record import CallRecord
-from lightning_trainer.gateway.calls.exchange import Exchange
+from lightning_trainer.gateway.calls.exchange import CallRecord, Exchange
 from lightning_trainer.gateway.calls.span import Sampler
 from lightning_trainer.gateway.canary_route import CanaryRoute, OldVersions
 from lightning_trainer.gateway.engine import sse

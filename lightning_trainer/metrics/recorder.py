@@ -10,10 +10,14 @@ from pathlib import Path
 
 from lightning_trainer.config.metrics import MetricsConfig
 from lightning_trainer.errors import ConfigError
+from lightning_trainer.metrics.exports import (
+    JsonLines,
+    MetricsSink,
+    TensorBoard,
+    WeightsAndBiases,
+    tensorboard_installed,
+)
 from lightning_trainer.metrics.row import StepMetrics, select_rows
-from lightning_trainer.metrics.to_jsonl import JsonLines, MetricsSink
-from lightning_trainer.metrics.to_tensorboard import TensorBoard, installed
-from lightning_trainer.metrics.to_wandb import WeightsAndBiases
 from lightning_trainer.metrics.warnings import warnings_of
 from lightning_trainer.store.store import Store
 
@@ -104,7 +108,7 @@ class MetricsRecorder:
 
 def _open_sinks(config: MetricsConfig, policy: str, folder: Path, say: Callable[[str], None]) -> list[MetricsSink]:
     sinks: list[MetricsSink] = []
-    if config.tensorboard or (config.tensorboard is None and installed()):
+    if config.tensorboard or (config.tensorboard is None and tensorboard_installed()):
         sinks.append(TensorBoard(folder / "metrics" / "tensorboard" / policy))
     if config.wandb is not None:
         try:

@@ -1,9 +1,11 @@
 """``resolve_model``: a folder, a Hugging Face id, or one of the models that need no download.
 
-The latter are written once, in float32, into a cache folder. Writing happens in a process of its own, so that the
-daemon never imports torch.
+A model folder must hold a configuration, safetensors weights, and a tokenizer. An id stands for the snapshot in the
+local cache, or a download where that is allowed. The models that need none are written once, in float32, into a cache
+folder, by a process of its own, so that the daemon never imports torch.
 """
 
+import json
 import logging
 import os
 import re
@@ -15,9 +17,7 @@ from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 
-from lightning_trainer.errors import ModelError
-from lightning_trainer.models.folder import check_folder
-from lightning_trainer.models.hub import cached_folder, hub_folder
+from lightning_trainer.errors import DownloadError, MissingExtraError, ModelError
 
 _log = logging.getLogger(__name__)
 
@@ -121,3 +121,105 @@ def put_chat_template(folder: Path) -> None:
     aside = folder / f".{CHAT_TEMPLATE_FILE}.{os.getpid()}"
     aside.write_text(text, encoding="utf-8")
     aside.replace(target)
+
+
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
+_INDEX = "model.safetensors.index.json"
+
+
+def check_folder(folder: Path) -> Path:
+    """Return the folder when trainer and engine can use it.
+
+    Raises:
+        ModelError: something is missing; the message names it.
+    """
+    try:
+        json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelError(f"{folder} has no config.json: it is not a model folder") from None
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{folder}/config.json cannot be read: {error}") from error
+    if missing := [path.name for path in weight_files(folder) if not path.is_file()]:
+        raise ModelError(f"{folder} lacks the weight file {missing[0]} that its index names: copy the model again")
+    if not any((folder / name).is_file() for name in _TOKENIZERS):
+        raise ModelError(f"{folder} has no tokenizer ({', '.join(_TOKENIZERS)}): save it there with the model")
+    return folder
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Return the model's safetensors files, whole or in shards.
+
+    Raises:
+        ModelError: there are none.
+    """
+    if (whole := folder / "model.safetensors").is_file():
+        return [whole]
+    try:
+        names = json.loads((folder / _INDEX).read_text(encoding="utf-8"))["weight_map"].values()
+    except FileNotFoundError:
+        raise ModelError(f"{folder} has no model.safetensors: save the weights in safetensors format") from None
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise ModelError(f"{folder}/{_INDEX} cannot be read: {error}") from error
+    return [folder / name for name in sorted(set(names))]
+
+
+def vocabulary_of(folder: Path) -> int | None:
+    """Return how many entries the model's vocabulary has, None where its configuration does not say so."""
+    configuration = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    size = configuration.get("vocab_size", configuration.get("text_config", {}).get("vocab_size"))
+    return size if isinstance(size, int) else None
+
+
+_HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
+
+
+def hub_folder(model_id: str) -> Path:
+    """Return the snapshot's folder.
+
+    Raises:
+        ModelError: there is no such model, it needs permission, or it is not cached and cannot be fetched.
+        MissingExtraError: huggingface_hub is not installed.
+    """
+    try:
+        from huggingface_hub import errors, snapshot_download
+    except ImportError:
+        raise MissingExtraError(
+            f"the model {model_id} needs huggingface_hub: pip install 'lightning-trainer[train]'"
+        ) from None
+    if (cached := cached_folder(model_id)) is not None:
+        return cached
+    if _offline():
+        raise ModelError(
+            f"the model {model_id} is not in the local Hugging Face cache and HF_HUB_OFFLINE is set: unset it, "
+            f"or run `hf download {model_id}` where there is a network and give the folder"
+        )
+    try:
+        return Path(snapshot_download(model_id, allow_patterns=_HUB_FILES))
+    except errors.GatedRepoError:
+        raise ModelError(f"the model {model_id} needs its owner's permission: ask for it and `hf auth login`") from None
+    except errors.RepositoryNotFoundError:
+        raise ModelError(
+            f"there is no model {model_id} on the Hugging Face Hub, or it is private: check the id"
+        ) from None
+    except Exception as error:
+        # requests, httpx and the hub each have their own; they all mean that it could not be had.
+        raise DownloadError(
+            f"the model {model_id} is not in the local cache and could not be downloaded ({type(error).__name__}): "
+            f"check the network, or give a folder"
+        ) from error
+
+
+def cached_folder(model_id: str) -> Path | None:
+    """Return the snapshot's folder where it is in the local cache; nothing is fetched."""
+    try:
+        from huggingface_hub import errors, snapshot_download
+    except ImportError:
+        return None
+    try:
+        return Path(snapshot_download(model_id, allow_patterns=_HUB_FILES, local_files_only=True))
+    except errors.LocalEntryNotFoundError:
+        return None
+
+
+def _offline() -> bool:
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_trainer.errors import ModelError
-from lightning_trainer.models.hub import cached_folder
-from lightning_trainer.models.resolve import found_model, model_cache
+from lightning_trainer.models.resolve import cached_folder, found_model, model_cache
 from lightning_trainer.plan.shape import Shape, read_shape, shape_of
 
 

@@ -5,7 +5,9 @@ What confirms ids made from words:
 1. always: they decode to exactly the recorded words;
 2. if the server reported its own counts of prompt and response tokens: they agree; a count that differs refutes the ids
    (another template, other tools, another spelling);
-3. if there is a scorer: every response token has a probability that a sampled token can have.
+3. if there is a scorer: every response token has a probability that a sampled token can have. A running vLLM is asked
+   for ``prompt_logprobs`` in text completions (vLLM, OpenAI-compatible server, extra parameters): those of unscaled
+   logits, that is, at temperature 1.
 
 Besides 1, either 2 or 3 is needed. Neither proves that the model sampled these very ids: the same number of other ids
 may spell the same words. So the grade is below ``exact``, and reinforcement learning takes such calls only if the
@@ -17,9 +19,11 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
-from lightning_trainer.errors import LightningError
+import httpx
+
+from lightning_trainer.errors import EngineError, LightningError
 from lightning_trainer.ingest.dialects.dialect import Message
 from lightning_trainer.retokenize.chat import ChatMessage, NoWordsError, chat_answer, chat_messages, chat_tools
 from lightning_trainer.retokenize.texts import Words
@@ -150,3 +154,59 @@ def _version(model: str | None) -> int:
     """Return the version in a served name (``policy@v3``); a plain model is version 0, from which the policy starts."""
     found = _VERSION.search(model or "")
     return int(found[1]) if found else 0
+
+
+class EngineScorer:
+    """A client that lets an engine score one call at a time; use it as a context manager."""
+
+    def __init__(
+        self, base_url: str, model: str, *, api_key: str | None = None, headers: dict[str, str] | None = None
+    ) -> None:
+        """Connect to an engine.
+
+        Args:
+            base_url: the engine's, including ``/v1``.
+            model: its name at the engine.
+        """
+        self.model = model
+        key = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self._client = httpx.Client(base_url=base_url, headers={**key, **(headers or {})}, timeout=600)
+
+    def __enter__(self) -> "EngineScorer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    def score(self, token_ids: Sequence[int]) -> tuple[float, ...]:
+        """Return ``log p(token | before it)``, nats, for every token but the first.
+
+        Raises:
+            UnscorableError: the engine refuses these ids (400).
+            EngineError: there is no engine, it does not serve the model, or it does not score prompts.
+        """
+        body = {"model": self.model, "prompt": list(token_ids), "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0}
+        try:
+            answer = self._client.post("completions", json=body)
+        except httpx.HTTPError as error:
+            raise EngineError(f"the engine at {self._client.base_url} cannot be asked for scores: {error}") from error
+        if answer.status_code == 400:
+            raise UnscorableError(f"the engine does not score the ids: {answer.text[:300]}")
+        if answer.status_code != 200:
+            raise EngineError(
+                f"the engine at {self._client.base_url} does not score ids: {answer.status_code} {answer.text[:300]}"
+            )
+        return tuple(_scores(answer.json(), token_ids, str(self._client.base_url)))
+
+
+def _scores(answer: Any, token_ids: Sequence[int], where: str) -> list[float]:
+    try:
+        positions = answer["choices"][0]["prompt_logprobs"]
+        return [
+            float(position[str(token_id)]["logprob"])
+            for token_id, position in zip(token_ids[1:], positions[1:], strict=True)
+        ]
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise EngineError(
+            f"the engine at {where} answers without prompt_logprobs; name a vLLM server with --engine"
+        ) from error

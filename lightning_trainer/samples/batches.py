@@ -14,21 +14,25 @@ from lightning_trainer.config import PolicyConfig
 from lightning_trainer.samples import problems
 from lightning_trainer.samples.best_of_n import as_the_model_itself, choose_imitated
 from lightning_trainer.samples.credit.assignment import Assignment
-from lightning_trainer.samples.credit.baselines import Baselines, read_baselines
-from lightning_trainer.samples.credit.grouping import regroup
+from lightning_trainer.samples.credit.group_collector import regroup
 from lightning_trainer.samples.credit.groups import GroupSummary
-from lightning_trainer.samples.group_credit import JudgedGroup, judge_groups
+from lightning_trainer.samples.group_credit import Baselines, JudgedGroup, judge_groups, read_baselines
 from lightning_trainer.samples.rewards.reliability import Correction
 from lightning_trainer.samples.rewards.reward_table import RewardTable, read_rewards
 from lightning_trainer.samples.transitions.causes import with_causes
 from lightning_trainer.samples.transitions.deduplication import by_trace, deduplicate
-from lightning_trainer.samples.transitions.eligibility import KeptImages, reason_against, took_part, with_names
+from lightning_trainer.samples.transitions.eligibility import (
+    KeptImages,
+    reason_against,
+    took_part,
+    with_names,
+    with_trusted,
+)
 from lightning_trainer.samples.transitions.ledger import CallOutcome, Ledger
 from lightning_trainer.samples.transitions.length_limit import Limit, chosen
 from lightning_trainer.samples.transitions.reasons import Reason
 from lightning_trainer.samples.transitions.sequences import samples_of
 from lightning_trainer.samples.transitions.trajectories import trajectories_of
-from lightning_trainer.samples.transitions.trusted import with_trusted
 from lightning_trainer.types import (
     Attempt,
     AttemptState,

@@ -5,13 +5,13 @@ comes from outside (rewards, spans), and an error that left this module would me
 """
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.samples.best_of_n import judge_best
 from lightning_trainer.samples.credit.assignment import Assignment, assign, refuse_all
-from lightning_trainer.samples.credit.baselines import Baselines
 from lightning_trainer.samples.credit.groups import (
     GroupSummary,
     Member,
@@ -19,13 +19,44 @@ from lightning_trainer.samples.credit.groups import (
     keep_most_uncertain,
     leave_out_below,
 )
-from lightning_trainer.samples.credit.overlong import OverlongShaping
 from lightning_trainer.samples.credit.schemes.registry import credit_scheme
 from lightning_trainer.samples.credit.schemes.scheme import CreditScheme
 from lightning_trainer.samples.rewards.reward_table import RewardTable
 from lightning_trainer.samples.transitions.length_limit import Limit
 from lightning_trainer.samples.transitions.reasons import Reason
-from lightning_trainer.types import Attempt, Trajectory
+from lightning_trainer.types import Attempt, AttemptState, Credit, RolloutMode, Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class Baselines:
+    """The baseline rewards of some groups, and the baseline attempts that gave none."""
+
+    of_groups: Mapping[str, float] = field(default_factory=dict)
+    """By group id, in reward units: the mean where a group has several."""
+    unscored: frozenset[str] = frozenset()
+    """Baseline attempts without a reward, of groups that have no other."""
+
+
+def read_baselines(attempts: Iterable[Attempt], rewards: Mapping[str, float | None]) -> Baselines:
+    """Return the baselines of the groups that ended baseline attempts are in.
+
+    Args:
+        attempts: of any mode.
+        rewards: by attempt id, of the attempts as a whole.
+    """
+    by_group: dict[str, list[str]] = {}
+    for attempt in attempts:
+        if attempt.mode is RolloutMode.BASELINE and attempt.state is not AttemptState.RUNNING:
+            by_group.setdefault(attempt.group_id, []).append(attempt.attempt_id)
+    of_groups: dict[str, float] = {}
+    unscored: set[str] = set()
+    for group_id, attempt_ids in by_group.items():
+        if scored := [reward for attempt_id in attempt_ids if (reward := rewards.get(attempt_id)) is not None]:
+            of_groups[group_id] = fmean(scored)
+        else:
+            unscored.update(attempt_ids)
+    return Baselines(of_groups, frozenset(unscored))
+
 
 _log = logging.getLogger(__name__)
 
@@ -119,3 +150,43 @@ def _shaped(scheme: CreditScheme, policy: PolicyConfig) -> CreditScheme:
         return scheme
     longest = overlong.max_response_tokens or policy.max_sample_tokens
     return OverlongShaping(scheme, longest, overlong.buffer_tokens or max(longest // 5, 1), overlong.penalty)
+
+
+def overlong_penalty(tokens: int, *, max_response_tokens: int, buffer_tokens: int, penalty: float) -> float:
+    """Return what is taken off, in reward units: 0 or more."""
+    over = tokens - (max_response_tokens - buffer_tokens)
+    return penalty * min(max(over / buffer_tokens, 0.0), 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class OverlongShaping:
+    """Takes the penalty of a row's longest response off each of the row's credits."""
+
+    scheme: CreditScheme
+    max_response_tokens: int
+    buffer_tokens: int
+    penalty: float = 1.0
+
+    def __call__(self, trajectories_G: Sequence[Trajectory]) -> list[list[Credit]]:
+        """See ``CreditScheme``."""
+        credits_G = self.scheme(trajectories_G)
+        longest: dict[str, int] = {}
+        for trajectory, credits_T in zip(trajectories_G, credits_G, strict=True):
+            for step, credit in zip(trajectory.transitions, credits_T, strict=True):
+                if step.gap:
+                    continue  # what is not trained is not punished
+                longest[credit.row_id] = max(longest.get(credit.row_id, 0), len(step.response_ids))
+        return [
+            [self._shaped(credit, longest.get(credit.row_id, 0)) for credit in credits_T] for credits_T in credits_G
+        ]
+
+    def _shaped(self, credit: Credit, tokens: int) -> Credit:
+        if credit.value is None:
+            return credit
+        taken_off = overlong_penalty(
+            tokens,
+            max_response_tokens=self.max_response_tokens,
+            buffer_tokens=self.buffer_tokens,
+            penalty=self.penalty,
+        )
+        return replace(credit, value=credit.value - taken_off)

@@ -7,8 +7,8 @@ from typing import Self, TypeVar
 
 from lightning_trainer.errors import StoreError
 from lightning_trainer.store.connection import Connection
-from lightning_trainer.store.readers import ReaderPool
 from lightning_trainer.store.retention.retention import Retention
+from lightning_trainer.store.scan import ReaderPool
 from lightning_trainer.store.upkeep.journal import Journal
 from lightning_trainer.store.writer import GroupCommitWriter
 

@@ -13,9 +13,8 @@ from pathlib import Path
 
 from lightning_trainer.config.store import StoreConfig
 from lightning_trainer.errors import StoreError
-from lightning_trainer.store.readers import ReaderPool, is_damage
-from lightning_trainer.store.retention.retention import Retention
-from lightning_trainer.store.retention.size import give_back, measure
+from lightning_trainer.store.retention.retention import Retention, give_back, measure
+from lightning_trainer.store.scan import ReaderPool, is_damage
 from lightning_trainer.store.schema import migrate
 from lightning_trainer.store.store import Store
 from lightning_trainer.store.tables.spans import insert

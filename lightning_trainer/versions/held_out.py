@@ -12,7 +12,7 @@ from statistics import fmean
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.ingest.reading import read_spans
-from lightning_trainer.samples.rewards.outcomes import read_outcomes
+from lightning_trainer.samples.rewards.reward_table import read_outcomes
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.store import Store
 from lightning_trainer.store.tables import attempts as attempt_table

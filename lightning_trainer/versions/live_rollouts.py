@@ -11,7 +11,7 @@ from lightning_instrumentation import semconv
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.config.policies.versions import CanaryConfig
 from lightning_trainer.ingest.reading import read_spans
-from lightning_trainer.samples.rewards.outcomes import read_outcomes
+from lightning_trainer.samples.rewards.reward_table import read_outcomes
 from lightning_trainer.types import Attempt, AttemptState, Call, Span, SpanStatus
 from lightning_trainer.versions.sequential import Comparison, Decision, bounds, compare, counted, is_below
 

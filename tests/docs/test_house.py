@@ -39,7 +39,7 @@ SHORT = {
     "lightning_trainer/serving/host/plugin.py",  # an entry point of vLLM
     "lightning_trainer/store/records.py",  # what every table gives
     "lightning_trainer/training/on_ray/environ.py",  # imported before Ray
-    "lightning_trainer/training/update/estimation/estimate.py",  # below every estimator
+    "lightning_trainer/training/update/estimation/advantages.py",  # below every estimator
 }
 SETTLED = (
     r"[Dd]oor|Tries|Settlement|Passage|Lifeline|Gate|Crew|Fate|CallFate|fates|lonely|casts|speaker|speaking|goes_home"

@@ -197,7 +197,7 @@ def test_what_serve_needs_with_a_policy_passes_the_doctor(install, tmp_path: Pat
     packages = [row for row in done.stdout.splitlines() if " not installed" in row or "missing" in row]
     assert packages == [], done.stdout
     assert "ok       engine" in done.stdout or "ok       vllm" in done.stdout, done.stdout
-    sink = "from lightning_trainer.metrics.to_wandb import *; import wandb"
+    sink = "from lightning_trainer.metrics.exports import *; import wandb"
     run([str(bin / "python"), "-c", sink], cwd=tmp_path)
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import lightning_instrumentation as lt
 import pytest
 
+from lightning_trainer.cli.environments.installed import install
 from lightning_trainer.config.file import load_config
 from lightning_trainer.environments import Task
-from lightning_trainer.environments.install import install
 from lightning_trainer.models.resolve import model_cache, resolve_model
 from lightning_trainer.retokenize.tokenizer import PolicyTokenizer
 from lightning_trainer.rollouts.step_runner import StepRunner

@@ -12,7 +12,7 @@ from typing import Any
 import lightning_instrumentation as lt
 import pytest
 
-from lightning_trainer.environments.install import install
+from lightning_trainer.cli.environments.installed import install
 from lightning_trainer.rollouts import Runner
 from lightning_trainer.rollouts.step_runner import StepRunner
 from tests.lightning_trainer.environments.openai_server import serving  # pyright: ignore[reportMissingImports]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from lightning_trainer.cli.terminal.one_sentence import Configuration, one_of, one_sentence
+from lightning_trainer.cli.terminal.console import Configuration, one_of, one_sentence
 
 commands = typer.Typer()
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from lightning_trainer.cli.terminal.one_sentence import Configuration, one_sentence
+from lightning_trainer.cli.terminal.console import Configuration, one_sentence
 
 store = typer.Typer(no_args_is_help=True, help="Check, back up, restore, repair, compact or migrate the store.")
 

@@ -14,7 +14,7 @@ from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.daemon.api.labels import A_PERSON, LabelBody, label
 from lightning_trainer.errors import ConfigError, LightningError, StoreError
-from lightning_trainer.ingest.http.json_bodies import JsonBodyError
+from lightning_trainer.ingest.http.bodies import JsonBodyError
 from lightning_trainer.ingest.redacting import RedactingSink
 from lightning_trainer.rollouts.daemon_client import refusal
 from lightning_trainer.store.places import recorded_place, store_at

@@ -11,8 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lightning_trainer.cli.daemon.running_daemon import daemon_client, running_daemon
-from lightning_trainer.cli.terminal.console import TerminalConsole, visible_json
-from lightning_trainer.cli.terminal.one_sentence import named
+from lightning_trainer.cli.terminal.console import TerminalConsole, named, visible_json
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.errors import LightningError

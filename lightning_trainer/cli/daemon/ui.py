@@ -13,8 +13,7 @@ from lightning_instrumentation.access.proof import NO_TOKEN
 from lightning_trainer.agents.live_census import LiveCensus
 from lightning_trainer.cli.daemon.running_daemon import running_daemon
 from lightning_trainer.cli.doctor import run_checks
-from lightning_trainer.cli.terminal.console import TerminalConsole
-from lightning_trainer.cli.terminal.one_sentence import named
+from lightning_trainer.cli.terminal.console import TerminalConsole, named
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.daemon.access.token import token_for_clients

@@ -5,7 +5,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from lightning_trainer.cli.terminal.one_sentence import one_sentence
+from lightning_trainer.cli.terminal.console import one_sentence
 
 environments = typer.Typer(no_args_is_help=True, help="List, install or try environments.")
 scenarios = typer.Typer(no_args_is_help=True, help="Generate tasks with checkable answers.")

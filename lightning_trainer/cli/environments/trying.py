@@ -18,9 +18,8 @@ from lightning_trainer.environments.protocol import (
     ToolCall,
     nothing_held_out,
 )
-from lightning_trainer.environments.registry import check_file_task, launch_of
+from lightning_trainer.environments.registry import EnvironmentSpec, check_file_task, launch_of
 from lightning_trainer.environments.session import Session
-from lightning_trainer.environments.spec import EnvironmentSpec
 from lightning_trainer.environments.worker.pool import EnvironmentPool
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.rollouts.task_file import read_tasks

@@ -32,7 +32,7 @@ from lightning_trainer.dataset.sources import STORE_FILE, is_store, read_source
 from lightning_trainer.errors import ConfigError, DatasetError
 from lightning_trainer.explain.console import ledger_table
 from lightning_trainer.judges.reliability.report import corrections
-from lightning_trainer.retokenize.scoring import EngineScorer
+from lightning_trainer.retokenize.grading import EngineScorer
 from lightning_trainer.retokenize.tokenizer import PolicyTokenizer
 from lightning_trainer.samples.batches import Build, build_batch
 from lightning_trainer.samples.rewards.reliability import Correction

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from lightning_trainer.cli.terminal.one_sentence import named
+from lightning_trainer.cli.terminal.console import named
 from lightning_trainer.config.file import USUAL_CONFIG
 from lightning_trainer.daemon.policy_runtime import PolicyRuntime
 from lightning_trainer.daemon.service import Daemon

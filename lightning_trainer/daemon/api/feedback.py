@@ -9,13 +9,13 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from lightning_trainer.config.sections import FeedbackConfig
 from lightning_trainer.errors import ForgetError, StoreError
-from lightning_trainer.ingest.http.json_bodies import JsonBodyError, error_response, read_json
+from lightning_trainer.ingest.http.bodies import JsonBodyError, error_response, read_json
 from lightning_trainer.samples.feedback.review import feedback_report
 from lightning_trainer.store.lately import Lately
 from lightning_trainer.store.store import Store
 from lightning_trainer.store.worklist.forgetting import forget_rollout, forget_source
 from lightning_trainer.store.worklist.settling import look
-from lightning_trainer.versions.made_with import made_with
+from lightning_trainer.versions.lineage import made_with
 
 
 class ForgetBody(BaseModel):

@@ -15,7 +15,7 @@ from lightning_instrumentation import semconv
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from lightning_trainer.errors import StoreError
-from lightning_trainer.ingest.http.json_bodies import JsonBodyError, error_response, read_json
+from lightning_trainer.ingest.http.bodies import JsonBodyError, error_response, read_json
 from lightning_trainer.ingest.http.rewards import SCOPE, KnownRollouts, RewardBody, in_range, reward_span
 from lightning_trainer.types import Span, SpanSink
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from lightning_trainer.daemon.api.rollback import RollbackRequests, no_policy
 from lightning_trainer.errors import StoreError
-from lightning_trainer.ingest.http.json_bodies import JsonBodyError, error_response, read_json
+from lightning_trainer.ingest.http.bodies import JsonBodyError, error_response, read_json
 from lightning_trainer.store.store import Store
 from lightning_trainer.store.tables import pauses
 

@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from lightning_trainer.errors import LightningError, RollbackError
-from lightning_trainer.ingest.http.json_bodies import JsonBodyError, error_response, read_json
+from lightning_trainer.ingest.http.bodies import JsonBodyError, error_response, read_json
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from lightning_trainer.errors import EngineError
 from lightning_trainer.gateway.engine.upstream import Upstream
-from lightning_trainer.ingest.http.json_bodies import JsonBodyError, error_response, read_json
+from lightning_trainer.ingest.http.bodies import JsonBodyError, error_response, read_json
 from lightning_trainer.judges.scoring_engine import SCORE_PATH, Post
 
 _MOST_SEQUENCES = 512

@@ -1,13 +1,24 @@
-"""Where a policy's checkpoints are: ``step-00000010`` and so on, complete or absent.
+"""Where a policy's checkpoints are, and how the recorded weights come back from them after a start, a crash, or a
+rollback.
 
-The trainer writes one under a temporary name and renames it, so one with a final name is complete. After a rollback
-there may be checkpoints of steps that the current weights do not descend from: training never continues from those.
+``step-00000010`` and so on, complete or absent: the trainer writes one under a temporary name and renames it, so one
+with a final name is complete. After a rollback there may be checkpoints of steps that the current weights do not
+descend from: training never continues from those.
 """
 
+import logging
 import re
 import shutil
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
+
+from lightning_trainer.daemon.watching.progress import Phase, Progress
+from lightning_trainer.errors import CheckpointError
+from lightning_trainer.store.records import StepState
+from lightning_trainer.store.store import Store
+from lightning_trainer.training.remote import TrainerClient
+from lightning_trainer.versions.lineage import Lineage
 
 _NAME = re.compile(r"step-(\d{8})")
 
@@ -55,3 +66,73 @@ def oldest_checkpoints(root: Path) -> dict[str, int]:
     folders = [entry for entry in root.iterdir() if entry.is_dir()] if root.is_dir() else []
     steps = {folder.name: CheckpointFolder(folder, keep=1).steps() for folder in folders}
     return {policy: found[0] for policy, found in steps.items() if found}
+
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """The state that recovery found and restored."""
+
+    step: int
+    """The newest recorded step, trained or not; 0 if there is none."""
+    path: tuple[int, ...]
+    """The versions that the trainer's weights descend from, ending with their own."""
+    asked_for: bool
+    """Whether a person went back to the last of them, and no step has been trained since."""
+
+
+async def recover(
+    policy: str,
+    *,
+    store: Store,
+    trainer: TrainerClient,
+    checkpoints: CheckpointFolder,
+    progress: Progress,
+    fresh: bool,
+) -> Recovered:
+    """Load the newest checkpoint on the path to the current version, and repeat the recorded steps after it.
+
+    Args:
+        fresh: the trainer was just started and holds the model that the run started from.
+
+    Raises:
+        TrainingError: the trainer failed.
+    """
+    progress.enter(Phase.RECOVERING)
+    states = await store.step_states(policy)
+    trained = [step for step, state in states.items() if state is not StepState.SKIPPED]
+    rollbacks = await store.rollbacks(policy)
+    path = Lineage(trained, rollbacks).path()
+    checkpoints.prune(path)
+    saved = await _load_newest(path, trainer=trainer, checkpoints=checkpoints, progress=progress)
+    if saved is None and not fresh:
+        await trainer.restart()
+    for step in path:
+        if step > (saved or 0):
+            progress.enter(Phase.RECOVERING, f"repeating step {step}")
+            report = await trainer.step(await store.with_media(await store.batch(policy, step)))
+            if states[step] is StepState.ASSIGNED:
+                await store.finish_step(policy, report, StepState.TRAINED)
+    asked_for = bool(rollbacks) and rollbacks[-1].after_step >= max(trained, default=0)
+    return Recovered(max(states, default=0), path, asked_for)
+
+
+async def _load_newest(
+    path: Collection[int], *, trainer: TrainerClient, checkpoints: CheckpointFolder, progress: Progress
+) -> int | None:
+    """Load the newest sound checkpoint and return its step; remove those that are not sound."""
+    while (saved := checkpoints.latest(path)) is not None:
+        try:
+            await trainer.load(checkpoints.path(saved))
+        except CheckpointError as error:
+            sentence = (
+                f"the checkpoint of step {saved} cannot be used and is removed ({error}); going on from before it"
+            )
+            progress.say(sentence)
+            _log.error("%s", sentence)
+            checkpoints.remove(saved)
+        else:
+            return saved
+    return None

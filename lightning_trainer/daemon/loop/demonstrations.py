@@ -6,7 +6,7 @@ from lightning_trainer.config import PolicyConfig
 from lightning_trainer.config.policies.stages import first_steps
 from lightning_trainer.dataset.demonstration_batches import build_demonstrations, rows_of_step
 from lightning_trainer.dataset.demonstrations import Demonstration, read_demonstrations
-from lightning_trainer.models.folder import vocabulary_of
+from lightning_trainer.models.resolve import vocabulary_of
 from lightning_trainer.retokenize.tokenizer import PolicyTokenizer
 from lightning_trainer.samples.batches import Build
 

@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from lightning_trainer.daemon.loop.building import served
-from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
+from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder, recover
 from lightning_trainer.daemon.loop.context import LoopContext
-from lightning_trainer.daemon.loop.recovery import recover
 from lightning_trainer.daemon.publication.publishing import Publisher
 from lightning_trainer.daemon.watching.progress import Phase
 from lightning_trainer.errors import CheckpointError, PublicationError, TrainingError

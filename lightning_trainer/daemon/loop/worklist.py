@@ -17,9 +17,16 @@ from lightning_trainer.config import PolicyConfig
 from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.ingest.calls import server_of
 from lightning_trainer.ingest.reading import read_spans
-from lightning_trainer.samples.credit.group_collector import Arrivals, Collection, Completeness, collect
-from lightning_trainer.samples.credit.grouping import no_prompt_key, prompt_keys, regroup
-from lightning_trainer.samples.transitions.trusted import with_trusted
+from lightning_trainer.samples.credit.group_collector import (
+    Arrivals,
+    Collection,
+    Completeness,
+    collect,
+    no_prompt_key,
+    prompt_keys,
+    regroup,
+)
+from lightning_trainer.samples.transitions.eligibility import with_trusted
 from lightning_trainer.store.store import Store
 from lightning_trainer.store.tables import cursors, participations
 from lightning_trainer.store.worklist.waiting import WaitingAttempt, of_policy

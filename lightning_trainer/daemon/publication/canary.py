@@ -17,7 +17,7 @@ from lightning_trainer.daemon.publication.candidate_serving import serve_candida
 from lightning_trainer.daemon.publication.old_adapters import OldAdapters
 from lightning_trainer.daemon.publication.old_versions import OldVersionEngine
 from lightning_trainer.daemon.publication.shadow_rollouts import Shadows, settle
-from lightning_trainer.daemon.rewards.canary_judges import CanaryJudges
+from lightning_trainer.daemon.rewards.judges import CanaryJudges
 from lightning_trainer.errors import LightningError
 from lightning_trainer.gateway.canary_route import CanaryRoute
 from lightning_trainer.judges.judging import Judging

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from lightning_trainer.daemon.publication.old_versions import Lease
 from lightning_trainer.errors import EngineError, LightningError
-from lightning_trainer.gateway.engine.endpoints import EngineEndpoint
-from lightning_trainer.gateway.engine.upstream import Upstream
+from lightning_trainer.gateway.engine.upstream import EngineEndpoint, Upstream
 from lightning_trainer.serving.host.weights.version_pinning import VERSION_HEADER
 from lightning_trainer.serving.supervisor import EngineSupervisor
 from lightning_trainer.versions.archive import VersionArchive

@@ -1,14 +1,15 @@
 """Judges at work for one policy: asked as soon as a group is complete, and waited for before its step is built.
 
 A step waits for a judge ``wait_s`` at most. What comes later is stored, and what does not come leaves the reward
-missing, with a sentence. Nothing that goes wrong in a judge goes wrong in the loop.
+missing, with a sentence. Nothing that goes wrong in a judge goes wrong in the loop. While a canary holds training back,
+the judges are asked about its rollouts instead.
 """
 
 import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from lightning_trainer.config import DaemonConfig, PolicyConfig
@@ -24,6 +25,39 @@ from lightning_trainer.judges.scoring_engine import EngineOf
 from lightning_trainer.samples.rewards.reliability import Correction
 from lightning_trainer.store.store import Store
 from lightning_trainer.types import Attempt, AttemptState, SpanSink
+
+
+class CanaryJudges:
+    """What the judges may spend on one canary, and what was said of them: a canary asks a thousand times, and the first
+    reason why a reward is missing says enough."""
+
+    def __init__(self, judges: Collection[Judging], store: Store, say: Callable[[str], None]) -> None:
+        self._judges = judges
+        self._store = store
+        self._say = say
+        self._budgets = {judging.name: budget_of(judging) for judging in judges}
+        self._failed: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self._judges)
+
+    @property
+    def spent(self) -> str | None:
+        """Return which judge may not spend what its next question could cost, and why; None if each may."""
+        for name, budget in self._budgets.items():
+            if budget.refusal is not None:
+                return f"judge {name}, {budget.refusal}"
+        return None
+
+    async def ask(self, attempts: Sequence[Attempt]) -> None:
+        """Have all of them asked about attempts; what goes wrong is said, and costs no more than the reward."""
+        for judging in self._judges:
+            sentence = await ask_judge(judging, self._store, attempts, self._budgets[judging.name])
+            if sentence is not None and judging.name not in self._failed:
+                self._failed.add(judging.name)
+                self._say(sentence)
+                _log.warning("%s", sentence)
+
 
 _log = logging.getLogger(__name__)
 

@@ -7,8 +7,7 @@ from typing import Any
 from markupsafe import Markup
 
 from lightning_trainer.dashboard.pages.asking import Asked
-from lightning_trainer.dashboard.reading.history import known_policies, spread_rows
-from lightning_trainer.dashboard.reading.other_runs import read_other_runs, run_names
+from lightning_trainer.dashboard.reading.history import known_policies, read_other_runs, run_names, spread_rows
 from lightning_trainer.dashboard.site import Site
 from lightning_trainer.metrics.catalog import ABOUT, GROUPS, describe, group_of
 from lightning_trainer.metrics.row import StepMetrics

@@ -13,11 +13,11 @@ from lightning_trainer.dashboard.reading.conversation import Entry, conversation
 from lightning_trainer.dashboard.reading.message_images import Image, drawn, find_image
 from lightning_trainer.dashboard.reading.one_rollout import read_rollout
 from lightning_trainer.dashboard.reading.span_tree import SpanRow, span_rows
+from lightning_trainer.dashboard.rendering import visible_markup
 from lightning_trainer.dashboard.site import Site
-from lightning_trainer.dashboard.visible import visible_markup
 from lightning_trainer.explain import words
-from lightning_trainer.explain.drawn_tree import NO_TOKENIZER, Shade, largest_advantage, ledger_html, tree_html
 from lightning_trainer.explain.explanation import ExplainedAttempt, Verdict
+from lightning_trainer.explain.page import NO_TOKENIZER, Shade, largest_advantage, ledger_html, tree_html
 from lightning_trainer.explain.words import TextOf, texts_of
 from lightning_trainer.report.tokens import legend_html, surprise_legend_html
 from lightning_trainer.store.media import table as media_table

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from lightning_instrumentation import semconv
 
-from lightning_trainer.gateway.calls.call_record import CallRecord
+from lightning_trainer.gateway.calls.exchange import CallRecord
 
 _LONGEST_KEY = 256
 

@@ -1,4 +1,5 @@
-"""HTTP to the engine: requests are held while it starts, and retried if it was gone.
+"""HTTP to the engine, or to several replicas that serve the same policies: requests are held while it starts, and
+retried if it was gone.
 
 A request is retried only if no byte of an answer has gone to the caller, on another engine if there is one; tokens that
 a dying engine had sampled are lost with it, and no caller saw them.
@@ -7,16 +8,83 @@ a dying engine had sampled are lost with it, and no caller saw them.
 import asyncio
 import logging
 import time
+from collections.abc import Collection, Mapping
 from functools import cached_property, partial
+from typing import Protocol, runtime_checkable
 
 import aiohttp
 import orjson
 
 from lightning_trainer.errors import EngineError
 from lightning_trainer.gateway.engine.conversation import Conversation
-from lightning_trainer.gateway.engine.endpoints import EngineChoice, EngineEndpoint, OnlyEngine
 from lightning_trainer.gateway.engine.response import EngineResponse
 from lightning_trainer.gateway.engine.sse import HEADER
+
+
+class EngineEndpoint(Protocol):
+    """The address of an engine; base URL and headers may change when it is restarted."""
+
+    @property
+    def base_url(self) -> str:
+        """Return the base URL. Raises EngineError while there is none."""
+        ...
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Credentials for every request. Raises EngineError while there is no engine."""
+        ...
+
+    async def ready(self, timeout_s: float) -> None:
+        """Return when the engine answers requests.
+
+        Raises:
+            EngineError: it does not within the time, or never will.
+        """
+        ...
+
+
+@runtime_checkable
+class EngineChoice(Protocol):
+    """Load balancing over engines that serve the same policies; each request is assigned one."""
+
+    async def ready(self, timeout_s: float) -> None:
+        """Return when at least one engine answers requests.
+
+        Raises:
+            EngineError: none does within the time, or ever will.
+        """
+        ...
+
+    def begin(self, avoid: Collection[EngineEndpoint], conversation: str | None = None) -> EngineEndpoint:
+        """Return the engine for a request, one in ``avoid`` only if there is no other; ``end`` must follow.
+
+        Args:
+            conversation: the conversation that the request continues; its requests get the same engine if possible.
+
+        Raises:
+            EngineError: none of the engines is ready any longer.
+        """
+        ...
+
+    def end(self, endpoint: EngineEndpoint) -> None:
+        """Mark the request that ``begin`` chose ``endpoint`` for as ended; call it once."""
+        ...
+
+
+class OnlyEngine:
+    """The trivial choice among a single engine."""
+
+    def __init__(self, endpoint: EngineEndpoint) -> None:
+        self._endpoint = endpoint
+
+    async def ready(self, timeout_s: float) -> None:
+        await self._endpoint.ready(timeout_s)
+
+    def begin(self, avoid: Collection[EngineEndpoint], conversation: str | None = None) -> EngineEndpoint:
+        return self._endpoint
+
+    def end(self, endpoint: EngineEndpoint) -> None: ...
+
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from lightning_trainer.config.sections import FeedbackConfig
 from lightning_trainer.errors import StoreError
-from lightning_trainer.ingest.http.json_bodies import JsonBodyError, error_response, read_json
+from lightning_trainer.ingest.http.bodies import JsonBodyError, error_response, read_json
 from lightning_trainer.samples.feedback.entries import LONGEST_NAME, LONGEST_TEXT, Subject, feedback_span
 from lightning_trainer.samples.feedback.review import hour_began_ns, is_trusted, within_caps
 from lightning_trainer.store.connection import Connection

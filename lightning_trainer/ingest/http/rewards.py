@@ -20,7 +20,7 @@ from lightning_instrumentation.reward import LARGEST_REWARD
 from pydantic import BaseModel, ConfigDict, Field
 
 from lightning_trainer.errors import StoreError
-from lightning_trainer.ingest.http.json_bodies import JsonBodyError, error_response, read_json
+from lightning_trainer.ingest.http.bodies import JsonBodyError, error_response, read_json
 from lightning_trainer.types import Attempt, AttributeValue, Span, SpanEvent, SpanSink
 
 SCOPE = "lightning.rewards"

@@ -14,7 +14,7 @@ from lightning_instrumentation import semconv
 from pydantic import BaseModel, ConfigDict, Field
 
 from lightning_trainer.errors import StoreError
-from lightning_trainer.ingest.http.json_bodies import JsonBodyError, error_response, read_json
+from lightning_trainer.ingest.http.bodies import JsonBodyError, error_response, read_json
 from lightning_trainer.ingest.http.rewards import RewardBody, in_range, reward_span
 from lightning_trainer.ingest.http.rollout_urls import root_span_ids
 from lightning_trainer.types import (

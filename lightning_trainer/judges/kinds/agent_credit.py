@@ -14,9 +14,8 @@ from lightning_trainer.config.judges import AgentCreditConfig, normalized
 from lightning_trainer.errors import JudgeError
 from lightning_trainer.judges.attempts import JudgedAttempt
 from lightning_trainer.judges.judge import Verdict
-from lightning_trainer.judges.models.asking import ask
 from lightning_trainer.judges.models.budget import Budget
-from lightning_trainer.judges.models.client import ModelClient
+from lightning_trainer.judges.models.client import ModelClient, ask
 from lightning_trainer.judges.models.structured_output import (
     Answer,
     MalformedAnswerError,

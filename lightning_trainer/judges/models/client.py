@@ -1,8 +1,8 @@
-"""HTTP client of a judge's endpoint: limits on time, concurrency, answer size, and retries; the key is read at each
-request.
+"""HTTP client of a judge's endpoint, from one question to one validated answer.
 
-The key goes only to the configured host: redirects are not followed. No message of ours contains it, nor more than the
-first words of the endpoint's answers.
+Time, concurrency, answer size, and retries are limited; an unusable answer is asked for again, with the reason, a
+limited number of times. The key is read at each request and goes only to the configured host: redirects are not
+followed. No message of ours contains it, nor more than the first words of the endpoint's answers.
 """
 
 import asyncio
@@ -11,9 +11,10 @@ import json
 import os
 import random
 import time
+from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -21,6 +22,7 @@ import aiohttp
 from lightning_trainer.config.judges import JudgeSection, ModelJudge
 from lightning_trainer.errors import JudgeError
 from lightning_trainer.judges.models.budget import Budget, Usage
+from lightning_trainer.judges.models.structured_output import Answer, MalformedAnswerError, parsed, schema_of
 from lightning_trainer.judges.models.wire import Reply, Request, api_of
 
 _MOST_TRIES = 5
@@ -158,3 +160,57 @@ def _wait_s(said: str, number: int) -> float:
     except (ValueError, TypeError):
         pass
     return min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2**number) * random.uniform(0.5, 1.0)
+
+
+AnswerType = TypeVar("AnswerType", bound=Answer)
+_LONGEST_REPEATED = 4000
+"""Characters of an unusable answer that are shown to the model again."""
+
+
+async def ask(
+    client: ModelClient,
+    config: ModelJudge,
+    budget: Budget,
+    *,
+    system: str,
+    question: str,
+    shape: type[AnswerType],
+    check: Callable[[AnswerType], None] = lambda answer: None,
+) -> AnswerType:
+    """Return an answer of the shape that passes the check.
+
+    Args:
+        check: raises MalformedAnswerError if an answer of the right shape is still unusable.
+
+    Raises:
+        JudgeError: there is none after ``retries`` more questions, or the endpoint does not answer.
+    """
+    schema = schema_of(shape)
+    messages: list[tuple[str, str]] = [("user", question)]
+    for number in range(config.retries + 1):
+        request = Request(system, tuple(messages), schema, config.max_answer_tokens, config.temperature)
+        reply = await client.ask(request, budget)
+        try:
+            answer = _usable(reply, shape, config.max_answer_tokens)
+            check(answer)
+            return answer
+        except MalformedAnswerError as error:
+            if number == config.retries:
+                times = "once" if number == 0 else f"{number + 1} times"
+                raise JudgeError(f"{config.model} was asked {times}, and its answer cannot be used: {error}") from error
+            again = (
+                f"Your answer cannot be used: {error}. Answer again, with one JSON object of the schema and no more."
+            )
+            # Alternating turns: no format allows an empty answer or two consecutive messages of one role.
+            messages = [
+                messages[0],
+                ("assistant", reply.text[:_LONGEST_REPEATED].strip() or "(nothing)"),
+                ("user", again),
+            ]
+    raise AssertionError("the last try returns or raises")
+
+
+def _usable(reply: Reply, shape: type[AnswerType], max_tokens: int) -> AnswerType:
+    if reply.cut:
+        raise MalformedAnswerError(f"it was cut off at {max_tokens} tokens; be shorter (max_answer_tokens)")
+    return parsed(reply.text, shape)

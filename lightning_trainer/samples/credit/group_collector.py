@@ -1,13 +1,18 @@
-"""Collects groups: which attempts are whole, when a group last heard of one, and when a step may start.
+"""Which attempts form a group, which of them are whole, when a group last heard of one, and when a step may start.
 
-Pure: the loop asks again whenever something was stored.
+Attempts are grouped by the user's key, by task, or by identical prompt. The store gives an attempt the group id
+``lightning.group.id``, or its task id where it has none; this is ``key``. The other two replace it. All of it is pure,
+and grouping idempotent: the loop asks again whenever something was stored, and it and the batch that is built agree.
 """
 
+import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 
-from lightning_trainer.types import Attempt, RolloutMode
+from lightning_trainer.config import PolicyConfig
+from lightning_trainer.token_ids import packed
+from lightning_trainer.types import Attempt, Call, RolloutMode
 
 # When a step may start: enough groups whose attempts have all ended.
 #
@@ -167,3 +172,41 @@ class Completeness:
             since_s = now_s  # something came: more may come
         self._lacking[attempt_id] = (lacks, since_s)
         return now_s - since_s < self._timeout_s
+
+
+def regroup(attempts: Sequence[Attempt], calls: Iterable[Call], policy: PolicyConfig) -> list[Attempt]:
+    """Return the attempts with the group ids that ``policy.group_by`` asks for, in the same order.
+
+    Args:
+        attempts: any.
+        calls: everything that was recorded of them; looked at only for ``prompt``.
+    """
+    if policy.group_by == "key":
+        return list(attempts)
+    if policy.group_by == "task":
+        return [replace(attempt, group_id=attempt.task_id) for attempt in attempts]
+    keys = prompt_keys(calls, policy)
+    return [
+        replace(attempt, group_id=keys.get(attempt.attempt_id, no_prompt_key(attempt.attempt_id)))
+        for attempt in attempts
+    ]
+
+
+def prompt_keys(calls: Iterable[Call], policy: PolicyConfig) -> dict[str, str]:
+    """Return by attempt id the key of its first prompt: that of the earliest call of the policy's agents."""
+    first: dict[str, Call] = {}
+    for call in calls:
+        if call.attempt_id is None or not call.prompt_ids or not policy.claims(call.agent):
+            continue
+        known = first.get(call.attempt_id)
+        if known is None or (call.start_ns, call.call_id) < (known.start_ns, known.call_id):
+            first[call.attempt_id] = call
+    return {
+        attempt_id: f"prompt-{hashlib.blake2b(packed(call.prompt_ids), digest_size=8).hexdigest()}"
+        for attempt_id, call in first.items()
+    }
+
+
+def no_prompt_key(attempt_id: str) -> str:
+    """Return the group id of an attempt that made no call: it can be compared with none."""
+    return f"prompt-none-{attempt_id}"

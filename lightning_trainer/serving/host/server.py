@@ -1,7 +1,10 @@
-"""Starts vLLM's engine and its OpenAI app, puts the middleware in front, and serves until told to stop."""
+"""Starts vLLM's engine and its OpenAI app, puts the middleware in front, and serves until a signal, or a failure that
+leaves nothing to serve.
+"""
 
 import asyncio
 import contextlib
+import signal
 import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -9,13 +12,13 @@ from typing import Any
 
 import uvicorn
 
+from lightning_trainer.errors import EngineError
 from lightning_trainer.serving.host.arguments import vllm_arguments
 from lightning_trainer.serving.host.auth_middleware import AuthMiddleware
 from lightning_trainer.serving.host.parent_watchdog import watch_standard_input
 from lightning_trainer.serving.host.patches.forking import prefer_fork
 from lightning_trainer.serving.host.routes import build_routes
 from lightning_trainer.serving.host.settings import HostSettings
-from lightning_trainer.serving.host.shutdown import Ending, interruptible_startup
 from lightning_trainer.serving.host.tokens import routed_experts
 from lightning_trainer.serving.host.tokens.continuation import keep_sampled_ids
 from lightning_trainer.serving.host.tokens.support_answer import use_for_engine
@@ -25,6 +28,43 @@ from lightning_trainer.serving.host.weights.publisher import Publisher
 from lightning_trainer.serving.host.weights.rw_lock import RwLock
 from lightning_trainer.serving.host.weights.served_model import served_model
 from lightning_trainer.serving.host.weights.version_pinning import App
+
+
+class Ending:
+    """Set once, by a signal (the parent's end arrives as SIGTERM) or by ``fail``."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self._failure: str | None = None
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._event.set)
+
+    def fail(self, reason: str) -> None:
+        """End with an error; the first reason counts."""
+        self._failure = self._failure or reason
+        self._event.set()
+
+    async def wait(self) -> None:
+        """Wait for the end.
+
+        Raises:
+            EngineError: it is a failure.
+        """
+        await self._event.wait()
+        if self._failure is not None:
+            raise EngineError(self._failure)
+
+
+def interruptible_startup() -> None:
+    """Make the signals raise at once: vLLM's start-up blocks the event loop, whose own handlers would come too late."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _interrupt)
+
+
+def _interrupt(*_: object) -> None:
+    raise SystemExit(0)
+
 
 _HEALTH_POLL_S = 0.5
 

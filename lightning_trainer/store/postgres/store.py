@@ -15,9 +15,8 @@ from lightning_trainer.store.postgres import turns
 from lightning_trainer.store.postgres.connection import PostgresConnection
 from lightning_trainer.store.postgres.error_messages import shown
 from lightning_trainer.store.postgres.schema import TABLES, migrate
-from lightning_trainer.store.readers import ReaderPool
-from lightning_trainer.store.retention.retention import Retention
-from lightning_trainer.store.retention.size import StoreSize
+from lightning_trainer.store.retention.retention import Retention, StoreSize
+from lightning_trainer.store.scan import ReaderPool
 from lightning_trainer.store.store import Store
 from lightning_trainer.store.worklist import drops
 from lightning_trainer.store.writer import GroupCommitWriter

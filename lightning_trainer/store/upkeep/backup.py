@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lightning_trainer.errors import StoreError
-from lightning_trainer.store.retention.size import measure
+from lightning_trainer.store.retention.retention import measure
 from lightning_trainer.store.scan import read_only
 from lightning_trainer.store.upkeep.checkpoints import copy_checkpoint
 from lightning_trainer.store.upkeep.files import STORE, enough_room, put_in_place

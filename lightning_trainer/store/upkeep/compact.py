@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lightning_trainer.errors import StoreError
-from lightning_trainer.store.retention.size import measure
+from lightning_trainer.store.retention.retention import measure
 from lightning_trainer.store.schema import migrate
 from lightning_trainer.store.upkeep.files import STORE, enough_room, held
 

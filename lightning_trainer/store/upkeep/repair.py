@@ -12,8 +12,8 @@ from lightning_trainer.otlp.span_codec import decode_span, encode_resource
 from lightning_trainer.store.batch_codec import decode_batch
 from lightning_trainer.store.schema import MIGRATIONS, migrate
 from lightning_trainer.store.tables import arrivals, attempts, participations
+from lightning_trainer.store.upkeep.check import Reading
 from lightning_trainer.store.upkeep.files import STORE, held, put_in_place, set_aside
-from lightning_trainer.store.upkeep.readable import Reading
 
 _BY_NUMBER = {
     "resources": "id",

@@ -20,7 +20,7 @@ from lightning_trainer.errors import TrainingError
 from lightning_trainer.serving.host.weights.weight_file import linear_layers, model_headers
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.training.update.engines.strategies import engine_config, optimizer_config
-from lightning_trainer.training.update.losses.batch_losses import over_the_batch
+from lightning_trainer.training.update.losses import over_the_batch
 
 FLASH = "flash_attention_2"
 _SAVED = ["model", "optimizer", "extra"]

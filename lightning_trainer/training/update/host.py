@@ -31,7 +31,7 @@ from lightning_trainer.training.device import chosen
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.training.update.adapter_weights import without_adapter
 from lightning_trainer.training.update.batch.images import image_inputs
-from lightning_trainer.training.update.batch.share import Share
+from lightning_trainer.training.update.batch.packed import Share
 from lightning_trainer.training.update.batch.tensors import scoring_tensors, training_tensors
 from lightning_trainer.training.update.configuration import with_stock_precision
 from lightning_trainer.training.update.engines import stock as _  # registers it with verl  # noqa: F401

@@ -23,11 +23,9 @@ from lightning_trainer.training.update import metrics as divergence
 from lightning_trainer.training.update.batch.sampled_from import experts_recorded, require_drawable
 from lightning_trainer.training.update.batch.tensors import TokenValues
 from lightning_trainer.training.update.critic import Critic
-from lightning_trainer.training.update.estimation.advantages import estimate, require_estimator
+from lightning_trainer.training.update.estimation.advantages import Estimate, estimate, require_estimator
 from lightning_trainer.training.update.estimation.critic_schemes import value_estimate
-from lightning_trainer.training.update.estimation.estimate import Estimate
-from lightning_trainer.training.update.losses.correction import Correction, correct
-from lightning_trainer.training.update.losses.imitation import demonstration_estimate, preference_estimate
+from lightning_trainer.training.update.losses import Correction, correct, demonstration_estimate, preference_estimate
 from lightning_trainer.training.update.metrics import Update, of_step
 from lightning_trainer.training.update.reference import AdapterReference, Reference
 from lightning_trainer.training.update.worker import UpdateWorker

@@ -25,8 +25,7 @@ from lightning_trainer.agents.console import show
 from lightning_trainer.agents.report import agents_report
 from lightning_trainer.agents.uncaptured import ProgramLosses
 from lightning_trainer.cli.app import app
-from lightning_trainer.cli.terminal.console import TerminalConsole, visible, visible_json
-from lightning_trainer.cli.terminal.one_sentence import one_sentence
+from lightning_trainer.cli.terminal.console import TerminalConsole, one_sentence, visible, visible_json
 from lightning_trainer.errors import ConfigError
 
 CLI = Path(__file__).parents[3] / "lightning_trainer" / "cli"

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from lightning_trainer.environments.install import install
+from lightning_trainer.cli.environments.installed import install
 from lightning_trainer.environments.limits import Limits
-from lightning_trainer.environments.registry import KNOWN, launch_of
-from lightning_trainer.environments.spec import EnvironmentSpec
+from lightning_trainer.environments.registry import KNOWN, EnvironmentSpec, launch_of
 from lightning_trainer.environments.worker.process import EnvironmentProcess
 
 FOLDER = Path(__file__).parents[3] / ".venv-environments"

@@ -19,9 +19,8 @@ from lightning_trainer.environments.errors import (
 )
 from lightning_trainer.environments.limits import Limits
 from lightning_trainer.environments.protocol import HELD_OUT, TRAIN, Action, ToolCall
-from lightning_trainer.environments.registry import launch_of
+from lightning_trainer.environments.registry import EnvironmentSpec, launch_of
 from lightning_trainer.environments.session import Session
-from lightning_trainer.environments.spec import EnvironmentSpec
 from lightning_trainer.environments.worker.pool import EnvironmentPool
 from lightning_trainer.environments.worker.process import EnvironmentProcess
 

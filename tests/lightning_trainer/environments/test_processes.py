@@ -20,9 +20,8 @@ from lightning_trainer.environments.errors import (
     EnvironmentTimeoutError,
 )
 from lightning_trainer.environments.limits import Limits
-from lightning_trainer.environments.registry import launch_of
+from lightning_trainer.environments.registry import EnvironmentSpec, launch_of
 from lightning_trainer.environments.session import Session
-from lightning_trainer.environments.spec import EnvironmentSpec
 from lightning_trainer.environments.worker.pool import EnvironmentPool
 from lightning_trainer.environments.worker.process import EnvironmentProcess
 
@@ -219,7 +218,7 @@ sys.path.insert(0, {str(WORLDS.parent)!r})
 from lightning_trainer.environments import Action, Task
 from lightning_trainer.environments.limits import Limits
 from lightning_trainer.environments.registry import launch_of
-from lightning_trainer.environments.spec import EnvironmentSpec
+from lightning_trainer.environments.registry import EnvironmentSpec
 from lightning_trainer.environments.worker.process import EnvironmentProcess
 process = EnvironmentProcess(launch_of(EnvironmentSpec.parse({f"{WORLDS}:Broken:{how}"!r})), Limits(step_timeout_s=600))
 process.reset(Task("w", "1"))

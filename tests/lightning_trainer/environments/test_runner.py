@@ -12,9 +12,8 @@ from lightning_instrumentation.scope import current
 
 from lightning_trainer.environments import Observation, Task, adapters
 from lightning_trainer.environments.limits import Limits
-from lightning_trainer.environments.registry import KNOWN, launch_of
+from lightning_trainer.environments.registry import KNOWN, EnvironmentSpec, launch_of
 from lightning_trainer.environments.session import Session
-from lightning_trainer.environments.spec import EnvironmentSpec
 from lightning_trainer.errors import ConfigError, LightningError
 from lightning_trainer.rollouts import Curriculum, Runner
 from lightning_trainer.rollouts.command import Command

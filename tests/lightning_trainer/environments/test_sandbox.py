@@ -15,10 +15,9 @@ import pytest
 from lightning_trainer.environments import Task
 from lightning_trainer.environments.adapters.code_actions import CodeActions
 from lightning_trainer.environments.limits import Limits
-from lightning_trainer.environments.registry import launch_of
+from lightning_trainer.environments.registry import EnvironmentSpec, launch_of
 from lightning_trainer.environments.sandbox import Sandbox, SandboxLimits, SandboxUnavailableError
 from lightning_trainer.environments.session import InProcess, Playable, Session
-from lightning_trainer.environments.spec import EnvironmentSpec
 from lightning_trainer.environments.worker.process import EnvironmentProcess
 
 

@@ -17,10 +17,9 @@ from lightning_trainer.environments.errors import EnvironmentRaisedError
 from lightning_trainer.environments.limits import Limits
 from lightning_trainer.environments.mcp_server import McpResult, McpServer, McpServerError, McpTool
 from lightning_trainer.environments.protocol import Tool
-from lightning_trainer.environments.registry import launch_of
+from lightning_trainer.environments.registry import EnvironmentSpec, launch_of
 from lightning_trainer.environments.scenarios import demonstrations, explore, make_scenarios
 from lightning_trainer.environments.session import InProcess, Session
-from lightning_trainer.environments.spec import EnvironmentSpec
 from lightning_trainer.environments.worker.process import EnvironmentProcess
 
 ROOT = Path(__file__).parents[3]

@@ -7,8 +7,8 @@ import pytest
 
 from lightning_trainer.config.metrics import WandbConfig
 from lightning_trainer.errors import MissingExtraError
+from lightning_trainer.metrics.exports import WeightsAndBiases
 from lightning_trainer.metrics.row import StepMetrics
-from lightning_trainer.metrics.to_wandb import WeightsAndBiases
 
 SETTINGS = WandbConfig(project="lightning", mode="offline")
 

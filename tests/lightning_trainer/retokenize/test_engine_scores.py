@@ -5,8 +5,7 @@ import pytest
 from lightning_instrumentation.telemetry.messages import input_messages, output_message
 
 from lightning_trainer.errors import EngineError
-from lightning_trainer.retokenize.grading import UnscorableError, retokenized
-from lightning_trainer.retokenize.scoring import EngineScorer
+from lightning_trainer.retokenize.grading import EngineScorer, UnscorableError, retokenized
 from lightning_trainer.retokenize.texts import Words
 from lightning_trainer.retokenize.tokenizer import PolicyTokenizer
 from lightning_trainer.types import Fidelity

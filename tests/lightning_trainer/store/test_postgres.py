@@ -16,7 +16,7 @@ from lightning_trainer.errors import MalformedTelemetryError, StoreError
 from lightning_trainer.store.postgres.connection import PostgresConnection
 from lightning_trainer.store.postgres.error_messages import shown, without_password
 from lightning_trainer.store.postgres.store import PostgresStore
-from lightning_trainer.store.retention.size import StoreSize
+from lightning_trainer.store.retention.retention import StoreSize
 from lightning_trainer.store.retention.sweep import delete_rows
 
 

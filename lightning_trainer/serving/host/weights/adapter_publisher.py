@@ -17,8 +17,7 @@ from typing import Any
 
 from lightning_trainer.errors import EngineError
 from lightning_trainer.serving.adapter import ADAPTER_WEIGHTS
-from lightning_trainer.serving.host.probe.probe_comparison import Rows
-from lightning_trainer.serving.host.probe.probe_history import ProbeHistory, Verdict
+from lightning_trainer.serving.host.probe.probe_comparison import ProbeHistory, Rows, Verdict
 from lightning_trainer.serving.host.probe.probe_scoring import score
 from lightning_trainer.serving.host.weights.adapters import Adapters, LoadedAdapter
 from lightning_trainer.serving.host.weights.rw_lock import RwLock

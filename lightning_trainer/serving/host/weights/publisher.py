@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_trainer.errors import EngineError
-from lightning_trainer.serving.host.probe.probe_comparison import Rows, compare
-from lightning_trainer.serving.host.probe.probe_history import ProbeHistory, Verdict
+from lightning_trainer.serving.host.probe.probe_comparison import ProbeHistory, Rows, Verdict, compare
 from lightning_trainer.serving.host.probe.probe_scoring import score
 from lightning_trainer.serving.host.weights.rw_lock import DrainTimeout, RwLock
 from lightning_trainer.serving.host.weights.served_model import ServedModel, log_outcome, outside, refused

@@ -29,9 +29,8 @@ from lightning_trainer.training.tree.drawn import DrawnRows
 from lightning_trainer.training.tree.expert_replay import ExpertReplay
 from lightning_trainer.training.tree.logprobs import DrawnEntropy, DrawnLogProbs, PairLogProbs, drawn_sum_pi_squared
 from lightning_trainer.training.tree.trie import TokenTrie, build_trie, plan_micro_batches
-from lightning_trainer.training.update.batch.packed import PackedSamples, temperatures
+from lightning_trainer.training.update.batch.packed import PackedSamples, filler, temperatures
 from lightning_trainer.training.update.batch.sampled_from import EXPERTS, EXPERTS_OF_TOKEN, slot_draws
-from lightning_trainer.training.update.batch.share import filler
 from lightning_trainer.training.update.engines.frozen import FrozenModelEngine
 from lightning_trainer.training.update.engines.registration import DEVICES, TREE
 from lightning_trainer.training.update.engines.tree_limits import refuse, refuse_config, refuse_module

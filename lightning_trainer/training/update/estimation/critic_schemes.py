@@ -12,12 +12,10 @@ from dataclasses import dataclass
 
 from lightning_trainer.config.policies.credit import CreditSettings, GaeBilevelCredit, GaeTokensCredit, GaeTurnsCredit
 from lightning_trainer.errors import TrainingError
-from lightning_trainer.samples.credit.schemes.critic.gae_bilevel import bilevel_gae
-from lightning_trainer.samples.credit.schemes.critic.gae_tokens import token_gae
-from lightning_trainer.samples.credit.schemes.critic.gae_turns import turn_gae
+from lightning_trainer.samples.credit.schemes.critic.gae import bilevel_gae, token_gae, turn_gae
 from lightning_trainer.samples.credit.schemes.returns import leaves_first
 from lightning_trainer.training.update.batch.tensors import TokenValues
-from lightning_trainer.training.update.estimation.estimate import Estimate
+from lightning_trainer.training.update.estimation.advantages import Estimate
 from lightning_trainer.types import Gap, Sample, Segment
 
 

@@ -1,4 +1,4 @@
-from lightning_trainer.samples.credit.baselines import read_baselines
+from lightning_trainer.samples.group_credit import read_baselines
 from lightning_trainer.types import AttemptState, RolloutMode
 
 

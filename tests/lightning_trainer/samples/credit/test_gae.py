@@ -4,9 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_trainer.samples.credit.schemes.critic.gae_bilevel import bilevel_gae
-from lightning_trainer.samples.credit.schemes.critic.gae_tokens import token_gae
-from lightning_trainer.samples.credit.schemes.critic.gae_turns import turn_gae
+from lightning_trainer.samples.credit.schemes.critic.gae import bilevel_gae, token_gae, turn_gae
 
 
 def test_turns_by_hand():

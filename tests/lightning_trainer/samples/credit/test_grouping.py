@@ -1,4 +1,4 @@
-from lightning_trainer.samples.credit.grouping import regroup
+from lightning_trainer.samples.credit.group_collector import regroup
 
 
 def _groups(attempts, calls, policy):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from lightning_trainer.samples.credit.overlong import OverlongShaping, overlong_penalty
 from lightning_trainer.samples.credit.schemes.terminal import TerminalReward
+from lightning_trainer.samples.group_credit import OverlongShaping, overlong_penalty
 
 
 @pytest.mark.parametrize(("tokens", "taken_off"), [(1, 0.0), (80, 0.0), (85, 0.25), (90, 0.5), (100, 1.0), (500, 1.0)])

@@ -7,8 +7,8 @@ from lightning_trainer.config.policies.credit import TerminalCredit
 from lightning_trainer.metrics.sampling import sampling_metrics
 from lightning_trainer.samples.batches import build_batch
 from lightning_trainer.samples.rewards.reward_table import read_rewards
+from lightning_trainer.samples.transitions.eligibility import with_trusted
 from lightning_trainer.samples.transitions.reasons import Reason
-from lightning_trainer.samples.transitions.trusted import with_trusted
 from lightning_trainer.sampling import Shaping
 from lightning_trainer.store.batch_codec import decode_batch, encode_batch
 from lightning_trainer.types import Fidelity, Outcome

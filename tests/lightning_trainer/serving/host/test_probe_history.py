@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from lightning_trainer.serving.host.probe.probe_history import ProbeHistory
+from lightning_trainer.serving.host.probe.probe_comparison import ProbeHistory
 from lightning_trainer.serving.publication import Probe, Publication, Tolerance
 
 OLD_PROBE = ((1, 2, 3), (4, 5, 6))

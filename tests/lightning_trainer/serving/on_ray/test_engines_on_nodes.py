@@ -82,7 +82,7 @@ class Node:
 
 
 async def test_a_file_is_brought_once_and_the_one_before_goes(tmp_path, monkeypatch, publication):
-    from lightning_trainer.serving.on_ray.chunks import ObjectStoreChunks
+    from lightning_trainer.serving.on_ray.engine import ObjectStoreChunks
 
     monkeypatch.setattr(node_files, "_CHUNK_BYTES", 3)
     (tmp_path / "node").mkdir()

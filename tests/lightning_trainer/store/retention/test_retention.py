@@ -18,7 +18,7 @@ from lightning_trainer.errors import RollbackError, StoreError
 from lightning_trainer.store import SqliteStore, Store
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.retention import retention, sweep
-from lightning_trainer.store.retention.size import give_back, measure
+from lightning_trainer.store.retention.retention import give_back, measure
 from lightning_trainer.types import PolicyVersion, Sample, Segment, Span, StepReport, TrainingBatch, VersionState
 from lightning_trainer.versions.rollback import record_rollback
 

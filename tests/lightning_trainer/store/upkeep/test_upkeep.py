@@ -21,9 +21,8 @@ from lightning_trainer.store.scan import read_only
 from lightning_trainer.store.upkeep import files
 from lightning_trainer.store.upkeep import journal as journal_files
 from lightning_trainer.store.upkeep.backup import back_up
-from lightning_trainer.store.upkeep.check import check
+from lightning_trainer.store.upkeep.check import Reading, check
 from lightning_trainer.store.upkeep.compact import compact
-from lightning_trainer.store.upkeep.readable import Reading
 from lightning_trainer.store.upkeep.repair import repair
 from lightning_trainer.store.upkeep.restore import restore
 from lightning_trainer.types import (

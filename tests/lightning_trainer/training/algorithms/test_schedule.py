@@ -7,8 +7,7 @@ from lightning_trainer.config import Config
 from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
 from lightning_trainer.config.algorithms.losses import POLICY_LOSSES
 from lightning_trainer.config.algorithms.presets import PRESETS
-from lightning_trainer.training.schedule import most_mini_batches, schedule_sentences
-from lightning_trainer.training.settings import schedule_notes
+from lightning_trainer.training.settings import most_mini_batches, schedule_notes, schedule_sentences
 
 
 def _said(*, groups: int = 8, staleness: int | None = None, rounds: bool = True, **algorithm) -> list[str]:

@@ -322,7 +322,7 @@ def test_token_gae_is_verls_before_whitening():
     from verl.trainer.ppo.core_algos import get_adv_estimator_fn
     from verl.utils.torch_functional import masked_whiten
 
-    from lightning_trainer.samples.credit.schemes.critic.gae_tokens import token_gae
+    from lightning_trainer.samples.credit.schemes.critic.gae import token_gae
 
     mask = [0, 1, 1, 0, 0, 1, 1, 1, 0]
     rewards = [0.0, 0.0, 0.5, 0.0, 0.0, 0.0, 0.0, -1.0, 0.0]

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.verl
 
 @pytest.fixture
 def correction(sample):
-    from lightning_trainer.training.update.losses.correction import correct
+    from lightning_trainer.training.update.losses import correct
 
     def of(**settings):
         one = sample("a", [1, 2, 3, 4], [0, 1, 0, 1], group="g", credit=1.0, logprobs=[0.0, -1.0, 0.0, -2.0])

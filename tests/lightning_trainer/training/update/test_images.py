@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from lightning_trainer.errors import TrainingError
-from lightning_trainer.models.folder import vocabulary_of
 from lightning_trainer.models.images import image_token_of, use_pil
-from lightning_trainer.models.resolve import resolve_model
+from lightning_trainer.models.resolve import resolve_model, vocabulary_of
 from lightning_trainer.types import Media, TrainingBatch
 
 pytestmark = pytest.mark.verl

@@ -31,7 +31,7 @@ REFERENCE = {"won": [0.0, 0.0, -1.5, -2.5], "lost": [0.0, 0.0, -2.0, 3.0, -2.0, 
 
 def test_a_pair_by_hand(pair):
     """beta 0.2: margin 0.2 (1 - 3.5) = -0.5; loss log(1 + e^0.5) = 0.974077; slope 0.2 sigmoid(0.5) = 0.124492."""
-    from lightning_trainer.training.update.losses.imitation import preference_estimate
+    from lightning_trainer.training.update.losses import preference_estimate
 
     found, said = preference_estimate(pair, LOG_PROBS, REFERENCE, DpoConfig(beta=0.2))
     slope = 0.2 / (1 + math.exp(-0.5))
@@ -52,7 +52,7 @@ def test_a_pair_by_hand(pair):
 
 def test_label_smoothing_by_hand(pair):
     """0.9 * 0.974077 + 0.1 * log(1 + e^-0.5) = 0.924077; the slope is 0.2 (sigmoid(0.5) - 0.1) = 0.104492."""
-    from lightning_trainer.training.update.losses.imitation import preference_estimate
+    from lightning_trainer.training.update.losses import preference_estimate
 
     found, said = preference_estimate(pair, LOG_PROBS, REFERENCE, DpoConfig(beta=0.2, label_smoothing=0.1))
     assert said["dpo/loss"] == pytest.approx(0.924077, abs=1e-6)
@@ -61,7 +61,7 @@ def test_label_smoothing_by_hand(pair):
 
 def test_means_instead_of_sums_by_hand(pair):
     """h(won) = 0.5, h(lost) = 3.5 / 3; margin 3 (0.5 - 1.166667) = -2; slopes 3 sigmoid(2) over 2 and over 3."""
-    from lightning_trainer.training.update.losses.imitation import preference_estimate
+    from lightning_trainer.training.update.losses import preference_estimate
 
     found, said = preference_estimate(pair, LOG_PROBS, REFERENCE, DpoConfig(beta=3.0, length_normalized=True))
     assert said["dpo/margin"] == pytest.approx(-2.0)
@@ -70,7 +70,7 @@ def test_means_instead_of_sums_by_hand(pair):
 
 
 def test_a_pair_without_its_other_side_is_refused(pair):
-    from lightning_trainer.training.update.losses.imitation import preference_estimate
+    from lightning_trainer.training.update.losses import preference_estimate
 
     with pytest.raises(TrainingError, match="the preference pair g has no rejected answer"):
         preference_estimate(pair[:1], LOG_PROBS, REFERENCE, DpoConfig())

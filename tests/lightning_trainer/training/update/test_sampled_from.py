@@ -214,9 +214,8 @@ def test_every_part_of_a_batch_knows_what_its_tokens_were_sampled_from(samples_o
     """verl cuts batches into parts and puts samples without trained tokens into them."""
     from verl.utils import tensordict_utils as tu
 
-    from lightning_trainer.training.update.batch.packed import PackedSamples
+    from lightning_trainer.training.update.batch.packed import PackedSamples, filler
     from lightning_trainer.training.update.batch.sampled_from import slot_draws
-    from lightning_trainer.training.update.batch.share import filler
     from lightning_trainer.training.update.batch.tensors import training_tensors
 
     samples = drawn(samples_of_shape(4, "masks with holes"), 4)

@@ -1,1 +1,0 @@
-"""Losses and what corrects or watches them: imitation, divergence, off-policy correction, mismatch."""
