@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from lightning_instrumentation.access.tls import ca_file_of_environment
 from lightning_instrumentation.errors import ConfigurationError
+from lightning_instrumentation.folders import named_path, state_folder
 
 DEFAULT_ENDPOINT = "http://127.0.0.1:8321"
 DEFAULT_SPOOL_LIMIT_BYTES = 1 << 30
@@ -78,11 +79,7 @@ def checked_endpoint(endpoint: str | None) -> str:
 
 def default_spool_dir() -> Path:
     """Return ``LIGHTNING_SPOOL_DIR``, else a folder in the XDG state directory."""
-    named = os.environ.get("LIGHTNING_SPOOL_DIR")
-    if named:
-        return Path(named).expanduser()
-    state = os.environ.get("XDG_STATE_HOME")
-    return (Path(state) if state else Path("~/.local/state").expanduser()) / "lightning-trainer" / "spool"
+    return state_folder("spool", "LIGHTNING_SPOOL_DIR")
 
 
 def read_settings(
@@ -116,9 +113,9 @@ def read_settings(
     return Settings(
         endpoint=endpoint,
         token=token or os.environ.get("LIGHTNING_TOKEN") or None,
-        ca_file=Path(ca_file).expanduser() if ca_file is not None else ca_file_of_environment(),
+        ca_file=named_path(ca_file, "ca_file") if ca_file is not None else ca_file_of_environment(),
         trusted_hosts=_hosts(trusted_hosts),
-        spool_dir=Path(spool_dir).expanduser() if spool_dir is not None else default_spool_dir(),
+        spool_dir=named_path(spool_dir, "spool_dir") if spool_dir is not None else default_spool_dir(),
         spool_limit_bytes=int(limit),
         service_name=service_name or os.environ.get("OTEL_SERVICE_NAME") or _program_name(),
         agent=agent or os.environ.get("LIGHTNING_AGENT") or None,

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lightning_instrumentation.errors import ConfigurationError
 from lightning_instrumentation.settings import checked_endpoint
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -74,10 +73,7 @@ def rollouts(options: Options) -> None:
             "--steps trains a policy: name it with --policy NAME, or the daemon's configuration with --config FILE; "
             "--evaluate NAME records without one"
         )
-    try:
-        endpoint = checked_endpoint(options.endpoint)
-    except ConfigurationError as error:
-        raise ConfigError(str(error)) from None
+    endpoint = checked_endpoint(options.endpoint)
     if options.tasks is None:
         raise ConfigError("name the tasks with --tasks FILE, or the environment that they come from with --environment")
     tasks = read_tasks(options.tasks)

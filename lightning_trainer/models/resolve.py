@@ -17,7 +17,7 @@ from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 
-from lightning_trainer.errors import DownloadError, MissingExtraError, ModelError
+from lightning_trainer.errors import ConfigError, DownloadError, MissingExtraError, ModelError
 
 _log = logging.getLogger(__name__)
 
@@ -35,12 +35,27 @@ _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 
 def model_cache() -> Path:
     """Return the folder that models without a download are written into."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lightning-trainer" / "models"
+    return cache_folder() / "lightning-trainer" / "models"
+
+
+def cache_folder() -> Path:
+    """Return the folder of this user's caches (XDG Base Directory Specification).
+
+    Raises:
+        ConfigError: this user has no home directory, and ``XDG_CACHE_HOME`` names none.
+    """
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        raise ConfigError(
+            f"user {os.getuid()} has no home directory, in which models would be cached; set HOME, or XDG_CACHE_HOME "
+            "to a folder"
+        ) from None
 
 
 def found_model(spec: str, cache_dir: Path) -> Path | None:
     """Return the folder of a model that is on this machine; None where it would have to be made or downloaded."""
-    folder = _cache_folder(spec, cache_dir) if spec in WRITERS else Path(spec).expanduser()
+    folder = _cache_folder(spec, cache_dir) if spec in WRITERS else Path(os.path.expanduser(spec))
     if folder.is_dir():
         return folder.absolute()
     return cached_folder(spec) if _HUB_ID.fullmatch(spec) else None
@@ -58,7 +73,7 @@ def resolve_model(spec: str, cache_dir: Path) -> Path:
         return folder
     if spec.startswith(("embedded:", "random:")):
         raise ModelError(f"there is no model {spec!r}; models without a download are: {', '.join(WRITERS)}")
-    if (folder := Path(spec).expanduser()).is_dir():
+    if (folder := Path(os.path.expanduser(spec))).is_dir():
         return check_folder(folder.absolute())
     if _HUB_ID.fullmatch(spec):
         return check_folder(hub_folder(spec))

@@ -1,6 +1,7 @@
 """A model's config.json: a file, a folder, the local Hugging Face cache, or a download of that file alone."""
 
 import logging
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ def find_shape(spec: str) -> tuple[Shape, str]:
     Raises:
         ModelError: its config.json cannot be fetched or read; the message says what to do.
     """
-    path = Path(spec).expanduser()
+    path = Path(os.path.expanduser(spec))
     if path.is_file():
         return read_shape(path), str(path)
     folder = found_model(spec, model_cache())

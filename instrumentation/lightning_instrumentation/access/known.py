@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from lightning_instrumentation.errors import ConfigurationError
+from lightning_instrumentation.folders import state_folder
 from lightning_instrumentation.gateway.hosts import canonical_host
 
 _SINCE_LATER = ("certificate", "daemon", "state_dir")
@@ -37,11 +39,7 @@ class KnownDaemon:
 
 def access_dir() -> Path:
     """Return the folder of the access files."""
-    named = os.environ.get("LIGHTNING_ACCESS_DIR")
-    if named:
-        return Path(named).expanduser()
-    state = os.environ.get("XDG_STATE_HOME")
-    return (Path(state) if state else Path("~/.local/state").expanduser()) / "lightning-trainer" / "daemons"
+    return state_folder("daemons", "LIGHTNING_ACCESS_DIR")
 
 
 def remember(url: str, daemon: KnownDaemon) -> Path:
@@ -49,6 +47,7 @@ def remember(url: str, daemon: KnownDaemon) -> Path:
 
     Raises:
         OSError: the folder or file cannot be written.
+        ConfigurationError: this user has no home directory, and nothing names a folder.
     """
     path = _path(url)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -69,7 +68,7 @@ def known_daemon(url: str) -> KnownDaemon | None:
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         descriptor = os.open(_path(url), flags)
-    except OSError:
+    except (OSError, ConfigurationError):
         return None
     with os.fdopen(descriptor, "rb") as file:
         if not _is_ours(os.fstat(descriptor)):

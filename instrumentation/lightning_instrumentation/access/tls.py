@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_instrumentation.errors import UnprovenDaemonError
+from lightning_instrumentation.folders import named_path
 
 if TYPE_CHECKING:
     import ssl
@@ -36,7 +37,7 @@ class TlsError(UnprovenDaemonError):
 def ca_file_of_environment() -> Path | None:
     """Return the file that ``LIGHTNING_CA_FILE`` names; None if it is not set."""
     named = os.environ.get(CA_FILE)
-    return Path(named).expanduser() if named else None
+    return named_path(named, CA_FILE) if named else None
 
 
 def tls_context(ca_file: Path | None, certificate: str | None) -> ssl.SSLContext:

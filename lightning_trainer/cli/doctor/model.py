@@ -10,7 +10,7 @@ from pathlib import Path
 from lightning_trainer.cli.doctor.check import Check, failure, ok, warning
 from lightning_trainer.errors import LightningError
 from lightning_trainer.models import smollm2
-from lightning_trainer.models.resolve import WRITERS, found_model, resolve_model
+from lightning_trainer.models.resolve import WRITERS, cache_folder, found_model, resolve_model
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _PARAMETERS = {
@@ -32,14 +32,14 @@ def check_model(spec: str) -> Check:
     if _is_hub_id(spec):
         return _check_hub(spec)
     try:
-        return ok("model", str(resolve_model(spec, _cache_home() / _MODEL_CACHE)))  # a folder: it only looks
+        return ok("model", str(resolve_model(spec, cache_folder() / _MODEL_CACHE)))  # a folder: it only looks
     except LightningError as error:
         return failure("model", str(error), "Correct policy.model in the configuration.")
 
 
 def check_experts(spec: str) -> Check:
     """Check that the model is a mixture of experts, as ``[engine] routed_experts = true`` requires."""
-    folder = found_model(spec, _cache_home() / _MODEL_CACHE)
+    folder = found_model(spec, cache_folder() / _MODEL_CACHE)
     try:
         document = json.loads((folder / "config.json").read_text("utf-8")) if folder is not None else {}
     except (OSError, ValueError):
@@ -60,7 +60,7 @@ def count_parameters(spec: str) -> float | None:
     """Return how many parameters the model has; None if that is not known without fetching it."""
     if spec in _PARAMETERS:
         return _PARAMETERS[spec]
-    folder = _hub_snapshot(spec) if _is_hub_id(spec) else Path(spec).expanduser()
+    folder = _hub_snapshot(spec) if _is_hub_id(spec) else Path(os.path.expanduser(spec))
     files = sorted(folder.glob("*.safetensors")) if folder is not None and folder.is_dir() else []
     counts = [_parameters_in(file) for file in files]
     known = [count for count in counts if count is not None]
@@ -100,12 +100,8 @@ def _is_hub_id(spec: str) -> bool:
 
 def _hub_snapshot(spec: str) -> Path | None:
     """The newest snapshot in Hugging Face's cache; its layout is documented (models--OWNER--NAME/snapshots/COMMIT)."""
-    home = Path(os.environ.get("HF_HOME") or _cache_home() / "huggingface")
+    home = Path(os.environ.get("HF_HOME") or cache_folder() / "huggingface")
     cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
     snapshots = cache / f"models--{spec.replace('/', '--')}" / "snapshots"
     found = [folder for folder in snapshots.glob("*") if (folder / "config.json").exists()]
     return max(found, key=lambda folder: folder.stat().st_mtime, default=None)
-
-
-def _cache_home() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

@@ -4,6 +4,7 @@ What each part needs is read from this project's own metadata (the extras of pyp
 """
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -49,7 +50,7 @@ def check_engine(engine: EngineConfig) -> Check:
     if engine.python is None:
         found = {name: version for name in _ENGINES if (version := _version(name)) is not None}
         return _judge_engine(sys.executable, found, f'Run: pip install "{DISTRIBUTION}[engine-cpu]"')
-    python = Path(engine.python).expanduser()
+    python = Path(os.path.expanduser(engine.python))
     mend = "Correct engine.python in the configuration, or remove it to use the daemon's own interpreter."
     if not python.is_file():
         return failure("engine", f"there is no interpreter {python}", mend)

@@ -6,6 +6,7 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
+from lightning_instrumentation.errors import ConfigurationError
 from lightning_instrumentation.settings import default_spool_dir
 
 from lightning_trainer.cli.doctor.check import Check, failure, ok, warning
@@ -78,11 +79,11 @@ def check_store(config: Config) -> list[Check]:
 
 def check_spool() -> Check:
     """Check that this user's agents can write to the folder where spans wait for the daemon."""
-    return _check_writable(
-        "spool folder",
-        default_spool_dir().absolute(),
-        "set LIGHTNING_SPOOL_DIR to a folder that this user can write to",
-    )
+    mend = "set LIGHTNING_SPOOL_DIR to a folder that this user can write to"
+    try:
+        return _check_writable("spool folder", default_spool_dir().absolute(), mend)
+    except ConfigurationError as error:
+        return failure("spool folder", str(error), mend)
 
 
 def check_guard(policy: str, guard: GuardConfig) -> Check:

@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lightning_instrumentation.errors import ConfigurationError
 from lightning_instrumentation.settings import checked_endpoint
 
 from lightning_trainer.cli.environments.installed import environment_settings, limits_of
@@ -62,10 +61,7 @@ def play(options: Options, play: Play) -> None:
             "an environment is played with a policy's model: name it with --policy NAME, or the daemon's configuration "
             "with --config FILE"
         )
-    try:
-        endpoint = checked_endpoint(options.endpoint)
-    except ConfigurationError as error:
-        raise ConfigError(str(error)) from None
+    endpoint = checked_endpoint(options.endpoint)
     program = None
     if options.command:
         # Calls of a program that another one names must not be put down as this process's.

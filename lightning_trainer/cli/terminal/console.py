@@ -118,6 +118,13 @@ def one_sentence(status: Callable[[LightningError], int] = lambda _: _EXIT_USER_
         sentence = needs(sys.argv[1], missing)
         TerminalConsole(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(sentence)}", highlight=False)
         sys.exit(status(MissingExtraError(sentence)))
+    except ValueError as error:
+        from lightning_instrumentation.errors import ConfigurationError  # not for every command's sake
+
+        if not isinstance(error, ConfigurationError):
+            raise
+        TerminalConsole(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
+        sys.exit(status(ConfigError(str(error))))
     except OSError as error:
         if error.errno not in _CANNOT_WRITE:
             raise

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from lightning_instrumentation.access.known import KnownDaemon, known_daemon, remember
 from lightning_instrumentation.access.proof import NO_TOKEN
+from lightning_instrumentation.errors import ConfigurationError
 
 from lightning_trainer.config import DaemonConfig
 from lightning_trainer.daemon.state_folder import kept_once
@@ -63,7 +64,7 @@ def told_to_clients(url: str, daemon: KnownDaemon, *, lasting: bool) -> Iterator
         nonlocal path
         try:
             path = remember(url, replace(daemon, certificate=certificate))
-        except OSError as error:
+        except (OSError, ConfigurationError) as error:
             _log.warning("clients have to be told the daemon's token (LIGHTNING_TOKEN): %s", error)
 
     tell(daemon.certificate)

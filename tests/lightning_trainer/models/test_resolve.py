@@ -1,11 +1,12 @@
 """A model is found, written once, or refused in one sentence that says what to do."""
 
 import json
+import pwd
 
 import pytest
 
-from lightning_trainer.errors import ModelError
-from lightning_trainer.models.resolve import resolve_model
+from lightning_trainer.errors import ConfigError, ModelError
+from lightning_trainer.models.resolve import model_cache, resolve_model
 
 
 @pytest.mark.parametrize(
@@ -14,6 +15,7 @@ from lightning_trainer.models.resolve import resolve_model
         ("embedded:gpt", "there is no model 'embedded:gpt'; models without a download are: embedded:smollm2"),
         ("random:", "there is no model 'random:'"),
         ("no such thing", "no folder, no Hugging Face id"),
+        ("~nobody-at-all/model", "no folder, no Hugging Face id"),
     ],
 )
 def test_an_unknown_model_is_named_with_what_there_is(tmp_path, spec, said):
@@ -48,3 +50,14 @@ def test_the_tiny_model_is_written_once_and_whole(tmp_path):
     assert resolve_model("random:tiny", tmp_path) == folder
     assert (folder / "model.safetensors").stat().st_mtime_ns == written
     assert [path.name for path in tmp_path.iterdir()] == [folder.name], "nothing half-written is left"
+
+
+def test_a_user_without_a_home_is_told_to_name_a_cache(monkeypatch):
+    def unknown(_):
+        raise KeyError("no such user")
+
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    with pytest.raises(ConfigError, match=r"no home directory.*set HOME, or XDG_CACHE_HOME"):
+        model_cache()

@@ -1,0 +1,42 @@
+"""Folders of this user: those that a variable or argument names, and those in the XDG state directory.
+
+Source: XDG Base Directory Specification. A user without a home directory (a container that runs under any number as
+user, without ``HOME``) has to name them.
+"""
+
+import os
+from pathlib import Path
+
+from lightning_instrumentation.errors import ConfigurationError
+
+
+def named_path(path: str | os.PathLike[str], named_by: str) -> Path:
+    """Return the path that an argument or a variable names, with ``~`` for a home directory.
+
+    Raises:
+        ConfigurationError: there is no such home directory.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ConfigurationError(
+            f"{named_by} is {os.fspath(path)!r}, and there is no such home directory; write the path from / on"
+        ) from None
+
+
+def state_folder(name: str, variable: str) -> Path:
+    """Return the folder that a variable names, else the one of that name in the state directory.
+
+    Raises:
+        ConfigurationError: this user has no home directory, and nothing names a folder.
+    """
+    if named := os.environ.get(variable):
+        return named_path(named, variable)
+    try:
+        state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    except RuntimeError:
+        raise ConfigurationError(
+            f"user {os.getuid()} has no home directory, in which lightning would keep files until they are delivered; "
+            f"set HOME or XDG_STATE_HOME, or {variable} to a folder"
+        ) from None
+    return state / "lightning-trainer" / name
