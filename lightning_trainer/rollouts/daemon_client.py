@@ -13,6 +13,8 @@ from lightning_instrumentation.errors import UnprovenDaemonError
 
 from lightning_trainer.errors import LightningError, TrainingError
 
+_log = logging.getLogger(__name__)
+
 # What an error response means: a sentence of the daemon's, a wrong token, or another service.
 
 
@@ -40,7 +42,6 @@ def _sentence(body: bytes) -> str | None:
     return sentence if isinstance(sentence, str) else None
 
 
-_log = logging.getLogger(__name__)
 _POLL_S = 5.0
 """After which a caller looks at what else may have happened to its groups."""
 _AGAIN_S = 0.5

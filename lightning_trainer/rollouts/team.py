@@ -13,6 +13,8 @@ from typing import Any
 from lightning_trainer.errors import LightningError, TrainingError
 from lightning_trainer.rollouts.daemon_client import DaemonClient
 
+_log = logging.getLogger(__name__)
+
 _SHARED = ("group_size", "groups_per_step", "max_staleness")
 _STEPS_NO_MORE = ("serving", "finished")
 
@@ -103,7 +105,6 @@ class TeamClient:
         }
 
 
-_log = logging.getLogger(__name__)
 _MOST_STEPS = 10
 """As many steps' groups may be lost while one step is waited for: as ``max_sampling_rounds`` of dynamic sampling."""
 _NAMED = 3

@@ -26,6 +26,8 @@ from lightning_trainer.samples.transitions.length_limit import Limit
 from lightning_trainer.samples.transitions.reasons import Reason
 from lightning_trainer.types import Attempt, AttemptState, Credit, RolloutMode, Trajectory
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class Baselines:
@@ -56,9 +58,6 @@ def read_baselines(attempts: Iterable[Attempt], rewards: Mapping[str, float | No
         else:
             unscored.update(attempt_ids)
     return Baselines(of_groups, frozenset(unscored))
-
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

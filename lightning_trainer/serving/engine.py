@@ -17,9 +17,10 @@ import lightning_trainer
 from lightning_trainer.errors import EngineError
 from lightning_trainer.serving.engine_client import Engine
 from lightning_trainer.serving.host.settings import HostSettings
-from lightning_trainer.serving.host_processes import end_group, explain
+from lightning_trainer.serving.host_processes import end_group
 from lightning_trainer.serving.ownership import owner_tag, remove_orphans
 from lightning_trainer.serving.settings import EngineSettings
+from lightning_trainer.serving.startup_failure import explain
 
 # The environment in which the engine's process starts; variables that only vLLM reads are set there
 # (``host.environment``).

@@ -19,6 +19,8 @@ from lightning_instrumentation.settings import default_spool_dir
 from lightning_trainer.daemon.state_folder import kept_once
 from lightning_trainer.errors import ConfigError
 
+_log = logging.getLogger(__name__)
+
 # ``GET /lightning/challenge?nonce=``: the daemon proves that it has the token, and says which one it is.
 
 _NONCE = Query(pattern="^[0-9a-f]{16,128}$")
@@ -43,7 +45,6 @@ def challenge_router(token: str | None, daemon: str) -> APIRouter:
     return router
 
 
-_log = logging.getLogger(__name__)
 _FILE = "daemon-id"
 _ID = re.compile(r"[0-9a-f]{32}")
 

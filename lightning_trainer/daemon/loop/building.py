@@ -27,6 +27,8 @@ from lightning_trainer.store.store import Store
 from lightning_trainer.store.tables.steps import select_measure
 from lightning_trainer.types import Attempt, Call, Span
 
+_log = logging.getLogger(__name__)
+
 # How old a sampled token is: the versions that have gone live since the one that sampled it.
 #
 # Counted in what was served and not in optimizer steps, because nobody sampled from a version that the engine
@@ -58,8 +60,6 @@ def fresh(served: Sequence[int], path: Iterable[int], max_staleness: int | None)
     oldest = 0 if len(served) <= max_staleness else served[-1 - max_staleness]
     return frozenset(version for version in path if version >= oldest)
 
-
-_log = logging.getLogger(__name__)
 
 _STEPS_REMEMBERED = 1000
 """Of which the moving average of deviations is made; older ones no longer show in it."""

@@ -20,6 +20,8 @@ from lightning_trainer.store.store import Store
 from lightning_trainer.training.remote import TrainerClient
 from lightning_trainer.versions.lineage import Lineage
 
+_log = logging.getLogger(__name__)
+
 _NAME = re.compile(r"step-(\d{8})")
 
 
@@ -66,9 +68,6 @@ def oldest_checkpoints(root: Path) -> dict[str, int]:
     folders = [entry for entry in root.iterdir() if entry.is_dir()] if root.is_dir() else []
     steps = {folder.name: CheckpointFolder(folder, keep=1).steps() for folder in folders}
     return {policy: found[0] for policy, found in steps.items() if found}
-
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

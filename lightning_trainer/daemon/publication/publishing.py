@@ -24,6 +24,8 @@ from lightning_trainer.types import PolicyVersion, VersionState
 from lightning_trainer.versions.archive import VersionArchive, kept
 from lightning_trainer.versions.held_out import refresh_verdicts, select_scores
 
+_log = logging.getLogger(__name__)
+
 
 class VersionKeeper:
     """One copy at a time; what cannot be kept is said and costs the run nothing."""
@@ -68,8 +70,6 @@ class VersionKeeper:
         except Exception:
             _log.exception("the weights of %s are not kept", publication.name)
 
-
-_log = logging.getLogger(__name__)
 
 _TRIES = 2
 """A file that was damaged on its way, or an engine that died meanwhile, gets a second chance with a new file."""

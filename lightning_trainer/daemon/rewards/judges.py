@@ -26,6 +26,8 @@ from lightning_trainer.samples.rewards.reliability import Correction
 from lightning_trainer.store.store import Store
 from lightning_trainer.types import Attempt, AttemptState, SpanSink
 
+_log = logging.getLogger(__name__)
+
 
 class CanaryJudges:
     """What the judges may spend on one canary, and what was said of them: a canary asks a thousand times, and the first
@@ -58,8 +60,6 @@ class CanaryJudges:
                 self._say(sentence)
                 _log.warning("%s", sentence)
 
-
-_log = logging.getLogger(__name__)
 
 _LOOK_AGAIN_S = 1.0
 """A rollback that is asked for meanwhile is noticed this late at most."""

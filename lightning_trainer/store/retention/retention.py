@@ -18,6 +18,8 @@ from lightning_trainer.store.media import table as media
 from lightning_trainer.store.retention import sweep
 from lightning_trainer.store.tables import cursors, totals
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class StoreSize:
@@ -59,8 +61,6 @@ def give_back(connection: Connection, pages: int) -> None:
         # those.
         connection.execute("PRAGMA incremental_vacuum(1)")
 
-
-_log = logging.getLogger(__name__)
 
 _FULL, _ROOMY = 0.9, 0.85
 """Shares of the file's limit at which deleting begins, and ends."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lightning_trainer.serving.host_processes import explain
+from lightning_trainer.serving.startup_failure import explain
 
 CONSEQUENCE = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
 

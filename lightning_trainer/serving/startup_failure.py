@@ -1,0 +1,79 @@
+"""Turns hundreds of lines of a failed engine's log into one sentence that says what to do."""
+
+import re
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    pattern: re.Pattern[str]
+    sentence: Callable[[re.Match[str]], str]
+
+
+_KNOWN = (
+    _Known(
+        re.compile(
+            r"Available memory on node \S+ \(([\d.]+)/[\d.]+ GiB\).*?less than requested memory for kv \(([\d.]+)"
+        ),
+        lambda m: (
+            f"not enough memory: {m[1]} GiB are free and engine.kv_cache_gib asks for {m[2]}; "
+            "lower it, or end other processes"
+        ),
+    ),
+    _Known(
+        re.compile(r"max_model_len \((\d+)\) is greater than the derived max_model_len \(\w+=([\d.]+)"),
+        lambda m: (
+            f"engine.max_model_len = {m[1]} is more than the {float(m[2]):.0f} that the model was made for; lower it"
+        ),
+    ),
+    _Known(
+        re.compile(r"max seq len \((\d+)\), \(?([\d.]+) ([KMG]iB) KV cache is needed"),
+        lambda m: (
+            f"engine.kv_cache_gib is too small: one request of engine.max_model_len = {m[1]} tokens needs "
+            f"{m[2]} {m[3]}; raise the one or lower the other"
+        ),
+    ),
+    _Known(
+        re.compile(r"(?:DefaultCPUAllocator: can't allocate memory|Cannot allocate memory|MemoryError)"),
+        lambda _: "not enough memory: lower engine.kv_cache_gib or engine.max_num_seqs, or end other processes",
+    ),
+    _Known(
+        re.compile(r"invalid tool call parser: (\S+)"),
+        lambda m: f"engine.tool_call_parser = {m[1]!r} is not one that vLLM knows",
+    ),
+    _Known(
+        re.compile(r"error: argument --([\w-]+)[^:]*: (.+)"),
+        lambda m: f"vLLM refuses {m[1].replace('-', '_')}: {m[2]}",
+    ),
+    _Known(
+        re.compile(r"ModuleNotFoundError: No module named '([^']+)'"),
+        lambda m: f"the engine's interpreter lacks the module {m[1]!r}",
+    ),
+)
+_ERROR_LINE = re.compile(r"\b((?:\w+\.)*\w*(?:Error|Exception)): (\S.*)")
+_CONSEQUENCES = ("Engine core initialization failed", "WorkerProc initialization failed", "Worker failed with error")
+_PREFIX = re.compile(r"^\([^)]*\)\s*")
+
+
+def explain(log: str, announced: str | None, exit_status: int | None) -> str:
+    """Return why the engine failed to start or ended.
+
+    Args:
+        log: output of its processes, or the end of it.
+        announced: the host's own last message, if any.
+        exit_status: of the host; negative for a signal.
+    """
+    text = "\n".join(_PREFIX.sub("", line) for line in log.splitlines())
+    for known in _KNOWN:
+        if found := known.pattern.search(text):
+            return known.sentence(found)
+    if exit_status == -signal.SIGKILL:
+        return "it was killed (SIGKILL), as the system does when memory runs out: lower engine.kv_cache_gib"
+    if announced is not None and not any(part in announced for part in _CONSEQUENCES):
+        return announced
+    causes = [found for found in _ERROR_LINE.finditer(text) if not any(part in found[2] for part in _CONSEQUENCES)]
+    if causes:
+        return f"{causes[0][1].rpartition('.')[2]}: {causes[0][2].strip()}"
+    return announced or f"it ended with status {exit_status} and said nothing"
