@@ -110,31 +110,34 @@ _GROWN = 1.25
 
 
 class PostgresSize:
-    """Disk size of tables and indexes, and the part in use; measured for a small share of the time.
+    """Disk size of tables and indexes, and the part in use; measured for a small share of the time, and whenever there
+    are a quarter more spans.
 
     PostgreSQL reuses the space of deleted rows but does not report how much there is. The smallest size per span is
     observed as the store fills, and kept in it: a daemon that starts on a full store would take all of it for in use.
-    That times the number of spans is the part in use. Tables that have grown by a quarter since hold larger spans: then
-    it is observed anew.
+    That times the number of spans is the part in use, also while it is not measured. Tables that have grown by a
+    quarter since hold larger spans: then it is observed anew.
     """
 
     def __init__(self) -> None:
         self._ask_again_s = float("-inf")
         self._bytes = 0
+        self._spans = 0
 
     def measure(self, connection: Connection) -> StoreSize:
         """Return the sizes in bytes; between two measurements only the part in use is estimated anew."""
         held = dict(connection.execute(_HELD, ("spans", _PER_SPAN, _MEASURED)).fetchall())
         spans = held.get("spans", 0)
         began = time.monotonic()
-        if began >= self._ask_again_s:
+        if began >= self._ask_again_s or spans > _GROWN * self._spans:
             (size,) = connection.execute(_SIZE).fetchone()
-            self._bytes, now = int(size), time.monotonic()
+            self._bytes, self._spans, now = int(size), spans, time.monotonic()
             self._ask_again_s = now + _SHARE * (now - began)
             if spans:
                 self._observe(connection, held, self._bytes // spans)
-        used = min(self._bytes, spans * held.get(_PER_SPAN, self._bytes))
-        return StoreSize(file=self._bytes, free=self._bytes - used, log=0)
+        used = spans * held.get(_PER_SPAN, 0)
+        file = max(self._bytes, used)
+        return StoreSize(file=file, free=file - used, log=0)
 
     def _observe(self, connection: Connection, held: dict[str, int], per_span: int) -> None:
         if per_span < held.get(_PER_SPAN, per_span + 1) or self._bytes > _GROWN * held.get(_MEASURED, 0):

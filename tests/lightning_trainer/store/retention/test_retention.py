@@ -17,6 +17,7 @@ from lightning_trainer.daemon.state_folder import keep_within_limits
 from lightning_trainer.errors import RollbackError, StoreError
 from lightning_trainer.store import SqliteStore, Store
 from lightning_trainer.store.connection import Connection
+from lightning_trainer.store.postgres import store as postgres
 from lightning_trainer.store.retention import retention, sweep
 from lightning_trainer.store.retention.retention import give_back, measure
 from lightning_trainer.types import PolicyVersion, Sample, Segment, Span, StepReport, TrainingBatch, VersionState
@@ -131,6 +132,17 @@ async def test_a_store_that_holds_more_than_it_may_because_all_is_wanted_says_so
         holds = await store.holds()
         assert (await store.counts())["spans"] == 1320
     assert "more than [store] retention_size allows" in holds["note"]
+
+
+async def test_a_store_whose_size_is_costly_to_measure_is_held_too(make_store, monkeypatch):
+    monkeypatch.setattr(postgres, "_SHARE", 1e9)  # as if measuring took seconds, which it does on a disk that is busy
+    async with make_store(limits(retention_size="16MiB")) as store:
+        store.retention.wanted_by = tuple
+        for number in range(100):
+            await store.append(attempt_spans(f"a{number}", calls=10, text=20_000))
+        holds, counts = await store.holds(), await store.counts()
+    assert holds["deleted"]["spans"] == 1100 - counts["spans"] > 300
+    assert holds["size_bytes"] < 1.5 * LIMIT
 
 
 async def test_a_store_that_is_not_told_what_is_wanted_deletes_nothing(tmp_path):
