@@ -109,7 +109,7 @@ def test_the_program_and_the_commands_work_as_they_stand(url, tmp_path):
     assert "5 pieces of feedback: 5 quarantined" in run(shown)
     source, rollout = forgotten.splitlines()
     assert "source user-17 is forgotten: 2 pieces of feedback" in run(source)
-    assert "rollout ticket-4711 is forgotten: 1 attempts, 3 pieces of feedback (1 edited answers)" in run(rollout)
+    assert "rollout ticket-4711 is forgotten: 1 attempt, 3 pieces of feedback (1 edited answer)" in run(rollout)
 
 
 def test_the_configuration_is_accepted():

@@ -68,7 +68,9 @@ def status(
     ] = None,
     policy: Annotated[str | None, typer.Option(help="Show only this policy.")] = None,
     watch: Annotated[float | None, typer.Option(help="Refresh every so many seconds.", min=0.2)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print everything as JSON; with --watch, a line each time.")
+    ] = False,
 ) -> None:
     """Show what the running daemon is doing: each policy's phase, served version, newest steps and warnings."""
     with one_sentence():

@@ -15,6 +15,7 @@ from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.daemon.api.feedback import forget_and_say
 from lightning_trainer.errors import ForgetError, StoreError
+from lightning_trainer.explain.finding import counted
 from lightning_trainer.rollouts.daemon_client import refusal
 from lightning_trainer.samples.feedback.review import feedback_report
 from lightning_trainer.store.places import place_of, reading, recorded_place, store_at
@@ -38,7 +39,8 @@ def feedback(config_path: Path | None, *, as_json: bool) -> None:
     console = TerminalConsole()
     states = report["states"]
     listed = ", ".join(f"{number} {state}" for state, number in states.items() if number)
-    _say(console, f"{report['feedback']} pieces of feedback{': ' * bool(listed)}{listed}; {report['rewards']} rewards")
+    pieces = counted(report["feedback"], "piece")
+    _say(console, f"{pieces} of feedback{': ' * bool(listed)}{listed}; {counted(report['rewards'], 'reward')}")
     if report["too_little_weight"]:
         _say(console, f"{report['too_little_weight']} more would be, and their sources weigh too little (min_weight)")
     if report["sources"]:
@@ -79,11 +81,12 @@ def forget(config_path: Path | None, *, source: str | None, rollout: str | None)
         done = _ask(url, config, {"source": source} if source is not None else {"rollout": rollout})
     console = TerminalConsole()
     what = f"source {done['name']}" if source is not None else f"rollout {done['name']}"
-    attempts = f"{done['attempts']} attempts, " if rollout is not None else ""
+    attempts = f"{counted(done['attempts'], 'attempt')}, " if rollout is not None else ""
+    edited = counted(done["edits"], "edited answer")
     _say(
         console,
-        f"{what} is forgotten: {attempts}{done['feedback']} pieces of feedback ({done['edits']} edited answers), "
-        f"{done['rewards']} rewards made of it, {done['spans']} spans",
+        f"{what} is forgotten: {attempts}{counted(done['feedback'], 'piece')} of feedback ({edited}), "
+        f"{counted(done['rewards'], 'reward')} made of it, {counted(done['spans'], 'span')}",
     )
     if source is not None and done["rewards"]:
         _say(console, "where others had a part in a reward, it is made again of what they say")

@@ -1,6 +1,7 @@
 """``lightning-trainer status``: what the running daemon is doing, one block a policy."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def status(config_path: Path | None, policy: str | None, *, as_json: bool, watch
         _recorded(url, config, as_json=as_json, watch_s=watch_s)
         return
     if as_json:
-        print(visible_json(_ask(url, config, names)))
+        _print_json(lambda: _ask(url, config, names), watch_s)
         return
     console = TerminalConsole()
     if watch_s is None:
@@ -61,26 +62,38 @@ def status(config_path: Path | None, policy: str | None, *, as_json: bool, watch
 
 def _recorded(url: str, config: Config, *, as_json: bool, watch_s: float | None) -> None:
     """Print what a daemon without policies has recorded, once or again and again."""
+    if as_json:
+        _print_json(lambda: {"counts": _counts(url, config)}, watch_s)
+        return
     console = TerminalConsole()
     while True:
-        try:
-            with daemon_client(url, config) as client:
-                counts = client.get("/lightning/status").raise_for_status().json()["counts"]
-        except (httpx.HTTPError, KeyError, ValueError) as error:
-            raise LightningError(f"the daemon at {url} did not answer ({type(error).__name__}: {error})") from error
-        if as_json:
-            print(visible_json({"counts": counts}))
-        else:
-            console.print(
-                f"recording at {url}; spans: {counts['spans']:,}, rollouts: {counts['rollouts']:,}; there is no "
-                "[[policy]], so nothing is served or trained; `lightning-trainer agents` shows who made which calls",
-                markup=False,
-                highlight=False,
-                soft_wrap=True,
-            )
-        if watch_s is None or as_json:
+        counts = _counts(url, config)
+        console.print(
+            f"recording at {url}; spans: {counts['spans']:,}, rollouts: {counts['rollouts']:,}; there is no "
+            "[[policy]], so nothing is served or trained; `lightning-trainer agents` shows who made which calls",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+        if watch_s is None:
             return
         time.sleep(watch_s)
+
+
+def _counts(url: str, config: Config) -> dict[str, int]:
+    try:
+        with daemon_client(url, config) as client:
+            return client.get("/lightning/status").raise_for_status().json()["counts"]
+    except (httpx.HTTPError, KeyError, ValueError) as error:
+        raise LightningError(f"the daemon at {url} did not answer ({type(error).__name__}: {error})") from error
+
+
+def _print_json(ask: Callable[[], Any], watch_s: float | None) -> None:
+    """Print one document, or one a line again and again."""
+    while watch_s is not None:
+        print(visible_json(ask(), indent=None), flush=True)
+        time.sleep(watch_s)
+    print(visible_json(ask()))
 
 
 def _ask(url: str, config: Config, names: list[str]) -> dict[str, dict[str, Any]]:

@@ -61,9 +61,9 @@ def visible(text: str) -> str:
     return text if text.isascii() and text.isprintable() else text.translate(_VISIBLE)
 
 
-def visible_json(document: Any) -> str:
-    """Return JSON in which such characters are escaped, so that it still says the same."""
-    text = json.dumps(document, indent=2, ensure_ascii=False)
+def visible_json(document: Any, indent: int | None = 2) -> str:
+    """Return JSON in which such characters are escaped, so that it still says the same; without indent, on one line."""
+    text = json.dumps(document, indent=indent, ensure_ascii=False)
     return "".join(f"\\u{ord(one):04x}" if ord(one) in _VISIBLE else one for one in text)
 
 

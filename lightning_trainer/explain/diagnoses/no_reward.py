@@ -3,7 +3,7 @@
 import math
 
 from lightning_trainer.explain.case import Case
-from lightning_trainer.explain.finding import Finding, listed
+from lightning_trainer.explain.finding import Finding, counted, listed
 from lightning_trainer.samples.transitions.reasons import Reason
 
 
@@ -23,8 +23,8 @@ def _why(case: Case) -> str:
         return sentence
     if not given and case.feedback:
         return (
-            f"{case.feedback} pieces of feedback on attempt {case.attempt_id} are stored and have not become "
-            f"{rewards}: they have another name, wait in quarantine, or their sources weigh too little; "
+            f"feedback on attempt {case.attempt_id} is stored ({counted(case.feedback, 'piece')}) and has not become "
+            f"{rewards}: it has another name, waits in quarantine, or its sources weigh too little; "
             "`lightning-trainer feedback` says which"
         )
     if not given:

@@ -1,5 +1,6 @@
 """``lightning-trainer status`` shows each replica of an engine and who shares a trainer, where there are several."""
 
+import json
 import re
 import time
 from dataclasses import asdict, replace
@@ -52,6 +53,23 @@ def test_each_replica_is_shown_with_its_restarts_and_why(show):
     assert "serving math@v3" in said
     assert "engine 1: ready, process 4711" in said
     assert "engine 2: restarting, restarts: 2, the last because the engine ended: it was killed (SIGKILL)" in said
+
+
+def test_what_is_watched_as_json_is_a_document_a_line_again_and_again(show, tmp_path, monkeypatch, capsys):
+    show(engine(READY))
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(shown.time, "sleep", pause)
+    with pytest.raises(KeyboardInterrupt):
+        shown.status(tmp_path / "lightning.toml", None, as_json=True, watch_s=0.5)
+    lines = capsys.readouterr().out.splitlines()
+    assert [json.loads(line)["math"]["steps_done"] for line in lines] == [3, 3, 3]
+    assert pauses == [0.5, 0.5, 0.5]
 
 
 def test_how_often_conversations_stayed_is_shown_where_there_are_several(show):

@@ -207,16 +207,14 @@ async def test_the_commands_read_and_erase_the_store_of_a_stopped_daemon(store, 
     told = json.loads(await asyncio.to_thread(run, "feedback", "--json"))
     assert {one["source"] for one in told["sources"]} == {"mallory", "u[1]"}
     explained = await asyncio.to_thread(run, "explain", "r-a0")
-    assert "2 pieces of feedback on attempt a0 are stored and have not become 'feedback'" in explained.replace(
-        "\n", " "
-    )
+    assert "feedback on attempt a0 is stored (2 pieces) and has not become 'feedback'" in explained.replace("\n", " ")
     gone = await asyncio.to_thread(run, "forget", "--source", "mallory")
-    assert gone.startswith("source mallory is forgotten: 1 pieces of feedback (1 edited answers), 0 rewards made of it")
+    assert gone.startswith("source mallory is forgotten: 1 piece of feedback (1 edited answer), 0 rewards made of it")
     assert "there is no feedback of source 'mallory'" in await asyncio.to_thread(
         lambda: run("forget", "--source", "mallory", expect=2)
     )
     erased = await asyncio.to_thread(run, "forget", "--rollout", "r-a0")
-    assert erased.startswith("rollout r-a0 is forgotten: 1 attempts, 1 pieces of feedback")
+    assert erased.startswith("rollout r-a0 is forgotten: 1 attempt, 1 piece of feedback")
     assert "name what to forget" in await asyncio.to_thread(lambda: run("forget", expect=2))
     assert "journal" not in gone + erased
 

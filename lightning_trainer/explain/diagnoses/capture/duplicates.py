@@ -13,11 +13,12 @@ def diagnose(case: Case) -> Finding | None:
     repeats = [call for call in case.own if case.call_outcomes[call.call_id].outcome is Outcome.DEDUPLICATED]
     if not joined and not repeats:
         return None
+    calls = len(joined) + len(repeats)
     records = sum(len(call.records) for call in joined) + len(repeats)
     by = sorted({record.span.scope or record.dialect for call in joined for record in call.records})
     return Finding(
         "duplicate spans",
-        f"{counted(len(joined) + len(repeats), 'call')} were recorded {counted(records, 'time')}"
+        f"{counted(calls, 'call')} {'was' if calls == 1 else 'were'} recorded {counted(records, 'time')}"
         f"{f' (by {listed(by)})' if by else ''}; records of one response that state nothing different are one "
         "call, and the most faithful counts",
         blocks=False,
