@@ -37,7 +37,7 @@ class StepEnded:
     reward_mean: float | None
     live_version: int | None
     rollout_s: float
-    """Seconds from the first attempt's start to the last one's end."""
+    """Seconds from the end of the step before, or the start of the run, to that of the last attempt since."""
     wait_s: float
     """Seconds from then until the daemon had trained and published."""
 

@@ -152,9 +152,9 @@ class StepRunner(Generic[TaskT]):
         def attempted(work: _Work[TaskT]) -> AttemptEnded:
             return self._attempted(work, on_attempt)
 
+        began = time.monotonic()
         with WorkerPool(attempted, self._concurrency) as pool:
             while done < steps:
-                began = time.monotonic()
                 # Groups that other runs have in flight do not count: they may take any time.
                 taken = self._daemon.groups(f"{run}/step-", taken_until=done)
                 in_flight -= taken.keys()
@@ -196,6 +196,7 @@ class StepRunner(Generic[TaskT]):
                         now - rolled_out,
                     )
                 )
+                began = now
             if not status["dynamic_sampling"]:
                 # Groups are left only if other runs brought some, too: later steps take them, if they are complete.
                 pool.wait()

@@ -215,6 +215,38 @@ def test_steps_that_are_shown_a_file_have_no_attempts(serve, max_staleness) -> N
     assert begun == {3: GROUPS * SIZE, 4: GROUPS * SIZE}
 
 
+def test_a_steps_times_count_from_the_step_before_it_however_often_the_daemon_is_asked(serve, monkeypatch) -> None:
+    monkeypatch.setattr(daemon_client, "_POLL_S", 0.05)
+
+    class Slow(Daemon):
+        """Takes 0.4 s to train a step."""
+
+        def _take_steps(self) -> None:
+            threading.Timer(0.4, self._trained).start()
+
+        def _trained(self) -> None:
+            with self._changed:
+                super()._take_steps()
+                self._changed.notify_all()
+
+    daemon, steps = Slow(max_staleness=None), []
+    began = time.monotonic()
+
+    def attempt(task: Task) -> float:
+        time.sleep(0.1)
+        return 1.0
+
+    def on_event(event: object) -> None:
+        if isinstance(event, StepEnded):
+            steps.append(event)
+        else:
+            daemon.on_event(event)
+
+    Runner("p", attempt, endpoint=serve(daemon), run=RUN, on_event=on_event).train(tasks_of, steps=3)
+    assert all(step.rollout_s >= 0.1 for step in steps)
+    assert sum(step.rollout_s + step.wait_s for step in steps) == pytest.approx(time.monotonic() - began, abs=0.5)
+
+
 def test_a_slow_attempt_holds_up_nobody(serve) -> None:
     daemon = Daemon(max_staleness=2)
     release = threading.Event()
