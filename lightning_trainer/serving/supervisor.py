@@ -55,6 +55,8 @@ class EngineSupervisor:
         self._status = EngineStatus(EngineState.STOPPED, None, {}, 0, None, None)
         self._task: asyncio.Task[None] | None = None
         self._publishing = asyncio.Lock()
+        self._ready_at: float | None = None
+        """When the present life began to serve."""
         self._awake = asyncio.Event()
         self._awake.set()
 
@@ -246,12 +248,12 @@ class EngineSupervisor:
     async def _run(self) -> None:
         failures = 0
         while True:
-            started = time.monotonic()
+            self._ready_at = None
             # An engine that was given up is not waited for during a retry: it has to come back first.
             if self._status.state is not EngineState.FAILED:
                 await self._set(state=EngineState.RESTARTING if self._status.restarts else EngineState.STARTING)
             error = await self._one_life()
-            failures = 1 if time.monotonic() - started > self._backoff.settled_s else failures + 1
+            failures = 1 if self._settled() else failures + 1
             logger.error("the engine is gone: %s", error)
             if self._never_starts(failures):
                 await self._set(state=EngineState.FAILED, pid=None, node=None, versions={}, last_error=error)
@@ -270,6 +272,10 @@ class EngineSupervisor:
             )
             await asyncio.sleep(delay_s)
             await self._set(retry_at=None)
+
+    def _settled(self) -> bool:
+        """Whether the engine served for long enough; however long a start takes, one that fails is a failure."""
+        return self._ready_at is not None and time.monotonic() - self._ready_at > self._backoff.settled_s
 
     def _never_starts(self, failures: int) -> bool:
         """Whether the first start failed for good, because a retry would not fix the cause."""
@@ -291,7 +297,8 @@ class EngineSupervisor:
                 report = await engine.publish(publication)
                 if not report.accepted:
                     raise EngineError(f"{publication.name} was live and cannot be served again: {report.reason}")
-            startup_s = time.monotonic() - started
+            self._ready_at = time.monotonic()
+            startup_s = self._ready_at - started
             served = ", ".join(f"{policy}@v{version}" for policy, version in self._versions().items())
             logger.info("the engine serves %s after %.1f s", served, startup_s)
             await self._set(state=EngineState.READY, versions=self._versions(), startup_s=startup_s)
