@@ -197,17 +197,18 @@ class EngineReplicas:
             replicas = await self._all_ready()
             before = self._live.get(publication.policy)
             await asyncio.gather(*(one.bring(publication) for one in replicas))
-            if len(replicas) > 1:
+            if len(self.replicas) > 1:
                 self._open.clear()
             try:
                 report = await self._offer(publication, before, replicas)
+                if report.accepted:
+                    self._live[publication.policy] = publication
+                    # One that was given up loads, when it comes back, what the others serve by then; it may have come
+                    # back meanwhile, with the version before.
+                    await asyncio.gather(*(one.adopt(publication) for one in self.replicas))
             finally:
                 self._open.set()
-            outdated = publication
-            if report.accepted:
-                outdated, self._live[publication.policy] = before, publication
-                # A replica that was given up loads, when it comes back, what the others serve by then.
-                await asyncio.gather(*(one.adopt(publication) for one in self.replicas))
+            outdated = before if report.accepted else publication
             live = self._live.get(publication.policy)
             if outdated is not None and (live is None or outdated.path != live.path):
                 Path(outdated.path).unlink(missing_ok=True)

@@ -237,13 +237,15 @@ class EngineSupervisor:
         await self._set(state=EngineState.STOPPED, pid=None, node=None, versions={})
 
     async def adopt(self, publication: Publication) -> None:
-        """Serve the other replicas' versions from the next start on; a running or starting engine is restarted."""
+        """Serve the other replicas' versions from the next start on; a running or starting engine is restarted, and no
+        longer ready on return."""
         async with self._publishing:
             if self._live.get(publication.policy) == publication:
                 return
             self._live[publication.policy] = publication
-            if self._engine is not None:
-                await self._engine.stop()
+            if (engine := self._engine) is not None:
+                await engine.stop()
+                await self._until_not(engine)
 
     async def _run(self) -> None:
         failures = 0
