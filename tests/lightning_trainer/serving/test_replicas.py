@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lightning_trainer.errors import EngineError
+from lightning_trainer.errors import EngineError, PublicationError
 from lightning_trainer.serving.adapter import AdapterShape
 from lightning_trainer.serving.replicas import EngineReplicas
 from lightning_trainer.serving.settings import EngineSettings, replica_settings
@@ -187,6 +187,16 @@ async def test_one_that_is_given_up_over_a_version_has_no_say(replicas, plans, p
     report = await publishing
     assert (report.accepted, report.version) == (True, 2)
     assert [one.state for one in replicas.status.replicas] == [EngineState.READY, EngineState.FAILED]
+
+
+async def test_a_version_whose_publication_ends_in_an_error_leaves_no_file(replicas, plans, publication, tmp_path):
+    await replicas.start()
+    await replicas.publish(publication(1))
+    plans[1].unreadable_once = {2}
+    with pytest.raises(PublicationError, match="no such file"):
+        await replicas.publish(publication(2))
+    assert [published[-1] for (published,) in lives(plans)] == [1, 1]
+    assert [path.name for path in tmp_path.glob("*.safetensors")] == ["v1.safetensors"]
 
 
 @pytest.mark.parametrize("adapter", [None, AdapterShape(4, 8, ("q_proj",))], ids=["all weights", "adapter"])
