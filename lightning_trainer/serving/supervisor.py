@@ -187,7 +187,7 @@ class EngineSupervisor:
                 return
             try:
                 await engine.sleep(level)
-            except (EngineError, PublicationError) as error:
+            except Exception as error:  # whatever the error, the trainer needs the memory
                 logger.warning("the engine does not go to sleep and is ended: %s", error)
                 await engine.stop()
                 await self._until_not(engine)
@@ -199,7 +199,7 @@ class EngineSupervisor:
             if self._status.state is EngineState.READY and engine is not None:
                 try:
                     await engine.wake()
-                except (EngineError, PublicationError) as error:
+                except Exception as error:  # whatever the error, a new start has the memory that the trainer gave back
                     logger.warning("the engine does not wake and is restarted: %s", error)
                     await engine.stop()
                     await self._until_not(engine)

@@ -70,6 +70,17 @@ async def test_one_that_cannot_sleep_is_ended_and_one_that_cannot_wake_is_replac
     assert (len(first.engines), len(second.engines)) == (2, 2)
 
 
+async def test_a_waking_that_ends_in_a_bug_leaves_nobody_without_the_gpu(replicas, publication):
+    both, (first, _) = replicas
+    await both.sleep(1)
+    first.wake_errors = [RuntimeError("a bug")]
+    await both.wake()
+    for one in both.replicas:
+        await one.ready(1)
+    assert (await both.publish(publication(1))).accepted
+    assert [engine.stopped for engine in first.engines] == [True, False], "what did not wake is restarted"
+
+
 async def test_one_that_starts_is_waited_for_before_it_sleeps(make_supervisor, plan):
     engine = EngineReplicas([make_supervisor(plan)])
     starting = asyncio.create_task(engine.start())
