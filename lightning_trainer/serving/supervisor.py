@@ -176,14 +176,18 @@ class EngineSupervisor:
     async def sleep(self, level: int) -> None:
         """Release the GPU memory until ``wake``, whatever happens to the engine: none is started meanwhile.
 
-        A starting engine is waited for, and one that cannot go to sleep is ended, which frees as much.
+        A starting engine is waited for; one that takes too long, or cannot go to sleep, is ended, which frees as much.
         """
         async with self._publishing:
-            with contextlib.suppress(EngineError):
-                await self.ready(self.settings.startup_timeout_s)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.settings.startup_timeout_s), self._changed:
+                    await self._changed.wait_for(self._started_or_rests)
             self._awake.clear()
             engine = self._engine
-            if self._status.state is not EngineState.READY or engine is None:
+            if engine is None:
+                return
+            if self._status.state is not EngineState.READY:
+                await engine.stop()
                 return
             try:
                 await engine.sleep(level)
@@ -275,6 +279,12 @@ class EngineSupervisor:
             await asyncio.sleep(delay_s)
             await self._set(retry_at=None)
 
+    def _started_or_rests(self) -> bool:
+        """Whether no engine is starting: it serves, or it was given up and is not being retried now."""
+        status = self._status
+        rests = status.retry_at is not None or status.startup_s is None
+        return status.state is EngineState.READY or (status.state is EngineState.FAILED and rests)
+
     def _settled(self) -> bool:
         """Whether the engine served for long enough; however long a start takes, one that fails is a failure."""
         return self._ready_at is not None and time.monotonic() - self._ready_at > self._backoff.settled_s
@@ -293,6 +303,8 @@ class EngineSupervisor:
         self._engine = engine = self._make(self.settings)
         try:
             await engine.start()
+            if not self._awake.is_set():  # ``sleep`` found nothing yet that it could end
+                raise EngineError("the trainer took the GPU while the engine was starting")
             await self._set(pid=engine.pid, node=engine.node)
             await engine.ready(self.settings.startup_timeout_s)
             for publication in tuple(self._live.values()):

@@ -145,11 +145,11 @@ def make_supervisor(tmp_path: Path) -> Callable[..., EngineSupervisor]:
         policies: tuple[str, ...] = ("math",),
         backoff: Backoff = QUICK,
         heartbeat: Heartbeat | None = None,
+        startup_timeout_s: float = 5,
         **settings: Any,
     ) -> EngineSupervisor:
-        of_engine = EngineSettings(
-            tmp_path, policies, tmp_path, tmp_path, EngineConfig(startup_timeout_s=5), **settings
-        )
+        engine = EngineConfig(startup_timeout_s=startup_timeout_s)
+        of_engine = EngineSettings(tmp_path, policies, tmp_path, tmp_path, engine, **settings)
         return EngineSupervisor(of_engine, backoff=backoff, heartbeat=heartbeat, make=lambda _: FakeEngine(plan))  # pyright: ignore[reportArgumentType]
 
     return make
