@@ -55,6 +55,21 @@ def test_nobody_here_knows_the_cores_of_a_node(tmp_path):
     assert [one.threads for one in replica_settings(here, 2)] == [None, None]
 
 
+def test_replicas_have_one_vllm_and_a_node_may_get_a_newer_one():
+    from lightning_trainer.config.sections import RayConfig
+    from lightning_trainer.serving.on_ray.engine import EngineCluster
+
+    cluster = EngineCluster(RayConfig(address="10.0.0.4:6379"), None)  # pyright: ignore[reportArgumentType]
+    first, second, third = object(), object(), object()
+    cluster.enter(first, ("p",), "0.31.0", "node-1")
+    cluster.enter(second, ("q",), "0.32.0", "node-2")
+    with pytest.raises(EngineError, match=r"node-2 has vLLM 0\.32\.0 and node-1, where another replica is, 0\.31\.0"):
+        cluster.enter(third, ("p",), "0.32.0", "node-2")
+    cluster.leave(third)
+    cluster.leave(first)
+    cluster.enter(third, ("p",), "0.32.0", "node-1")
+
+
 def test_no_engine_listens_without_a_token():
     settings = HostSettings("/m", ("p",), "", "/w", "/s", EngineConfig(), host="10.0.0.5")
     with pytest.raises(EngineError, match=r"is to listen on 10\.0\.0\.5 without a token; give it one"):
