@@ -107,7 +107,7 @@ async def _trainer_settings(
         model_dir,
         log_dir,
         await _reference_dir(policy),
-        gpus_per_process=devices.gpus_per_process,
+        gpus_per_process=devices.part_of(policy, config),
         shares_gpu=devices.shares,
     )
 
