@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from lightning_trainer.config.hardware import Dtype, GpuName, fast_engine_dtype
-from lightning_trainer.config.sections import Section
+from lightning_trainer.config.sections import Section, without_auto
 
 _AUTO = "auto"
 _ARGUMENT = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
@@ -85,6 +85,11 @@ class EngineConfig(Section):
     """Largest |trainer - engine| of a probe logprob, nats. Default: 1e-3 in float32, 1.0 in bfloat16."""
     probe_mean_abs: float | None = Field(default=None, gt=0)
     """Largest mean of the same. Default: 2e-4 in float32, 0.1 in bfloat16."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _auto_is_the_default(cls, given: Any) -> Any:
+        return without_auto(given, "dtype")
 
     @field_validator("on_new_weights", mode="before")
     @classmethod

@@ -1,6 +1,7 @@
 """The base of every section of ``lightning.toml``, units of time and size, and the small sections."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -11,6 +12,14 @@ class Section(BaseModel):
     """Base of all sections: unknown keys are errors, values are fixed after reading."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def without_auto(given: Any, key: str) -> Any:
+    """Leave a key out of a section before it is read if it is "auto", its default, so that this is not taken for a
+    choice."""
+    if isinstance(given, Mapping) and given.get(key) == "auto":
+        return {name: value for name, value in given.items() if name != key}
+    return given
 
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400, "y": 365 * 86400}

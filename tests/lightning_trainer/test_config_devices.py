@@ -55,6 +55,19 @@ def test_what_a_device_cannot_do_is_refused(settings, said):
 
 
 @pytest.mark.parametrize(
+    ("training", "said"),
+    [
+        ({}, 'say device = "cuda" or "cpu"'),
+        ({"device": "auto"}, 'say device = "cuda" or "cpu"'),
+        ({"device": "cuda", "gpus": [0]}, "gpus names GPUs of this machine, and Ray assigns those of the cluster"),
+    ],
+)
+def test_what_a_cluster_has_is_not_taken_from_this_machine(training, said):
+    with pytest.raises(ValidationError, match=said):
+        Config.model_validate({"ray": {"address": "10.0.0.4:6379"}, "training": training})
+
+
+@pytest.mark.parametrize(
     ("table", "said"),
     [
         ({"model": "x"}, "model is not set here: it is the policy's"),

@@ -31,6 +31,7 @@ def test_a_cluster_needs_an_address():
     ("engine", "said"),
     [
         ({"placement": "cluster"}, "machines that are not seen from here; say dtype ="),
+        ({"placement": "cluster", "dtype": "auto"}, "machines that are not seen from here; say dtype ="),
         ({**ON_A_CLUSTER, "gpus": [0]}, "gpus names GPUs of this machine, and .* Ray assigns those of its nodes"),
         ({"on_new_weights": "continue"}, "vLLM 0.31 does not say which of two versions sampled a token"),
         ({"on_new_weights": "abort", "finish_timeout_s": 5}, 'finish_timeout_s = 5 is for on_new_weights = "finish"'),
