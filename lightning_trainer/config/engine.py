@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from lightning_trainer.config.hardware import Dtype, GpuName, fast_engine_dtype
+from lightning_trainer.config.hardware import Dtype, GpuName, each_once, fast_engine_dtype
 from lightning_trainer.config.sections import Section, without_auto
 
 _AUTO = "auto"
@@ -105,6 +105,8 @@ class EngineConfig(Section):
     def drain_timeout_s(self) -> float | None:
         """How long to wait for running generations when weights change; None: until they end."""
         return 0.0 if self.on_new_weights == "abort" else self.finish_timeout_s
+
+    _gpus = field_validator("gpus")(each_once)
 
     @field_validator("vllm")
     @classmethod

@@ -67,6 +67,13 @@ def test_what_a_cluster_has_is_not_taken_from_this_machine(training, said):
         Config.model_validate({"ray": {"address": "10.0.0.4:6379"}, "training": training})
 
 
+@pytest.mark.parametrize("section", ["training", "engine"])
+def test_a_gpu_that_is_named_twice_is_not_two(section):
+    named = {"gpus": [0, "0"], "device": "cuda"} if section == "training" else {"gpus": [0, 0, 1]}
+    with pytest.raises(ValidationError, match="gpus names 0 twice; leave one out"):
+        Config.model_validate({section: named})
+
+
 @pytest.mark.parametrize(
     ("table", "said"),
     [
