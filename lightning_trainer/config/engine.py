@@ -22,6 +22,11 @@ _ELSEWHERE = {
     "lora_target_modules": "it follows from the model",
     "weight_transfer_config": "new weights come in by it",
     "generation_config": "sampling is what a request says",
+    "override_generation_config": "sampling is what a request says",
+    "lora_modules": "adapters come in as publications",
+    "allowed_media_domains": "images are read as they were sent, and none is fetched",
+    "allowed_local_media_path": "images are read as they were sent, and none from a disk",
+    "config": "write its arguments in [engine.vllm] itself",
     "logprobs_mode": "training needs those of what was sampled from",
     "enable_sleep_mode": "set sleep in [engine]",
     "enable_auto_tool_choice": "set tool_call_parser in [engine]",
@@ -115,8 +120,8 @@ class EngineConfig(Section):
         for name in table:
             if not _ARGUMENT.fullmatch(name):
                 raise ValueError(f"{name!r} cannot be an argument of vLLM; write its name as in max_num_batched_tokens")
-            if name in _ELSEWHERE:
-                raise ValueError(f"{name} is not set here: {_ELSEWHERE[name]}")
+            if (because := _ELSEWHERE.get(name.removeprefix("no_"))) is not None:
+                raise ValueError(f"{name} is not set here: {because}")
             if name in cls.model_fields:
                 raise ValueError(f"{name} is set in [engine] itself; move it there")
         return table

@@ -79,6 +79,11 @@ def test_a_gpu_that_is_named_twice_is_not_two(section):
     [
         ({"model": "x"}, "model is not set here: it is the policy's"),
         ({"logprobs-mode": "raw"}, "logprobs_mode is not set here"),
+        ({"override-generation-config": {"temperature": 0.5}}, "sampling is what a request says"),
+        ({"no_enable_lora": True}, r"no_enable_lora is not set here: \[policy.lora\] decides it"),
+        ({"lora_modules": ["a=b"]}, "lora_modules is not set here"),
+        ({"allowed_media_domains": ["example.com"]}, "allowed_media_domains is not set here"),
+        ({"config": "more.yaml"}, "config is not set here: write its arguments in"),
         ({"max_model_len": 4096}, r"max_model_len is set in \[engine\] itself"),
         ({"a b": 1}, "cannot be an argument of vLLM"),
     ],
