@@ -110,6 +110,12 @@ def test_relative_paths_are_relative_to_the_file(tmp_path):
         (POLICY + "reward = 3", "policy.sql.reward = 3: it has to be a string, or write a table, [policy.reward] or {"),
         (POLICY + 'reward = { score = "x" }', "policy.sql.reward.score = 'x': it has to be a number, or write a table"),
         (POLICY + "reward = { score = { wieght = 1 } }", "'policy.sql.reward.score.wieght'; did you mean 'weight'?"),
+        (POLICY + 'reward = ""', "policy.sql.reward = '': name the evaluation that is the reward"),
+        (POLICY + "[[policy.stage]]\nreward = {}", "policy.sql.stage.0.reward: name at least one evaluation"),
+        (
+            POLICY + "[[policy.stage]]\nreward = { score = 0 }",
+            "policy.sql.stage.0.reward: the weight of 'score' is 0.0; give a number other than 0",
+        ),
         ('[engine]\nsleep = "now"', "engine.sleep = 'now': it has to be a boolean or 'auto'"),
         ('[[policy]]\nagents = ["a"]\nmodel = "m"', "policy.0.name is missing"),
         (POLICY.replace('"sql"', '"a\\nb"') + "group_size = 1", "policy.'a\\nb'.group_size = 1"),
