@@ -73,7 +73,7 @@ class StageConfig(Section):
     algorithm: AlgorithmConfig | None = None
     credit: CreditConfig | None = None
     reward: Reward | None = None
-    lr: float | None = Field(default=None, gt=0)
+    lr: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Peak learning rate; the optimizer's schedule runs on across all stages."""
 
     @field_validator("reward")
