@@ -30,16 +30,17 @@ _BYTES = {
 }
 
 
-def _measure(units: dict[str, int], example: str):
+def _measure(units: dict[str, int], example: str, *, none: bool = False):
+    """``none``: whether "none" is allowed, which is read as None."""
     pattern = re.compile(rf"(\d+(?:\.\d+)?)\s*({'|'.join(sorted(units, key=len, reverse=True))})")
+    or_none = ', or "none"' if none else ""
 
     def read(value: Any) -> Any:
-        if not isinstance(value, str):
-            raise ValueError(f'write a number with its unit, like "{example}"; there are {", ".join(units)}')
-        if value == "none":
+        if none and value == "none":
             return None
-        if (match := pattern.fullmatch(value.strip())) is None:
-            raise ValueError(f'write a number with its unit, like "{example}", or "none"; there are {", ".join(units)}')
+        match = pattern.fullmatch(value.strip()) if isinstance(value, str) else None
+        if match is None:
+            raise ValueError(f'write a number with its unit, like "{example}"{or_none}; there are {", ".join(units)}')
         return float(match[1]) * units[match[2]]
 
     return BeforeValidator(read)
@@ -50,9 +51,9 @@ def duration(example: str) -> BeforeValidator:
     return _measure(_SECONDS, example)
 
 
-Duration = Annotated[float | None, _measure(_SECONDS, "30d")]
+Duration = Annotated[float | None, _measure(_SECONDS, "30d", none=True)]
 """Seconds."""
-Size = Annotated[float | None, _measure(_BYTES, "20GiB")]
+Size = Annotated[float | None, _measure(_BYTES, "20GiB", none=True)]
 """Bytes."""
 
 
