@@ -37,13 +37,16 @@ def load_config(path: Path) -> Config:
         ConfigError: it cannot be read, is not TOML, or a key or value is not allowed; the message names each of them.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        data = path.read_bytes()
     except OSError as error:
         if path == USUAL_CONFIG and isinstance(error, FileNotFoundError):
             raise ConfigError(f"there is no {path} in this folder: name the configuration with --config") from error
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
     try:
-        document = tomllib.loads(text)
+        document = tomllib.loads(data.decode("utf-8-sig"))  # some editors begin a file with a mark
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path} is not UTF-8 (line {line}); save it as UTF-8") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     try:

@@ -181,6 +181,15 @@ def test_a_short_token_is_refused_without_being_quoted(tmp_path):
     assert "hunter2" not in str(caught.value)
 
 
+def test_a_file_in_another_encoding_is_one_sentence_and_one_with_a_mark_is_read(tmp_path):
+    path = tmp_path / "lightning.toml"
+    path.write_bytes((POLICY + "# geändert").encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"lightning\.toml is not UTF-8 \(line 5\); save it as UTF-8"):
+        load_config(path)
+    path.write_bytes(POLICY.encode("utf-8-sig"))
+    assert load_config(path).only_policy.name == "sql"
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"cannot read the configuration .*absent\.toml: No such file"):
         load_config(tmp_path / "absent.toml")
