@@ -190,6 +190,24 @@ def test_a_file_in_another_encoding_is_one_sentence_and_one_with_a_mark_is_read(
     assert load_config(path).only_policy.name == "sql"
 
 
+def test_paths_may_begin_in_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    config = load_config(
+        write(
+            tmp_path,
+            '[daemon]\nstate_dir = "~/state"\n[store]\njournal = "~/journal"\n[engine]\npython = "vllm/bin/python"\n'
+            '[metrics]\nbeside = ["~/other"]\n',
+        )
+    )
+    home = tmp_path / "home"
+    assert (config.daemon.state_dir, config.store.journal) == (home / "state", home / "journal")
+    assert config.metrics.beside == (home / "other",)
+    assert config.engine.python == str(tmp_path / "vllm/bin/python")
+    for as_it_is in ("python3.12", "~/vllm/bin/python", "/opt/vllm/bin/python"):
+        python = load_config(write(tmp_path, f'[engine]\npython = "{as_it_is}"')).engine.python
+        assert python == as_it_is.replace("~", str(home))
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"cannot read the configuration .*absent\.toml: No such file"):
         load_config(tmp_path / "absent.toml")
