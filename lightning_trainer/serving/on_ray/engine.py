@@ -20,6 +20,7 @@ from ray.exceptions import RayError, RayTaskError
 from lightning_trainer.config.sections import RayConfig
 from lightning_trainer.errors import EngineError, LightningError, PublicationError, TrainingError
 from lightning_trainer.serving.engine_client import Engine
+from lightning_trainer.serving.host.weights.weight_file import version_bytes
 from lightning_trainer.serving.node_files import ship
 from lightning_trainer.serving.on_ray.actor import (
     CALLS_AT_ONCE,
@@ -230,7 +231,7 @@ def _require_alike(there: Place, here: Place) -> None:
 
 def _weight_bytes(settings: EngineSettings) -> int:
     """Return the size of one version, summed over the served policies."""
-    whole = sum(file.stat().st_size for file in settings.model_dir.glob("*.safetensors"))
+    whole = version_bytes(settings.model_dir, settings.engine.dtype)
     return whole * (1 if settings.lora_rank is None else len(settings.policies))
 
 
