@@ -36,6 +36,9 @@ from lightning_trainer.serving.publication import Publication, PublicationReport
 
 logger = logging.getLogger(__name__)
 
+_ASLEEP = "the engine sleeps; wake it first"
+"""It would not score a probe before it is awake, and could not be woken while it is asked to."""
+
 
 @dataclass(slots=True)
 class _Policy:
@@ -138,6 +141,8 @@ class AdapterPublisher:
         """Send new requests to the publication from now on, or say why not and go on with the version before it."""
         async with self._one_at_a_time:
             policy = self._policies.get(publication.policy, _Policy())
+            if self._sleep.level:
+                return self._refused(publication, policy, _ASLEEP, time.monotonic())
             if policy.live is not None and policy.report is not None and policy.live.publication == publication:
                 return policy.report
             started = time.monotonic()
@@ -161,6 +166,8 @@ class AdapterPublisher:
         async with self._one_at_a_time:
             policy = self._policies.get(publication.policy, _Policy())
             started = time.monotonic()
+            if self._sleep.level:
+                return self._refused(publication, policy, _ASLEEP, started)
             tried = await self._try(publication, _Policy())  # it has not moved from the live one, it comes from before
             if tried.adapter is None:
                 return self._refused(publication, policy, tried.reason, started, tried)
