@@ -53,10 +53,11 @@ class _Policy:
     def version(self) -> int:
         return self.live.publication.version if self.live is not None else 0
 
+    def has(self, wanted: int | None) -> bool:
+        return wanted is None or wanted == self.version or wanted in self.held
+
     def adapter(self, wanted: int | None) -> LoadedAdapter | None:
-        if wanted is None or wanted == self.version:
-            return self.live
-        return self.held.get(wanted, self.live)
+        return self.live if wanted is None or wanted == self.version else self.held[wanted]
 
 
 class AdapterPublisher:
@@ -100,7 +101,12 @@ class AdapterPublisher:
         if policy is None:
             yield PinnedRequest(replaying(body, receive), None)
             return
-        adapter = policy.adapter(_wanted_version(scope))
+        wanted = _wanted_version(scope)
+        if not policy.has(wanted):  # not since the engine's restart; no other version answers for it
+            unknown = json.dumps({**document, "model": f"{document['model']}@v{wanted}"}).encode("utf-8")
+            yield PinnedRequest(replaying(unknown, receive), None)
+            return
+        adapter = policy.adapter(wanted)
         if adapter is None:
             yield PinnedRequest(replaying(body, receive), Sampler(document["model"], 0))
             return
