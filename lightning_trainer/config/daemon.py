@@ -54,9 +54,11 @@ class DaemonConfig(Section):
 
     @field_validator("token")
     @classmethod
-    def _long_enough(cls, token: str | None) -> str | None:
+    def _can_be_sent(cls, token: str | None) -> str | None:
         if token is not None and token != NO_TOKEN and len(token) < _SHORTEST_TOKEN:
             raise ValueError(f"a token has {_SHORTEST_TOKEN} characters or more; leave it out, and one is made")
+        if token is not None and not (token.isascii() and token.isprintable() and token == token.strip()):
+            raise ValueError("a token is printable ASCII, without spaces around it: it is sent in a header")
         return token
 
     @model_validator(mode="after")

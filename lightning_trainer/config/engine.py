@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from lightning_trainer.config.hardware import Dtype, GpuName, fast_engine_dtype
-from lightning_trainer.config.sections import Section
+from lightning_trainer.config.hardware import Dtype, GpuName, each_once, fast_engine_dtype
+from lightning_trainer.config.sections import Section, without_auto
 
 _AUTO = "auto"
 _ARGUMENT = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
@@ -22,6 +22,11 @@ _ELSEWHERE = {
     "lora_target_modules": "it follows from the model",
     "weight_transfer_config": "new weights come in by it",
     "generation_config": "sampling is what a request says",
+    "override_generation_config": "sampling is what a request says",
+    "lora_modules": "adapters come in as publications",
+    "allowed_media_domains": "images are read as they were sent, and none is fetched",
+    "allowed_local_media_path": "images are read as they were sent, and none from a disk",
+    "config": "write its arguments in [engine.vllm] itself",
     "logprobs_mode": "training needs those of what was sampled from",
     "enable_sleep_mode": "set sleep in [engine]",
     "enable_auto_tool_choice": "set tool_call_parser in [engine]",
@@ -86,6 +91,11 @@ class EngineConfig(Section):
     probe_mean_abs: float | None = Field(default=None, gt=0)
     """Largest mean of the same. Default: 2e-4 in float32, 0.1 in bfloat16."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _auto_is_the_default(cls, given: Any) -> Any:
+        return without_auto(given, "dtype")
+
     @field_validator("on_new_weights", mode="before")
     @classmethod
     def _one_version_for_an_answer(cls, given: Any) -> Any:
@@ -101,6 +111,8 @@ class EngineConfig(Section):
         """How long to wait for running generations when weights change; None: until they end."""
         return 0.0 if self.on_new_weights == "abort" else self.finish_timeout_s
 
+    _gpus = field_validator("gpus")(each_once)
+
     @field_validator("vllm")
     @classmethod
     def _arguments(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -108,8 +120,8 @@ class EngineConfig(Section):
         for name in table:
             if not _ARGUMENT.fullmatch(name):
                 raise ValueError(f"{name!r} cannot be an argument of vLLM; write its name as in max_num_batched_tokens")
-            if name in _ELSEWHERE:
-                raise ValueError(f"{name} is not set here: {_ELSEWHERE[name]}")
+            if (because := _ELSEWHERE.get(name.removeprefix("no_"))) is not None:
+                raise ValueError(f"{name} is not set here: {because}")
             if name in cls.model_fields:
                 raise ValueError(f"{name} is set in [engine] itself; move it there")
         return table

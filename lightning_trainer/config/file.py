@@ -1,8 +1,9 @@
 """Reading ``lightning.toml``: once, by the daemon; an unknown key is refused by name.
 
-Relative paths are relative to the file's folder.
+Relative paths are relative to the file's folder, and ``~`` is the user's home.
 """
 
+import os
 import tomllib
 from pathlib import Path
 
@@ -37,13 +38,16 @@ def load_config(path: Path) -> Config:
         ConfigError: it cannot be read, is not TOML, or a key or value is not allowed; the message names each of them.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        data = path.read_bytes()
     except OSError as error:
         if path == USUAL_CONFIG and isinstance(error, FileNotFoundError):
             raise ConfigError(f"there is no {path} in this folder: name the configuration with --config") from error
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
     try:
-        document = tomllib.loads(text)
+        document = tomllib.loads(data.decode("utf-8-sig"))  # some editors begin a file with a mark
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path} is not UTF-8 (line {line}); save it as UTF-8") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     try:
@@ -56,14 +60,16 @@ def load_config(path: Path) -> Config:
 
 def _resolve_paths(config: Config, base: Path) -> Config:
     places = {name: getattr(config.daemon, name) for name in ("state_dir", "tls_cert", "tls_key")}
-    found = {name: (base / place).absolute() for name, place in places.items() if place is not None}
+    found = {name: _below(base, place) for name, place in places.items() if place is not None}
     daemon = config.daemon.model_copy(update=found)
     engine = config.engine
     if engine.chat_template is not None:
-        template = (base / engine.chat_template).absolute()
+        template = _below(base, engine.chat_template)
         if not template.is_file():
             raise ConfigError(f"engine.chat_template = {str(engine.chat_template)!r}: there is no file {template}")
         engine = engine.model_copy(update={"chat_template": template})
+    if engine.python is not None and engine.placement == "local" and os.sep in engine.python:  # else found on the PATH
+        engine = engine.model_copy(update={"python": str(_below(base, Path(engine.python)))})
     policies = tuple(
         policy.model_copy(update={"stage": _stages(policy, base), "guard": _guard(policy, base)})
         for policy in config.policy
@@ -71,10 +77,10 @@ def _resolve_paths(config: Config, base: Path) -> Config:
     judges = tuple(_judge(judge, base) for judge in config.judge)
     store = config.store
     folders = {name: getattr(store, name) for name in ("journal", "shared_dir")}
-    found = {name: (base / folder).absolute() for name, folder in folders.items() if folder is not None}
+    found = {name: _below(base, folder) for name, folder in folders.items() if folder is not None}
     store = store.model_copy(update=found)
     metrics = config.metrics.model_copy(
-        update={"beside": tuple((base / folder).absolute() for folder in config.metrics.beside)}
+        update={"beside": tuple(_below(base, folder) for folder in config.metrics.beside)}
     )
     changed = {
         **{"daemon": daemon, "engine": engine, "store": store, "policy": policies, "judge": judges},
@@ -83,10 +89,14 @@ def _resolve_paths(config: Config, base: Path) -> Config:
     return config.model_copy(update=changed)
 
 
+def _below(base: Path, path: Path) -> Path:
+    return (base / os.path.expanduser(path)).absolute()
+
+
 def _judge(judge: AnyJudge, base: Path) -> AnyJudge:
     if not isinstance(judge, ProgramConfig):
         return judge
-    folder = (base / judge.working_dir).absolute()
+    folder = _below(base, judge.working_dir)
     if not folder.is_dir():
         raise ConfigError(f"judge.{judge.name}.working_dir = {str(judge.working_dir)!r}: there is no folder {folder}")
     return judge.model_copy(update={"working_dir": folder})
@@ -95,7 +105,7 @@ def _judge(judge: AnyJudge, base: Path) -> AnyJudge:
 def _guard(policy: PolicyConfig, base: Path) -> GuardConfig | None:
     if policy.guard is None:
         return None
-    folder = (base / policy.guard.working_dir).absolute()
+    folder = _below(base, policy.guard.working_dir)
     if not folder.is_dir():
         given = str(policy.guard.working_dir)
         raise ConfigError(f"policy.{policy.name}.guard.working_dir = {given!r}: there is no folder {folder}")
@@ -106,7 +116,7 @@ def _stages(policy: PolicyConfig, base: Path) -> tuple[StageConfig, ...]:
     found = []
     for stage in policy.stage:
         if stage.data is not None:
-            data = (base / stage.data).absolute()
+            data = _below(base, stage.data)
             if not data.is_file():
                 raise ConfigError(f"policy.{policy.name}.stage.data = {str(stage.data)!r}: there is no file {data}")
             stage = stage.model_copy(update={"data": data})

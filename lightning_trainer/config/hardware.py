@@ -86,3 +86,11 @@ def _named(value: Any) -> str:
 
 GpuName: TypeAlias = Annotated[str, BeforeValidator(_named)]
 """A GPU's number or UUID."""
+
+
+def each_once(gpus: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """Return the GPUs of a setting. Raises ValueError: one is named twice."""
+    for gpu in gpus or ():
+        if gpus is not None and gpus.count(gpu) > 1:
+            raise ValueError(f"gpus names {gpu} twice; leave one out")
+    return gpus

@@ -1,6 +1,7 @@
 """The base of every section of ``lightning.toml``, units of time and size, and the small sections."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -13,6 +14,14 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+def without_auto(given: Any, key: str) -> Any:
+    """Leave a key out of a section before it is read if it is "auto", its default, so that this is not taken for a
+    choice."""
+    if isinstance(given, Mapping) and given.get(key) == "auto":
+        return {name: value for name, value in given.items() if name != key}
+    return given
+
+
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400, "y": 365 * 86400}
 _BYTES = {
     "B": 1,
@@ -21,16 +30,17 @@ _BYTES = {
 }
 
 
-def _measure(units: dict[str, int], example: str):
+def _measure(units: dict[str, int], example: str, *, none: bool = False):
+    """``none``: whether "none" is allowed, which is read as None."""
     pattern = re.compile(rf"(\d+(?:\.\d+)?)\s*({'|'.join(sorted(units, key=len, reverse=True))})")
+    or_none = ', or "none"' if none else ""
 
     def read(value: Any) -> Any:
-        if not isinstance(value, str):
-            raise ValueError(f'write a number with its unit, like "{example}"; there are {", ".join(units)}')
-        if value == "none":
+        if none and value == "none":
             return None
-        if (match := pattern.fullmatch(value.strip())) is None:
-            raise ValueError(f'write a number with its unit, like "{example}", or "none"; there are {", ".join(units)}')
+        match = pattern.fullmatch(value.strip()) if isinstance(value, str) else None
+        if match is None:
+            raise ValueError(f'write a number with its unit, like "{example}"{or_none}; there are {", ".join(units)}')
         return float(match[1]) * units[match[2]]
 
     return BeforeValidator(read)
@@ -41,9 +51,9 @@ def duration(example: str) -> BeforeValidator:
     return _measure(_SECONDS, example)
 
 
-Duration = Annotated[float | None, _measure(_SECONDS, "30d")]
+Duration = Annotated[float | None, _measure(_SECONDS, "30d", none=True)]
 """Seconds."""
-Size = Annotated[float | None, _measure(_BYTES, "20GiB")]
+Size = Annotated[float | None, _measure(_BYTES, "20GiB", none=True)]
 """Bytes."""
 
 

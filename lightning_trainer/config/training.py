@@ -4,8 +4,8 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
-from lightning_trainer.config.hardware import Device, Dtype, GpuName, fast_dtype, trainable_device
-from lightning_trainer.config.sections import Section
+from lightning_trainer.config.hardware import Device, Dtype, GpuName, each_once, fast_dtype, trainable_device
+from lightning_trainer.config.sections import Section, without_auto
 
 _AUTO = "auto"
 
@@ -51,6 +51,13 @@ class TrainingConfig(Section):
     policies_at_once: int = Field(default=1, ge=1)
     """How many trainers may compute at the same time; the others wait for their turn."""
     seed: int = 0
+
+    _gpus = field_validator("gpus")(each_once)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _auto_is_the_default(cls, given: Any) -> Any:
+        return without_auto(given, "device")
 
     @field_validator("dtype", mode="before")
     @classmethod

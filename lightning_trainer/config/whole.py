@@ -85,6 +85,11 @@ class Config(Section):
                 'ray.address joins a cluster whose machines are not seen from here; say device = "cuda" or "cpu" in '
                 "[training]"
             )
+        if self.training.gpus is not None:
+            raise ValueError(
+                "training.gpus names GPUs of this machine, and Ray assigns those of the cluster at ray.address; leave "
+                "gpus out"
+            )
         return self
 
     @model_validator(mode="after")

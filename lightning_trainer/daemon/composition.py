@@ -19,6 +19,7 @@ from lightning_trainer.judges.scoring_engine import Post, engines_of
 from lightning_trainer.models.resolve import model_cache, resolve_model
 from lightning_trainer.serving.engine import EngineProcess
 from lightning_trainer.serving.engine_client import Engine
+from lightning_trainer.serving.host.weights.weight_file import version_bytes
 from lightning_trainer.serving.replicas import EngineReplicas
 from lightning_trainer.serving.settings import EngineSettings, engine_settings, replica_settings
 from lightning_trainer.serving.shared_memory import WeightFiles
@@ -107,7 +108,7 @@ async def _trainer_settings(
         model_dir,
         log_dir,
         await _reference_dir(policy),
-        gpus_per_process=devices.gpus_per_process,
+        gpus_per_process=devices.part_of(policy, config),
         shares_gpu=devices.shares,
     )
 
@@ -140,7 +141,7 @@ def _engines(
     """
     engines: dict[str, PolicyEngine] = {}
     sleepers: list[EngineReplicas] = []
-    room = sum(map(_weight_bytes, model_dirs.values()))
+    room = sum(version_bytes(model_dir, config.engine.dtype) for model_dir in model_dirs.values())
     for number, group in enumerate(engine_groups(config.policy)):
         first = group[0].name
         weights = stack.enter_context(WeightFiles(config.daemon.state_dir, version_bytes=room))
@@ -228,7 +229,3 @@ def _log_dir(config: Config, policy: PolicyConfig) -> Path:
     """Engine and trainer of each policy write there; several policies have a folder each."""
     logs = config.daemon.state_dir / "logs"
     return logs if len(config.policy) == 1 else logs / policy.name
-
-
-def _weight_bytes(model_dir: Path) -> int:
-    return sum(file.stat().st_size for file in model_dir.glob("*.safetensors"))

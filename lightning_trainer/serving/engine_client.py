@@ -195,6 +195,8 @@ class Engine(ABC):
     ) -> Any:
         if self._client is None:
             raise EngineError("the engine is not ready; await ready() first")
+        if self.exited.done():  # the client may be closed by now, which httpx reports as a bug of its caller
+            raise EngineError(f"the engine did not answer {method} {path}: {self.exited.result()}")
         asked = self._client.request(method, path, json=body, timeout=timeout_s)
         try:
             response = await self._while_alive(asked, f"did not answer {method} {path}")

@@ -40,7 +40,7 @@ class EngineStatus:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Delays before restarts. A life that lasted ``settled_s`` counts as a success."""
+    """Delays before restarts. A life that served for ``settled_s`` counts as a success."""
 
     first_s: float = 1.0
     factor: float = 2.0

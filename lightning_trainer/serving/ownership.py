@@ -1,7 +1,8 @@
 """Folders outside the state directory have their owner in their name, so a later run can recognize orphans.
 
-A process id alone may be reused by another process; with the start time it is unique. The namespace keeps runs in two
-containers that share a folder from judging each other's ids.
+A process id alone may be reused by another process; with the start time it is unique. The time is the kernel's, since
+the machine started: one in seconds since 1970 changes when the clock is set. The namespace keeps runs in two containers
+that share a folder from judging each other's ids.
 """
 
 import os
@@ -13,11 +14,12 @@ from pathlib import Path
 import psutil
 
 _TAG = re.compile(r"(?P<pid>\d+)\.(?P<started>\d+)\.(?P<namespace>\d+)$")
+_STAT = Path("/proc/self/stat")
 
 
 def owner_tag() -> str:
     """Return this process as ``pid.start.namespace``: the suffix of every folder that it owns."""
-    return f"{os.getpid()}.{_start_tenths(psutil.Process())}.{_namespace()}"
+    return f"{os.getpid()}.{_started(os.getpid())}.{_namespace()}"
 
 
 def remove_orphans(root: Path, prefix: str) -> list[Path]:
@@ -38,16 +40,21 @@ def _is_orphan(name: str) -> bool:
     if tag is None or int(tag["namespace"]) != _namespace():
         return False
     try:
-        return _start_tenths(psutil.Process(int(tag["pid"]))) != int(tag["started"])
-    except psutil.NoSuchProcess:
+        return _started(int(tag["pid"])) != int(tag["started"])
+    except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
         return True
-    except psutil.AccessDenied:
+    except (psutil.AccessDenied, PermissionError):
         return False
 
 
-def _start_tenths(process: psutil.Process) -> int:
-    # psutil computes it from a boot time that it reads once per process: tenths of a second are stable, finer is not.
-    return round(process.create_time() * 10)
+def _started(pid: int) -> int:
+    """Return when a process started: on Linux in the kernel's ticks (proc(5), field 22 of stat), else in tenths of a
+    second.
+    """
+    if not _STAT.exists():
+        return round(psutil.Process(pid).create_time() * 10)
+    after_name = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2]
+    return int(after_name.split()[19])
 
 
 def _namespace() -> int:

@@ -193,25 +193,38 @@ class EngineReplicas:
             PublicationError: an engine could not read the publication.
         """
         async with self._publishing:
-            await self._wake()
-            replicas = await self._all_ready()
             before = self._live.get(publication.policy)
-            await asyncio.gather(*(one.bring(publication) for one in replicas))
-            if len(replicas) > 1:
-                self._open.clear()
             try:
-                report = await self._offer(publication, before, replicas)
-            finally:
-                self._open.set()
-            outdated = publication
-            if report.accepted:
-                outdated, self._live[publication.policy] = before, publication
-                # A replica that was given up loads, when it comes back, what the others serve by then.
-                await asyncio.gather(*(one.adopt(publication) for one in self.replicas))
-            live = self._live.get(publication.policy)
-            if outdated is not None and (live is None or outdated.path != live.path):
-                Path(outdated.path).unlink(missing_ok=True)
+                report = await self._switch(publication, before)
+            except Exception:
+                self._remove(publication)
+                raise
+            if (outdated := before if report.accepted else publication) is not None:
+                self._remove(outdated)
             return report
+
+    async def _switch(self, publication: Publication, before: Publication | None) -> PublicationReport:
+        await self._wake()
+        replicas = await self._all_ready()
+        await asyncio.gather(*(one.bring(publication) for one in replicas))
+        if len(self.replicas) > 1:
+            self._open.clear()
+        try:
+            report = await self._offer(publication, before, replicas)
+            if report.accepted:
+                self._live[publication.policy] = publication
+                # One that was given up loads, when it comes back, what the others serve by then; it may have come back
+                # meanwhile, with the version before.
+                await asyncio.gather(*(one.adopt(publication) for one in self.replicas))
+        finally:
+            self._open.set()
+        return report
+
+    def _remove(self, publication: Publication) -> None:
+        """Remove a publication's file, unless the live version's is the same."""
+        live = self._live.get(publication.policy)
+        if live is None or publication.path != live.path:
+            Path(publication.path).unlink(missing_ok=True)
 
     async def _offer(
         self, publication: Publication, before: Publication | None, replicas: Sequence[EngineSupervisor]

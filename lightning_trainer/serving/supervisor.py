@@ -55,6 +55,8 @@ class EngineSupervisor:
         self._status = EngineStatus(EngineState.STOPPED, None, {}, 0, None, None)
         self._task: asyncio.Task[None] | None = None
         self._publishing = asyncio.Lock()
+        self._ready_at: float | None = None
+        """When the present life began to serve."""
         self._awake = asyncio.Event()
         self._awake.set()
 
@@ -174,18 +176,22 @@ class EngineSupervisor:
     async def sleep(self, level: int) -> None:
         """Release the GPU memory until ``wake``, whatever happens to the engine: none is started meanwhile.
 
-        A starting engine is waited for, and one that cannot go to sleep is ended, which frees as much.
+        A starting engine is waited for; one that takes too long, or cannot go to sleep, is ended, which frees as much.
         """
         async with self._publishing:
-            with contextlib.suppress(EngineError):
-                await self.ready(self.settings.startup_timeout_s)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.settings.startup_timeout_s), self._changed:
+                    await self._changed.wait_for(self._started_or_rests)
             self._awake.clear()
             engine = self._engine
-            if self._status.state is not EngineState.READY or engine is None:
+            if engine is None:
+                return
+            if self._status.state is not EngineState.READY:
+                await engine.stop()
                 return
             try:
                 await engine.sleep(level)
-            except (EngineError, PublicationError) as error:
+            except Exception as error:  # whatever the error, the trainer needs the memory
                 logger.warning("the engine does not go to sleep and is ended: %s", error)
                 await engine.stop()
                 await self._until_not(engine)
@@ -197,7 +203,7 @@ class EngineSupervisor:
             if self._status.state is EngineState.READY and engine is not None:
                 try:
                     await engine.wake()
-                except (EngineError, PublicationError) as error:
+                except Exception as error:  # whatever the error, a new start has the memory that the trainer gave back
                     logger.warning("the engine does not wake and is restarted: %s", error)
                     await engine.stop()
                     await self._until_not(engine)
@@ -235,23 +241,25 @@ class EngineSupervisor:
         await self._set(state=EngineState.STOPPED, pid=None, node=None, versions={})
 
     async def adopt(self, publication: Publication) -> None:
-        """Serve the other replicas' versions from the next start on; a running or starting engine is restarted."""
+        """Serve the other replicas' versions from the next start on; a running or starting engine is restarted, and no
+        longer ready on return."""
         async with self._publishing:
             if self._live.get(publication.policy) == publication:
                 return
             self._live[publication.policy] = publication
-            if self._engine is not None:
-                await self._engine.stop()
+            if (engine := self._engine) is not None:
+                await engine.stop()
+                await self._until_not(engine)
 
     async def _run(self) -> None:
         failures = 0
         while True:
-            started = time.monotonic()
+            self._ready_at = None
             # An engine that was given up is not waited for during a retry: it has to come back first.
             if self._status.state is not EngineState.FAILED:
                 await self._set(state=EngineState.RESTARTING if self._status.restarts else EngineState.STARTING)
             error = await self._one_life()
-            failures = 1 if time.monotonic() - started > self._backoff.settled_s else failures + 1
+            failures = 1 if self._settled() else failures + 1
             logger.error("the engine is gone: %s", error)
             if self._never_starts(failures):
                 await self._set(state=EngineState.FAILED, pid=None, node=None, versions={}, last_error=error)
@@ -271,6 +279,16 @@ class EngineSupervisor:
             await asyncio.sleep(delay_s)
             await self._set(retry_at=None)
 
+    def _started_or_rests(self) -> bool:
+        """Whether no engine is starting: it serves, or it was given up and is not being retried now."""
+        status = self._status
+        rests = status.retry_at is not None or status.startup_s is None
+        return status.state is EngineState.READY or (status.state is EngineState.FAILED and rests)
+
+    def _settled(self) -> bool:
+        """Whether the engine served for long enough; however long a start takes, one that fails is a failure."""
+        return self._ready_at is not None and time.monotonic() - self._ready_at > self._backoff.settled_s
+
     def _never_starts(self, failures: int) -> bool:
         """Whether the first start failed for good, because a retry would not fix the cause."""
         if self._status.startup_s is not None:
@@ -285,13 +303,16 @@ class EngineSupervisor:
         self._engine = engine = self._make(self.settings)
         try:
             await engine.start()
+            if not self._awake.is_set():  # ``sleep`` found nothing yet that it could end
+                raise EngineError("the trainer took the GPU while the engine was starting")
             await self._set(pid=engine.pid, node=engine.node)
             await engine.ready(self.settings.startup_timeout_s)
             for publication in tuple(self._live.values()):
                 report = await engine.publish(publication)
                 if not report.accepted:
                     raise EngineError(f"{publication.name} was live and cannot be served again: {report.reason}")
-            startup_s = time.monotonic() - started
+            self._ready_at = time.monotonic()
+            startup_s = self._ready_at - started
             served = ", ".join(f"{policy}@v{version}" for policy, version in self._versions().items())
             logger.info("the engine serves %s after %.1f s", served, startup_s)
             await self._set(state=EngineState.READY, versions=self._versions(), startup_s=startup_s)

@@ -106,10 +106,27 @@ def test_relative_paths_are_relative_to_the_file(tmp_path):
             POLICY + "optimizer = { learning_rate = 1e-5 }",
             "unknown key 'policy.sql.optimizer.learning_rate'; there are betas, clip_grad, lr,",
         ),
+        (POLICY + "optimizer = { betas = [1.5, 0.9] }", "policy.sql.optimizer.betas.0 = 1.5: it has to be less than 1"),
+        (POLICY + "optimizer = { lr = inf }", "policy.sql.optimizer.lr = inf: it has to be a finite number"),
+        (POLICY + "[[policy.stage]]\nlr = inf", "policy.sql.stage.0.lr = inf: it has to be a finite number"),
+        (POLICY + "algorithm = { critic = { lr = inf } }", "critic.lr = inf: it has to be a finite number"),
         (POLICY + "adapter = 16", "unknown key 'policy.sql.adapter'; check its spelling"),
         (POLICY + "reward = 3", "policy.sql.reward = 3: it has to be a string, or write a table, [policy.reward] or {"),
         (POLICY + 'reward = { score = "x" }', "policy.sql.reward.score = 'x': it has to be a number, or write a table"),
         (POLICY + "reward = { score = { wieght = 1 } }", "'policy.sql.reward.score.wieght'; did you mean 'weight'?"),
+        (POLICY + 'reward = ""', "policy.sql.reward = '': name the evaluation that is the reward"),
+        (POLICY + "[[policy.stage]]\nreward = {}", "policy.sql.stage.0.reward: name at least one evaluation"),
+        (
+            POLICY + "[[policy.stage]]\nreward = { score = 0 }",
+            "policy.sql.stage.0.reward: the weight of 'score' is 0.0; give a number other than 0",
+        ),
+        ('[feedback]\nquarantine = "soon"', 'unit, like "10m"; there are s, m, h, d, w, y'),
+        ('[feedback]\nquarantine = "none"', "feedback.quarantine = 'none': write a number with its unit, like"),
+        ('[store]\nretention_time = "soon"', 'like "30d", or "none"; there are'),
+        ("[store]\nretention_time = 30", 'like "30d", or "none"; there are'),
+        ('[daemon]\ntoken = "' + "ä" * 16 + '"', "daemon.token: a token is printable ASCII, without spaces around it"),
+        ('[daemon]\ntoken = " sixteen-or-more "', "daemon.token: a token is printable ASCII, without spaces around it"),
+        ('[daemon]\ntoken = "sixteen\\nor-more-of-it"', "daemon.token: a token is printable ASCII, without spaces"),
         ('[engine]\nsleep = "now"', "engine.sleep = 'now': it has to be a boolean or 'auto'"),
         ('[[policy]]\nagents = ["a"]\nmodel = "m"', "policy.0.name is missing"),
         (POLICY.replace('"sql"', '"a\\nb"') + "group_size = 1", "policy.'a\\nb'.group_size = 1"),
@@ -162,6 +179,33 @@ def test_a_short_token_is_refused_without_being_quoted(tmp_path):
     with pytest.raises(ConfigError, match=r"daemon\.token") as caught:
         load_config(write(tmp_path, POLICY + '[daemon]\ntoken = "hunter2"'))
     assert "hunter2" not in str(caught.value)
+
+
+def test_a_file_in_another_encoding_is_one_sentence_and_one_with_a_mark_is_read(tmp_path):
+    path = tmp_path / "lightning.toml"
+    path.write_bytes((POLICY + "# geändert").encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"lightning\.toml is not UTF-8 \(line 5\); save it as UTF-8"):
+        load_config(path)
+    path.write_bytes(POLICY.encode("utf-8-sig"))
+    assert load_config(path).only_policy.name == "sql"
+
+
+def test_paths_may_begin_in_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    config = load_config(
+        write(
+            tmp_path,
+            '[daemon]\nstate_dir = "~/state"\n[store]\njournal = "~/journal"\n[engine]\npython = "vllm/bin/python"\n'
+            '[metrics]\nbeside = ["~/other"]\n',
+        )
+    )
+    home = tmp_path / "home"
+    assert (config.daemon.state_dir, config.store.journal) == (home / "state", home / "journal")
+    assert config.metrics.beside == (home / "other",)
+    assert config.engine.python == str(tmp_path / "vllm/bin/python")
+    for as_it_is in ("python3.12", "~/vllm/bin/python", "/opt/vllm/bin/python"):
+        python = load_config(write(tmp_path, f'[engine]\npython = "{as_it_is}"')).engine.python
+        assert python == as_it_is.replace("~", str(home))
 
 
 def test_a_missing_file_is_named(tmp_path):

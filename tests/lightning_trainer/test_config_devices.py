@@ -55,10 +55,35 @@ def test_what_a_device_cannot_do_is_refused(settings, said):
 
 
 @pytest.mark.parametrize(
+    ("training", "said"),
+    [
+        ({}, 'say device = "cuda" or "cpu"'),
+        ({"device": "auto"}, 'say device = "cuda" or "cpu"'),
+        ({"device": "cuda", "gpus": [0]}, "gpus names GPUs of this machine, and Ray assigns those of the cluster"),
+    ],
+)
+def test_what_a_cluster_has_is_not_taken_from_this_machine(training, said):
+    with pytest.raises(ValidationError, match=said):
+        Config.model_validate({"ray": {"address": "10.0.0.4:6379"}, "training": training})
+
+
+@pytest.mark.parametrize("section", ["training", "engine"])
+def test_a_gpu_that_is_named_twice_is_not_two(section):
+    named = {"gpus": [0, "0"], "device": "cuda"} if section == "training" else {"gpus": [0, 0, 1]}
+    with pytest.raises(ValidationError, match="gpus names 0 twice; leave one out"):
+        Config.model_validate({section: named})
+
+
+@pytest.mark.parametrize(
     ("table", "said"),
     [
         ({"model": "x"}, "model is not set here: it is the policy's"),
         ({"logprobs-mode": "raw"}, "logprobs_mode is not set here"),
+        ({"override-generation-config": {"temperature": 0.5}}, "sampling is what a request says"),
+        ({"no_enable_lora": True}, r"no_enable_lora is not set here: \[policy.lora\] decides it"),
+        ({"lora_modules": ["a=b"]}, "lora_modules is not set here"),
+        ({"allowed_media_domains": ["example.com"]}, "allowed_media_domains is not set here"),
+        ({"config": "more.yaml"}, "config is not set here: write its arguments in"),
         ({"max_model_len": 4096}, r"max_model_len is set in \[engine\] itself"),
         ({"a b": 1}, "cannot be an argument of vLLM"),
     ],

@@ -56,7 +56,7 @@ class OverlongConfig(Section):
 class CriticConfig(Section):
     """``critic``: the value model, for ``advantage = "gae"`` and the ``gae_*`` credit schemes."""
 
-    lr: float = Field(default=1e-5, gt=0)
+    lr: float = Field(default=1e-5, gt=0, allow_inf_nan=False)
     cliprange_value: float = Field(default=0.5, gt=0)
     """How far a value may move from what it was before the step."""
     warmup_steps: int = Field(default=0, ge=0)

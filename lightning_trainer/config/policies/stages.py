@@ -32,6 +32,8 @@ Reward = str | Mapping[str, float | RewardTerm]
 def checked_reward(reward: Reward) -> Reward:
     """Return the reward. Raises ValueError: it names nothing, or a weight is not allowed."""
     if isinstance(reward, str):
+        if not reward:
+            raise ValueError("name the evaluation that is the reward, or leave it out")
         return reward
     if not reward:
         raise ValueError("name at least one evaluation, as in {score = 1.0, format = 0.2}")
@@ -71,8 +73,13 @@ class StageConfig(Section):
     algorithm: AlgorithmConfig | None = None
     credit: CreditConfig | None = None
     reward: Reward | None = None
-    lr: float | None = Field(default=None, gt=0)
+    lr: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Peak learning rate; the optimizer's schedule runs on across all stages."""
+
+    @field_validator("reward")
+    @classmethod
+    def _allowed(cls, reward: Reward | None) -> Reward | None:
+        return None if reward is None else checked_reward(reward)
 
     @field_validator("credit", mode="before")
     @classmethod

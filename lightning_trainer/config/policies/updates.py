@@ -8,11 +8,13 @@ from lightning_trainer.config.sections import Section
 
 # ``optimizer`` of a policy.
 
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
 
 class OptimizerConfig(Section):
     """``optimizer``: AdamW."""
 
-    lr: float = Field(default=1e-5, gt=0)
+    lr: float = Field(default=1e-5, gt=0, allow_inf_nan=False)
     """Peak learning rate; ``schedule`` says how it changes."""
     schedule: Literal["constant", "cosine"] = "constant"
     """``cosine``: falls to ``min_lr_ratio`` of ``lr`` over ``total_steps``, and stays there."""
@@ -20,8 +22,8 @@ class OptimizerConfig(Section):
     warmup_steps: int = Field(default=0, ge=0)
     """First steps, in which the learning rate rises linearly from 0."""
     min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
-    weight_decay: float = Field(default=0.0, ge=0)
-    betas: tuple[float, float] = (0.9, 0.99)
+    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    betas: tuple[Beta, Beta] = (0.9, 0.99)
     clip_grad: float = Field(default=1.0, gt=0)
 
     @model_validator(mode="after")

@@ -53,12 +53,19 @@ class Deal:
     """What each trainer process asks Ray for."""
     engines: tuple[tuple[tuple[str, ...] | None, ...], ...] = ()
     """By engine group and replica; None: it sees what the daemon sees."""
+    part_of_frozen: float = 0.0
+    """What each process of a policy that is not trained asks Ray for: it writes what is served first, and then ends."""
 
     def sleeps(self, group: int, config: Config) -> bool:
         """Whether the engines of a group give their memory to a trainer during an update."""
         if config.engine.sleep != "auto":
             return config.engine.sleep
         return any(set(own or ()) & set(self.trainers) for own in self.engines[group])
+
+    def part_of(self, policy: PolicyConfig, config: Config) -> float:
+        """Return what each process of a policy's trainer asks Ray for."""
+        group = next(group for group in trainer_groups(config) if policy in group)
+        return self.gpus_per_process if any(one.train for one in group) else self.part_of_frozen
 
     @property
     def shares(self) -> bool:
@@ -107,7 +114,10 @@ def deal(config: Config, gpus: Sequence[str] | None = None) -> Deal:
     for section, named in (("training", training.gpus), ("engine", engine.gpus)):
         if missing := [gpu for gpu in named or () if gpu.isdigit() and gpu not in there]:
             raise ConfigError(f"[{section}] gpus names {missing[0]} and there is {_list(there)}; correct it")
+    started = len(trainer_groups(config))
     trained = sum(any(policy.train for policy in group) for group in trainer_groups(config))
+    if training.world_size > 1 or not trained:
+        trained = started  # those of several processes share no GPU: Ray might put two of them on one
     on_cluster = config.ray.address is not None
     engines_on_cluster = engine.placement == "cluster"
     wanted = trained * training.world_size if training.device == "cuda" and not on_cluster else 0
@@ -130,7 +140,6 @@ def deal(config: Config, gpus: Sequence[str] | None = None) -> Deal:
             f"{trained} trainers with world_size = {training.world_size} need {wanted} GPUs, and there is "
             f"{_list(trainers)} for them; those of several processes share none"
         )
-    part = (1.0 if wanted <= len(trainers) else round(1 / ceil(wanted / len(trainers)), 3)) if wanted else 0.0
     free = [gpu for gpu in there if gpu not in trainers] if engine.gpus is None else list(engine.gpus)
     # The trainers' own come last: they are taken where no others are left.
     order = free if engine.gpus is not None or len(free) >= min(needed, len(there)) else [*free, *reversed(trainers)]
@@ -138,8 +147,40 @@ def deal(config: Config, gpus: Sequence[str] | None = None) -> Deal:
     given = [_run(order, number * size, size) if own else None for number in range(len(groups) * replicas)]
     engines = tuple(tuple(given[number * replicas : (number + 1) * replicas]) for number in range(len(groups)))
     if on_cluster and training.device == "cuda":
-        part = 1.0
-    return Deal(trainers, training.gpus_per_process or part if part else 0.0, engines)
+        part = frozen = training.gpus_per_process or 1.0
+    else:
+        part, frozen = _parts(config, wanted, started * training.world_size, len(trainers))
+    return Deal(trainers, part, engines, frozen)
+
+
+def _parts(config: Config, wanted: int, started: int, gpus: int) -> tuple[float, float]:
+    """Return what a process of a trained policy and one of a frozen policy ask Ray for.
+
+    Ray puts each on the first GPU with room. All of the frozen ones together ask for a tenth of a GPU, which trained
+    ones leave on each.
+
+    Args:
+        wanted: processes that get GPUs.
+        started: all of them.
+
+    Raises:
+        ConfigError: what the configuration says has no room.
+    """
+    training = config.training
+    if not wanted:
+        return 0.0, 0.0
+    if training.gpus_per_process is not None:
+        room = gpus * int(1 / training.gpus_per_process + 1e-6)
+        if room < started and training.backend == "ray":
+            raise ConfigError(
+                f"[training] gpus_per_process = {training.gpus_per_process:g} has room for {room} of {started} trainer "
+                f"processes on {gpus} GPU{'s' * (gpus != 1)}; lower it, or leave it out"
+            )
+        return training.gpus_per_process, training.gpus_per_process
+    at_once, frozen = ceil(wanted / gpus), started - wanted
+    if not frozen:
+        return 1000 // at_once / 1000, 1000 // at_once / 1000
+    return 900 // at_once / 1000, 1000 // frozen / 10_000
 
 
 def dealt(

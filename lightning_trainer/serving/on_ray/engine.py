@@ -20,6 +20,7 @@ from ray.exceptions import RayError, RayTaskError
 from lightning_trainer.config.sections import RayConfig
 from lightning_trainer.errors import EngineError, LightningError, PublicationError, TrainingError
 from lightning_trainer.serving.engine_client import Engine
+from lightning_trainer.serving.host.weights.weight_file import version_bytes
 from lightning_trainer.serving.node_files import ship
 from lightning_trainer.serving.on_ray.actor import (
     CALLS_AT_ONCE,
@@ -61,12 +62,30 @@ class EngineCluster:
     session: Session
     gpus: int = 0
     """GPUs that each replica requests."""
-    vllm: dict[tuple[str, ...], tuple[str, str]] = field(default_factory=dict)
-    """By the policies served: the first replica's version of vLLM, and its node."""
+    _vllm: dict[object, tuple[tuple[str, ...], str, str]] = field(default_factory=dict)
+    """Of each life of an engine: the policies that it serves, its version of vLLM, and its node."""
 
     def engine(self, settings: EngineSettings) -> "ClusterEngine":
         """Return an engine that has not been started."""
         return ClusterEngine(settings, self)
+
+    def enter(self, engine: object, policies: tuple[str, ...], vllm: str, host: str) -> None:
+        """Note the version of vLLM that an engine has on its node.
+
+        Raises:
+            EngineError: another one that serves these policies has a different version.
+        """
+        for served, version, first in self._vllm.values():
+            if served == policies and version != vllm:
+                raise EngineError(
+                    f"the node {host} has vLLM {vllm} and {first}, where another replica is, {version}; install the "
+                    "same on both"
+                )
+        self._vllm[engine] = (policies, vllm, host)
+
+    def leave(self, engine: object) -> None:
+        """Forget an engine that has ended: its node may have another vLLM when the next one starts."""
+        self._vllm.pop(engine, None)
 
 
 class ClusterEngine(Engine):
@@ -111,17 +130,12 @@ class ClusterEngine(Engine):
             announced: Announcement = await self._while_alive(asking, f"on the node {self._place.host} did not start")
         except TimeoutError:
             raise EngineError(f"the node {self._place.host} does not say whether its engine has started") from None
-        policies, host = self.settings.policies, self._place.host
-        version, first = self._cluster.vllm.setdefault(policies, (announced.vllm, host))
-        if announced.vllm != version:
-            raise EngineError(
-                f"the node {host} has vLLM {announced.vllm} and {first}, where another replica is, {version}; install "
-                "the same on both"
-            )
+        self._cluster.enter(self, self.settings.policies, announced.vllm, self._place.host)
         self._connect(announced.base_url, announced.token)
 
     async def stop(self) -> None:
         self._stopping = True
+        self._cluster.leave(self)
         actor, self._actor = self._actor, None
         if actor is not None:
             with contextlib.suppress(Exception):  # the node may have died: then nothing is left to stop
@@ -217,7 +231,7 @@ def _require_alike(there: Place, here: Place) -> None:
 
 def _weight_bytes(settings: EngineSettings) -> int:
     """Return the size of one version, summed over the served policies."""
-    whole = sum(file.stat().st_size for file in settings.model_dir.glob("*.safetensors"))
+    whole = version_bytes(settings.model_dir, settings.engine.dtype)
     return whole * (1 if settings.lora_rank is None else len(settings.policies))
 
 

@@ -41,6 +41,10 @@ class FakeEngine:
             self.plan.killed_starts -= 1
             self.killed = True
             raise EngineError("the engine did not start: it was killed")
+        if self.plan.start_s:
+            await asyncio.wait({self.exited}, timeout=self.plan.start_s)
+        if self.exited.done():
+            raise EngineError(f"the engine did not start: {self.exited.result()}")
         if self.plan.start_errors:
             raise EngineError(self.plan.start_errors.pop(0))
 
@@ -67,6 +71,8 @@ class FakeEngine:
         self.asleep = level
 
     async def wake(self) -> None:
+        if self.plan.wake_errors:
+            raise self.plan.wake_errors.pop(0)
         if self.plan.sleepless:
             raise EngineError("it cannot wake")
         self.asleep = 0
@@ -81,6 +87,8 @@ class FakeEngine:
             self.exited.set_result(reason)
 
     async def stop(self) -> None:
+        if not self.stopped:
+            await asyncio.sleep(self.plan.stop_s)
         self.stopped = True
         self.die("it was stopped")
 
@@ -91,6 +99,10 @@ class Plan:
         self.brought: list[int] = []
         """Versions whose file was brought before they were offered."""
         self.start_errors: list[str] = []
+        self.start_s = 0.0
+        self.stop_s = 0.0
+        """How long a start and an end take."""
+        self.wake_errors: list[Exception] = []
         self.surprises: list[Exception] = []
         """What starts end in, one after the other."""
         self.killed_starts = 0
@@ -133,11 +145,11 @@ def make_supervisor(tmp_path: Path) -> Callable[..., EngineSupervisor]:
         policies: tuple[str, ...] = ("math",),
         backoff: Backoff = QUICK,
         heartbeat: Heartbeat | None = None,
+        startup_timeout_s: float = 5,
         **settings: Any,
     ) -> EngineSupervisor:
-        of_engine = EngineSettings(
-            tmp_path, policies, tmp_path, tmp_path, EngineConfig(startup_timeout_s=5), **settings
-        )
+        engine = EngineConfig(startup_timeout_s=startup_timeout_s)
+        of_engine = EngineSettings(tmp_path, policies, tmp_path, tmp_path, engine, **settings)
         return EngineSupervisor(of_engine, backoff=backoff, heartbeat=heartbeat, make=lambda _: FakeEngine(plan))  # pyright: ignore[reportArgumentType]
 
     return make

@@ -63,3 +63,15 @@ async def test_every_request_has_the_token(tmp_path, publication):
     assert await engine.version() == 3
     assert seen == ["Bearer a token of this life"]
     await engine.stop()
+
+
+async def test_a_request_right_after_the_end_says_that_the_engine_has_ended(tmp_path, publication):
+    async def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, json={"version": 3})
+
+    engine = Served(tmp_path, answer)
+    engine.exited.set_result("a segmentation fault")
+    await engine.stop()
+    for asked in (engine.version(), engine.wake(), engine.publish(publication(1))):
+        with pytest.raises(EngineError, match="a segmentation fault"):
+            await asked

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lightning_trainer.errors import EngineError
+from lightning_trainer.errors import EngineError, PublicationError
 from lightning_trainer.serving.adapter import AdapterShape
 from lightning_trainer.serving.replicas import EngineReplicas
 from lightning_trainer.serving.settings import EngineSettings, replica_settings
@@ -127,6 +127,34 @@ async def test_one_that_was_given_up_comes_back_with_what_the_others_serve_by_th
     await replicas.stop()
 
 
+async def test_one_that_comes_back_during_a_switch_answers_nothing_with_the_version_before(
+    new_plan, make_supervisor, publication
+):
+    plans = [new_plan(), new_plan()]
+    pauses = Backoff(first_s=0.001, longest_s=0.001, attempts=1, first_rest_s=0.05, longest_rest_s=0.05)
+    replicas = EngineReplicas([make_supervisor(plan, backoff=pauses) for plan in plans])
+    await replicas.start()
+    await replicas.publish(publication(1))
+    plans[1].engines[0].die("killed")
+    plans[1].start_errors = ["out of memory"]
+    while replicas.replicas[1].state is not EngineState.FAILED:
+        await asyncio.sleep(0.001)
+    plans[0].drained.clear()
+    publishing = asyncio.create_task(replicas.publish(publication(2)))
+    async with asyncio.timeout(10):
+        while replicas.replicas[1].state is not EngineState.READY:
+            await asyncio.sleep(0.001)
+    plans[1].stop_s = 0.05
+    plans[0].drained.set()
+    while plans[0].engines[0].published != [1, 2]:
+        await asyncio.sleep(0)
+    await replicas.ready(5)
+    answering = {replicas.begin() for _ in range(4)}
+    assert [plans[replicas.replicas.index(one)].engines[-1].published[-1] for one in answering] == [2] * len(answering)
+    assert (await publishing).accepted
+    await replicas.stop()
+
+
 async def test_one_that_is_given_up_is_left_out(replicas, plans, publication):
     await replicas.start()
     plans[1].start_errors = ["out of memory"] * 10
@@ -159,6 +187,16 @@ async def test_one_that_is_given_up_over_a_version_has_no_say(replicas, plans, p
     report = await publishing
     assert (report.accepted, report.version) == (True, 2)
     assert [one.state for one in replicas.status.replicas] == [EngineState.READY, EngineState.FAILED]
+
+
+async def test_a_version_whose_publication_ends_in_an_error_leaves_no_file(replicas, plans, publication, tmp_path):
+    await replicas.start()
+    await replicas.publish(publication(1))
+    plans[1].unreadable_once = {2}
+    with pytest.raises(PublicationError, match="no such file"):
+        await replicas.publish(publication(2))
+    assert [published[-1] for (published,) in lives(plans)] == [1, 1]
+    assert [path.name for path in tmp_path.glob("*.safetensors")] == ["v1.safetensors"]
 
 
 @pytest.mark.parametrize("adapter", [None, AdapterShape(4, 8, ("q_proj",))], ids=["all weights", "adapter"])

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections import namedtuple
 
+import psutil
 import pytest
 
 from lightning_trainer.errors import PublicationError
@@ -51,6 +52,15 @@ def test_the_files_of_a_killed_run_are_removed_by_the_next(tmp_path, memory):
     (dead / "v1.safetensors").write_bytes(b"weights")
     with files(tmp_path, memory) as weights:
         assert list(memory.iterdir()) == [weights.folder]
+
+
+def test_the_files_of_a_living_run_stay_when_the_clock_is_set(tmp_path, memory, monkeypatch):
+    living = memory / f"lightning-trainer-other-{owner_tag()}"
+    living.mkdir()
+    created = psutil.Process.create_time
+    monkeypatch.setattr(psutil.Process, "create_time", lambda self: created(self) + 30)  # what psutil then says
+    assert remove_orphans(memory, "lightning-trainer-") == []
+    assert living.is_dir()
 
 
 def test_the_files_of_a_living_run_and_of_strangers_stay(tmp_path, memory):

@@ -6,6 +6,7 @@ import pytest
 
 from lightning_trainer.errors import EngineError
 from lightning_trainer.serving.replicas import EngineReplicas
+from lightning_trainer.serving.supervisor import Backoff, EngineState
 
 
 @pytest.fixture
@@ -70,6 +71,17 @@ async def test_one_that_cannot_sleep_is_ended_and_one_that_cannot_wake_is_replac
     assert (len(first.engines), len(second.engines)) == (2, 2)
 
 
+async def test_a_waking_that_ends_in_a_bug_leaves_nobody_without_the_gpu(replicas, publication):
+    both, (first, _) = replicas
+    await both.sleep(1)
+    first.wake_errors = [RuntimeError("a bug")]
+    await both.wake()
+    for one in both.replicas:
+        await one.ready(1)
+    assert (await both.publish(publication(1))).accepted
+    assert [engine.stopped for engine in first.engines] == [True, False], "what did not wake is restarted"
+
+
 async def test_one_that_starts_is_waited_for_before_it_sleeps(make_supervisor, plan):
     engine = EngineReplicas([make_supervisor(plan)])
     starting = asyncio.create_task(engine.start())
@@ -79,3 +91,28 @@ async def test_one_that_starts_is_waited_for_before_it_sleeps(make_supervisor, p
     await starting
     await engine.stop()
     assert len(plan.engines) == 1
+
+
+@pytest.mark.parametrize("start_s", [0.1, 60], ids=["it gets there", "it takes too long"])
+async def test_one_that_was_given_up_is_not_started_beside_the_trainer(make_supervisor, plan, start_s):
+    pauses = Backoff(first_s=0.001, longest_s=0.001, attempts=1, first_rest_s=0.02, longest_rest_s=0.02)
+    supervisor = make_supervisor(plan, backoff=pauses, startup_timeout_s=0.5)
+    engine = EngineReplicas([supervisor])
+    await engine.start()
+    plan.engines[0].die("killed")
+    plan.start_errors = ["out of memory"]
+    while supervisor.state is not EngineState.FAILED:
+        await asyncio.sleep(0.001)
+    plan.start_s = start_s
+    while len(plan.engines) < 3:
+        await asyncio.sleep(0.001)
+    await asyncio.wait_for(engine.sleep(1), 5)
+    await asyncio.sleep(0.1)
+    assert [one.stopped or bool(one.asleep) for one in plan.engines] == [True] * 3
+    plan.start_s = 0
+    await engine.wake()
+    async with asyncio.timeout(5):
+        while supervisor.state is not EngineState.READY:
+            await asyncio.sleep(0.001)
+    assert not plan.engines[-1].asleep
+    await engine.stop()

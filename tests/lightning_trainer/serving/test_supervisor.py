@@ -78,6 +78,20 @@ async def test_one_that_hangs_is_found_out_and_started_again(make_supervisor, pl
     await supervisor.stop()
 
 
+async def test_a_start_that_takes_long_and_fails_is_no_life_that_settled(make_supervisor, plan):
+    pauses = Backoff(first_s=0.001, longest_s=0.002, attempts=3, settled_s=0.02, first_rest_s=60)
+    supervisor = make_supervisor(plan, backoff=pauses)
+    await supervisor.start()
+    plan.engines[0].die("killed")
+    plan.start_errors = ["out of memory"] * 100
+    plan.start_s = 0.03
+    async with asyncio.timeout(2):
+        while supervisor.state is not EngineState.FAILED:
+            await asyncio.sleep(0.001)
+    assert len(plan.engines) == 4
+    await supervisor.stop()
+
+
 @pytest.mark.parametrize(
     "surprise",
     [OSError(28, "No space left on device"), PublicationError("the weights cannot be read"), KeyError("a bug")],

@@ -36,6 +36,9 @@ from lightning_trainer.serving.publication import Publication, PublicationReport
 
 logger = logging.getLogger(__name__)
 
+_ASLEEP = "the engine sleeps; wake it first"
+"""It would not score a probe before it is awake, and could not be woken while it is asked to."""
+
 
 @dataclass(slots=True)
 class _Policy:
@@ -50,10 +53,11 @@ class _Policy:
     def version(self) -> int:
         return self.live.publication.version if self.live is not None else 0
 
+    def has(self, wanted: int | None) -> bool:
+        return wanted is None or wanted == self.version or wanted in self.held
+
     def adapter(self, wanted: int | None) -> LoadedAdapter | None:
-        if wanted is None or wanted == self.version:
-            return self.live
-        return self.held.get(wanted, self.live)
+        return self.live if wanted is None or wanted == self.version else self.held[wanted]
 
 
 class AdapterPublisher:
@@ -97,7 +101,12 @@ class AdapterPublisher:
         if policy is None:
             yield PinnedRequest(replaying(body, receive), None)
             return
-        adapter = policy.adapter(_wanted_version(scope))
+        wanted = _wanted_version(scope)
+        if not policy.has(wanted):  # not since the engine's restart; no other version answers for it
+            unknown = json.dumps({**document, "model": f"{document['model']}@v{wanted}"}).encode("utf-8")
+            yield PinnedRequest(replaying(unknown, receive), None)
+            return
+        adapter = policy.adapter(wanted)
         if adapter is None:
             yield PinnedRequest(replaying(body, receive), Sampler(document["model"], 0))
             return
@@ -138,6 +147,8 @@ class AdapterPublisher:
         """Send new requests to the publication from now on, or say why not and go on with the version before it."""
         async with self._one_at_a_time:
             policy = self._policies.get(publication.policy, _Policy())
+            if self._sleep.level:
+                return self._refused(publication, policy, _ASLEEP, time.monotonic())
             if policy.live is not None and policy.report is not None and policy.live.publication == publication:
                 return policy.report
             started = time.monotonic()
@@ -161,6 +172,8 @@ class AdapterPublisher:
         async with self._one_at_a_time:
             policy = self._policies.get(publication.policy, _Policy())
             started = time.monotonic()
+            if self._sleep.level:
+                return self._refused(publication, policy, _ASLEEP, started)
             tried = await self._try(publication, _Policy())  # it has not moved from the live one, it comes from before
             if tried.adapter is None:
                 return self._refused(publication, policy, tried.reason, started, tried)

@@ -5,6 +5,7 @@ Source: the safetensors format (8 bytes little-endian header length, then JSON).
 """
 
 import json
+import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from pathlib import Path
 
 _MAX_HEADER_BYTES = 100 * 2**20
 _DTYPE_NAMES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+_HEADER_BYTES = 100
+"""Of a tensor, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,21 @@ def model_headers(folder: Path) -> dict[str, TensorHeader]:
     for path in model_files(folder):
         headers |= read_header(path)
     return headers
+
+
+def version_bytes(folder: Path, dtype: str) -> int:
+    """Return how large a published version of a model folder is, with its tensors in the engine's ``dtype``."""
+    item = 4 if dtype == "float32" else 2
+    return sum(_published_bytes(path, item) for path in folder.glob("*.safetensors"))
+
+
+def _published_bytes(path: Path, item: int) -> int:
+    size = path.stat().st_size
+    try:
+        tensors = read_header(path).values()
+    except ValueError:  # said by whoever loads it
+        return size
+    return item * sum(math.prod(tensor.shape) for tensor in tensors) + _HEADER_BYTES * len(tensors)
 
 
 def linear_layers(folder: Path) -> list[str]:

@@ -16,15 +16,21 @@ def config(
     engine: dict | None = None,
     ray: dict | None = None,
     lora: dict | None = None,
+    frozen: int = 0,
     **training,
 ) -> Config:
+    """``frozen``: how many of the policies, the last ones, are not trained."""
     return Config.model_validate(
         {
             "engine": engine or {},
             "ray": ray or {},
             "training": {"device": device, **training},
             "policy": [
-                {"name": f"p{n}", "agents": [f"a{n}"], "model": "random:tiny", "lora": lora} for n in range(policies)
+                {
+                    **{"name": f"p{n}", "agents": [f"a{n}"], "model": "random:tiny", "lora": lora},
+                    "train": n < policies - frozen,
+                }
+                for n in range(policies)
             ],
         }
     )
@@ -63,6 +69,20 @@ def test_trainers_of_two_policies_share_what_engines_leave():
     found = deal(config(policies=2), ["0", "1", "2"])
     assert (found.trainers, found.gpus_per_process) == (("0",), 0.5)
     assert found.engines == ((("1",),), (("2",),))
+
+
+def test_a_policy_that_is_not_trained_takes_no_gpu_from_one_that_is_and_still_starts():
+    of = config(policies=4, frozen=2)
+    found = deal(of, list("012345"))
+    assert found.trainers == ("0", "1")
+    parts = [found.part_of(policy, of) for policy in of.policy]
+    assert parts == [0.9, 0.9, 0.05, 0.05]
+
+
+def test_where_nothing_is_trained_what_is_served_is_still_written_on_a_gpu():
+    of = config(policies=2, frozen=2)
+    found = deal(of, ["0"])
+    assert (found.trainers, [found.part_of(policy, of) for policy in of.policy]) == (("0",), [0.5, 0.5])
 
 
 def test_adapters_of_one_base_have_one_trainer_and_one_engine():
@@ -135,6 +155,9 @@ def test_without_gpus_nothing_is_dealt_and_an_engine_sees_what_the_daemon_sees()
         (config(), [], 'device = "cuda", and this machine has no GPU'),
         (config(world_size=4), ["0", "1"], "world_size = 4 needs as many GPUs, and there is only GPU 0, 1"),
         (config(policies=2, world_size=2), list("0123"), "2 trainers with world_size = 2 need 4 GPUs"),
+        (config(policies=2, gpus_per_process=1), ["0"], "gpus_per_process = 1 has room for 1 of 2 trainer processes"),
+        (config(policies=3, gpus_per_process=0.6), ["0", "1"], "has room for 2 of 3"),
+        (config(policies=2, world_size=2, frozen=1), list("012"), "2 trainers with world_size = 2 need 4 GPUs"),
         (config(gpus=[7]), ["0"], r"\[training\] gpus names 7 and there is only GPU 0"),
         (config(engine={"gpus": [7]}), ["0"], r"\[engine\] gpus names 7"),
         (
@@ -156,11 +179,18 @@ def test_too_few_are_one_sentence(of, gpus, said):
     st.integers(1, 4),
     st.sampled_from([1, 2, 4]),
     st.booleans(),
+    st.integers(0, 3),
 )
-def test_whoever_gets_gpus_gets_as_many_as_asked_for_and_none_twice(there, policies, world, replicas, size, on_cpu):
+def test_whoever_gets_gpus_gets_as_many_as_asked_for_and_none_twice(
+    there, policies, world, replicas, size, on_cpu, frozen
+):
     names = list(map(str, range(there)))
     of = config(
-        policies, "cpu" if on_cpu else "cuda", {"replicas": replicas, "tensor_parallel_size": size}, world_size=world
+        policies,
+        "cpu" if on_cpu else "cuda",
+        {"replicas": replicas, "tensor_parallel_size": size},
+        frozen=min(frozen, policies),
+        world_size=world,
     )
     try:
         found = deal(of, names)
@@ -169,10 +199,16 @@ def test_whoever_gets_gpus_gets_as_many_as_asked_for_and_none_twice(there, polic
     each = [own for group in found.engines for own in group]
     assert all(own is not None and len(set(own)) == size for own in each)
     assert set(found.trainers) | {gpu for own in each for gpu in own or ()} <= set(names)
-    wanted = 0 if on_cpu else policies * world
+    trained = policies if world > 1 else policies - min(frozen, policies) or policies
+    wanted = 0 if on_cpu else trained * world
     if there >= wanted + policies * replicas * size:
         assert len(found.trainers) == wanted
         assert not found.shares
-    # Ray can place them: whole GPUs, or parts that add up to no more than there are.
+    # Ray, which puts each on the first GPU with room, can place them in any order.
     if wanted:
-        assert wanted <= len(found.trainers) * int(1 / found.gpus_per_process + 1e-2)
+        parts = [found.part_of(policy, of) for policy in of.policy for _ in range(world)]
+        for order in (parts, parts[::-1]):
+            room = [1.0] * len(found.trainers)
+            for part in order:
+                place = next(n for n, left in enumerate(room) if left >= part - 1e-6)
+                room[place] -= part

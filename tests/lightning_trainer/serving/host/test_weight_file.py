@@ -12,6 +12,7 @@ from lightning_trainer.serving.host.weights.weight_file import (
     model_headers,
     read_header,
     ties_embeddings,
+    version_bytes,
 )
 
 MODEL = {"embed": TensorHeader("float32", (4, 2)), "norm": TensorHeader("float32", (2,))}
@@ -35,6 +36,15 @@ def write(path, tensors, *, cut=0):
 def test_a_header_gives_names_dtypes_and_shapes(tmp_path):
     path = write(tmp_path / "w", {"embed": ("F32", (4, 2)), "norm": ("BF16", (2,))})
     assert read_header(path) == {"embed": TensorHeader("float32", (4, 2)), "norm": TensorHeader("bfloat16", (2,))}
+
+
+def test_a_version_takes_what_the_engine_computes_in_not_what_the_model_is_stored_in(tmp_path):
+    write(tmp_path / "model.safetensors", {"embed": ("BF16", (400, 2)), "norm": ("F32", (2,))})
+    headers = 2 * 100
+    assert version_bytes(tmp_path, "float32") == 802 * 4 + headers
+    assert version_bytes(tmp_path, "bfloat16") == 802 * 2 + headers
+    (tmp_path / "model.safetensors").write_bytes(b"x" * 10)
+    assert version_bytes(tmp_path, "float32") == 10, "what cannot be read is said by whoever loads it"
 
 
 def test_linear_layers_are_the_matrices_without_a_row_a_token(tmp_path):

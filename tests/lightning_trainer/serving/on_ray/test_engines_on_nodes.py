@@ -31,6 +31,7 @@ def test_a_cluster_needs_an_address():
     ("engine", "said"),
     [
         ({"placement": "cluster"}, "machines that are not seen from here; say dtype ="),
+        ({"placement": "cluster", "dtype": "auto"}, "machines that are not seen from here; say dtype ="),
         ({**ON_A_CLUSTER, "gpus": [0]}, "gpus names GPUs of this machine, and .* Ray assigns those of its nodes"),
         ({"on_new_weights": "continue"}, "vLLM 0.31 does not say which of two versions sampled a token"),
         ({"on_new_weights": "abort", "finish_timeout_s": 5}, 'finish_timeout_s = 5 is for on_new_weights = "finish"'),
@@ -53,6 +54,21 @@ def test_running_generations_end_first_unless_the_configuration_says_otherwise(e
 def test_nobody_here_knows_the_cores_of_a_node(tmp_path):
     here = EngineSettings(tmp_path, ("p",), tmp_path, tmp_path, EngineConfig.model_validate(ON_A_CLUSTER))
     assert [one.threads for one in replica_settings(here, 2)] == [None, None]
+
+
+def test_replicas_have_one_vllm_and_a_node_may_get_a_newer_one():
+    from lightning_trainer.config.sections import RayConfig
+    from lightning_trainer.serving.on_ray.engine import EngineCluster
+
+    cluster = EngineCluster(RayConfig(address="10.0.0.4:6379"), None)  # pyright: ignore[reportArgumentType]
+    first, second, third = object(), object(), object()
+    cluster.enter(first, ("p",), "0.31.0", "node-1")
+    cluster.enter(second, ("q",), "0.32.0", "node-2")
+    with pytest.raises(EngineError, match=r"node-2 has vLLM 0\.32\.0 and node-1, where another replica is, 0\.31\.0"):
+        cluster.enter(third, ("p",), "0.32.0", "node-2")
+    cluster.leave(third)
+    cluster.leave(first)
+    cluster.enter(third, ("p",), "0.32.0", "node-1")
 
 
 def test_no_engine_listens_without_a_token():
