@@ -101,7 +101,7 @@ class EngineProcess(Engine):
         settings.log_dir.mkdir(parents=True, exist_ok=True)
         if settings.log_path.exists():
             settings.log_path.replace(settings.log_dir / "engine.previous.log")
-        python = os.path.expanduser(settings.engine.python or sys.executable)
+        python = settings.engine.python or sys.executable
         with settings.log_path.open("wb") as log:
             try:
                 self._process = await asyncio.create_subprocess_exec(

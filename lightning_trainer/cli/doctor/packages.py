@@ -4,7 +4,6 @@ What each part needs is read from this project's own metadata (the extras of pyp
 """
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -50,7 +49,7 @@ def check_engine(engine: EngineConfig) -> Check:
     if engine.python is None:
         found = {name: version for name in _ENGINES if (version := _version(name)) is not None}
         return _judge_engine(sys.executable, found, f'Run: pip install "{DISTRIBUTION}[engine-cpu]"')
-    python = Path(os.path.expanduser(engine.python))
+    python = Path(engine.python)
     mend = "Correct engine.python in the configuration, or remove it to use the daemon's own interpreter."
     if not python.is_file():
         return failure("engine", f"there is no interpreter {python}", mend)

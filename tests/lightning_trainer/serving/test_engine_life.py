@@ -55,12 +55,6 @@ async def test_an_interpreter_that_does_not_exist_is_named(tmp_path):
     assert message == "[engine] python = '/nowhere/python' cannot be run: No such file or directory"
 
 
-async def test_an_interpreter_may_be_named_from_the_home_directory(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    message = await failure(settings(tmp_path, python="~/python"))
-    assert message == f"[engine] python = '{tmp_path}/python' cannot be run: No such file or directory"
-
-
 async def test_an_interpreter_without_vllm_says_what_to_install(tmp_path):
     venv.create(tmp_path / "bare", with_pip=False, symlinks=True)
     message = await failure(settings(tmp_path, python=str(tmp_path / "bare" / "bin" / "python")))
