@@ -176,6 +176,8 @@ def _part(part: Any) -> Any:
         return {"type": "text", "content": part}
     if kind in _TEXT_KINDS:
         return {"type": "text", "content": field(part, "text")}
+    if kind == "thinking":  # Anthropic's is a text, Mistral's a list of parts
+        return {"type": "reasoning", "content": tool_text(field(part, "thinking"))}
     # Without a type it is vLLM's short form of an image.
     if kind in ("image_url", "input_image", None) and (image := field(part, "image_url")) is not None:
         url = image if isinstance(image, str) else field(image, "url") or ""

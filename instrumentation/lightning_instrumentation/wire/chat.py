@@ -9,7 +9,7 @@ from __future__ import annotations
 from operator import itemgetter
 from typing import Any
 
-from lightning_instrumentation.telemetry.messages import input_messages
+from lightning_instrumentation.telemetry.messages import as_json, content_parts, input_messages
 from lightning_instrumentation.telemetry.packing import NumberText
 from lightning_instrumentation.wire.answer import Answer, Choice, Logprobs, ToolCall
 from lightning_instrumentation.wire.api import Api, Json, Wanted, blank
@@ -51,8 +51,11 @@ def _sampled(logprobs: Any) -> Logprobs:
 
 def _add_message(choice: Choice, said: Json, *, streamed: bool) -> None:
     """Add a message, or a chunk's part of one."""
-    if said.get("content"):
-        choice.content.append(said["content"])
+    content = said.get("content")
+    if isinstance(content, str):
+        choice.content.append(content)
+    elif content:
+        _add_parts(choice, content)
     reasoning = said.get("reasoning_content") or said.get("reasoning")
     if isinstance(reasoning, str):
         choice.reasoning.append(reasoning)
@@ -66,7 +69,16 @@ def _add_message(choice: Choice, said: Json, *, streamed: bool) -> None:
         function = part.get("function") or part.get("custom") or {}
         call.id = part.get("id") or call.id
         call.name += function.get("name") or ""
-        call.arguments += function.get("arguments") or function.get("input") or ""
+        given = function.get("arguments") or function.get("input") or ""
+        call.arguments += given if isinstance(given, str) else as_json(given)
+
+
+def _add_parts(choice: Choice, content: Any) -> None:
+    """Add content that is a list of parts, as Mistral's reasoning models write it."""
+    for part in content_parts(content):
+        into = {"text": choice.content, "reasoning": choice.reasoning}.get(str(part.get("type")))
+        if into is not None and isinstance(text := part.get("content"), str):
+            into.append(text)
 
 
 def _unnumbered(calls: dict[int, ToolCall], position: int, id: str | None) -> int:
