@@ -6,6 +6,8 @@ import pytest
 from lightning_instrumentation import semconv
 from lightning_instrumentation.telemetry.messages import input_messages
 from lightning_instrumentation.wire.chat import ChatAnswer
+from lightning_instrumentation.wire.completions import CompletionAnswer
+from lightning_instrumentation.wire.native.gemini import GeminiAnswer
 
 
 def part(arguments: str = "", *, id: str | None = None, name: str | None = None, index: int | None = None) -> dict:
@@ -80,3 +82,15 @@ def test_arguments_that_are_an_object_are_the_calls_arguments():
     call = {"id": "a", "function": {"name": "add", "arguments": {"x": 1}}}
     (message,) = said({"choices": [{"message": {"tool_calls": [call]}}]})
     assert message["parts"] == [{"type": "tool_call", "id": "a", "name": "add", "arguments": {"x": 1}}]
+
+
+@pytest.mark.parametrize(
+    ("answer", "document"),
+    [
+        (ChatAnswer, {"choices": [{"index": None, "message": {"content": word}} for word in "ab"]}),
+        (CompletionAnswer, {"choices": [{"index": None, "text": word} for word in "ab"]}),
+        (GeminiAnswer, {"candidates": [{"index": None, "content": {"parts": [{"text": word}]}} for word in "ab"]}),
+    ],
+)
+def test_choices_whose_number_is_null_are_told_apart_by_their_place(answer, document):
+    assert [message["parts"][0]["content"] for message in said(document, answer=answer)] == ["a", "b"]
