@@ -1,9 +1,12 @@
 """Bodies that are legal and unusual: they are read as the caller's library reads them, and handed on as they came."""
 
+import gzip
 import json
 import sys
+import zlib
 
 import httpx
+import httpx2
 import pytest
 from lightning_instrumentation import semconv
 
@@ -59,4 +62,36 @@ def read(recording) -> tuple[str, bool]:
 def test_an_event_that_is_not_json_takes_no_other_with_it(recording, canned, odd):
     body = FIRST + odd + LAST
     assert canned.read_by(httpx, body) == body
+    assert read(recording) == ("one two", True)
+
+
+def raw_deflate(data: bytes) -> bytes:
+    squeeze = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    return squeeze.compress(data) + squeeze.flush()
+
+
+@pytest.mark.parametrize(
+    ("encoding", "encode"),
+    [
+        ("deflate", lambda *parts: zlib.compress(b"".join(parts))),
+        ("deflate", lambda *parts: raw_deflate(b"".join(parts))),
+        ("identity, gzip", lambda *parts: gzip.compress(b"".join(parts))),
+        ("deflate, gzip", lambda *parts: gzip.compress(zlib.compress(b"".join(parts)))),
+    ],
+    ids=["zlib", "without zlib's header", "one of two", "two"],
+)
+def test_what_the_library_decodes_is_read(recording, canned, encoding, encode):
+    assert canned.read_by(httpx, encode(FIRST, LAST), **{"content-encoding": encoding}) == FIRST + LAST
+    assert read(recording) == ("one two", True)
+
+
+@pytest.mark.parametrize(
+    ("library", "module"), [(httpx, "zstandard"), (httpx2, "backports.zstd"), (httpx2, "compression.zstd")]
+)
+def test_frames_of_zstd_are_read_by_what_the_library_has_loaded(recording, canned, library, module):
+    zstd = pytest.importorskip(module)
+    if "zstd" not in library._decoders.SUPPORTED_DECODERS:
+        pytest.skip("loaded after the library")
+    body = zstd.compress(FIRST) + zstd.compress(LAST)
+    assert canned.read_by(library, body, **{"content-encoding": "zstd"}) == FIRST + LAST
     assert read(recording) == ("one two", True)
