@@ -23,6 +23,8 @@ _WORDS = (
 _QUOTE = r"""(?:\\*["'`])"""
 _QUOTED = r"""[^\s"'`\\]"""
 _BARE = r"""[^\s"'`\\,;&<>(){}\[\]|]"""
+_SLASH = r"\\*/"
+"""Some encoders of JSON escape it."""
 _SCHEME = r"(?:(?:basic|bearer|token|apikey|digest) {1,3})?"
 _TELLS_ABOUT = re.compile(
     r"(?:ids?|hash|public[\w-]*|sha\d*|digest|name|type|url|uri|path|file|count|limit|length|len|size|expir\w*|_at|version|kind|"
@@ -105,14 +107,20 @@ _SOURCES: tuple[tuple[str, Callable[[re.Match[bytes]], bool]], ...] = (
     # .netrc: login name password value
     (rf"(?i)\b(?:login|user)\s+\S+\s+password\s+(?P<secret>{_BARE}{{6,}})", _drawn),
     # scheme://user:value@host, scheme://value@host, scheme://value:x-oauth-basic@host
-    (r"://[^\s/:@\"'`<>?#]*:(?P<secret>[^\s/@\"'`?#]{3,})@", _in_url),
-    (r"://(?P<secret>[\w.-]{16,})(?::[\w-]*)?@", _drawn),
+    (rf":(?:{_SLASH}){{2}}[^\s/:@\"'`<>?#]*:(?P<secret>[^\s/@\"'`?#]{{3,}})@", _in_url),
+    (rf":(?:{_SLASH}){{2}}(?P<secret>[\w.-]{{16,}})(?::[\w-]*)?@", _drawn),
     (r"(?i)\bbearer {1,3}(?P<secret>[A-Za-z0-9._~+/-]{16,}={0,2})", _bearer),
     (r"(?i)\bbasic {1,3}(?P<secret>[A-Za-z0-9+/]{8,}={0,2})", _basic),
     # URLs that are secrets: Slack's, Discord's, and Teams' webhooks, and Azure's signed links.
-    (r"hooks\.slack\.com/(?:services|workflows|triggers)/(?P<secret>[\w/+-]{20,})", _always),
-    (r"discord(?:app)?\.com/api/webhooks/[0-9]{15,25}/(?P<secret>[\w-]{50,})", _always),
-    (r"webhook\.office\.com/webhookb2/(?P<secret>[\w@/-]{60,})", _always),
+    (
+        rf"hooks\.slack\.com{_SLASH}(?:services|workflows|triggers){_SLASH}(?P<secret>(?:[\w+-]|{_SLASH}){{20,}})",
+        _always,
+    ),
+    (
+        rf"discord(?:app)?\.com{_SLASH}api{_SLASH}webhooks{_SLASH}[0-9]{{15,25}}{_SLASH}(?P<secret>[\w-]{{50,}})",
+        _always,
+    ),
+    (rf"webhook\.office\.com{_SLASH}webhookb2{_SLASH}(?P<secret>(?:[\w@-]|{_SLASH}){{60,}})", _always),
     (r"[?&;]sig(?:nature)?=(?P<secret>[A-Za-z0-9%/+_-]{30,})", _always),
 )
 _PLACES = tuple((Pattern.of(source), takes) for source, takes in _SOURCES)

@@ -160,6 +160,38 @@ def test_a_key_in_json_inside_json_is_found(secret):
     assert not any(part in redactor(())(outer) for part in (secret, secret.splitlines()[-1]))
 
 
+PART = "q7Xk29vLmZ4tRw8bPw3nYc5J"
+
+
+@pytest.mark.parametrize(
+    ("url", "left"),
+    [
+        (f"postgres://app:{PART}@db/orders", f"postgres://app:{keys.REPLACEMENT}@db/orders"),
+        (f"https://{PART}:x@host/a.git", f"https://{keys.REPLACEMENT}:x@host/a.git"),
+        (
+            f"https://hooks.slack.com/services/T0AB12CD3/B0AB12CD3/{PART}",
+            f"https://hooks.slack.com/services/{keys.REPLACEMENT}",
+        ),
+        (
+            f"https://discord.com/api/webhooks/123456789012345678/{PART * 3}",
+            f"https://discord.com/api/webhooks/123456789012345678/{keys.REPLACEMENT}",
+        ),
+        (
+            f"https://x.webhook.office.com/webhookb2/{PART}@{PART}/IncomingWebhook/{PART}",
+            f"https://x.webhook.office.com/webhookb2/{keys.REPLACEMENT}",
+        ),
+    ],
+    ids=["database", "token", "slack", "discord", "teams"],
+)
+def test_a_secret_url_is_found_whose_slashes_json_has_escaped(url, left):
+    def escaped(text: str) -> str:
+        return json.dumps({"at": text}).replace("/", "\\/")  # as PHP writes it
+
+    assert json.loads(redactor(())(escaped(url), payload=True)) == {"at": left}
+    nested = json.dumps([{"parts": [{"response": escaped(url) + "\nnext"}]}])
+    assert json.loads(redactor(())(nested)) == [{"parts": [{"response": escaped(left) + "\nnext"}]}]
+
+
 def test_a_bearer_token_is_cut_out_and_its_scheme_stays():
     assert redactor(())(f"Authorization: Bearer {BEARER}, no") == "Authorization: Bearer [redacted key], no"
 
