@@ -18,11 +18,14 @@ from lightning_instrumentation.redaction.randomness import STAND_IN, looks_rando
 
 _WORDS = (
     r"(?:pass(?:word|wd|phrase|code)?|pwd|secret|token|credentials?|dsn|authorization|session(?:[_-]?id)?|[_-]pat|_auth|"
-    r"apikey|[_.-]key|(?:api|access|auth|private|account|signing|encryption|master|shared[_-]?access)[ _.-]?key)"
+    r"phpsessid|connect\.sid|apikey|[_.-]key|"
+    r"(?:api|access|auth|private|account|signing|encryption|master|shared[_-]?access)[ _.-]?key)"
 )
 _QUOTE = r"""(?:\\*["'`])"""
 _QUOTED = r"""[^\s"'`\\]"""
 _BARE = r"""[^\s"'`\\,;&<>(){}\[\]|]"""
+_IS = r"\s{0,3}(?:=>|:=|=|:|>)\s{0,3}"
+"""Between a name and its value."""
 _SLASH = r"\\*/"
 """Some encoders of JSON escape it."""
 _SCHEME = r"(?:(?:basic|bearer|token|apikey|digest) {1,3})?"
@@ -35,6 +38,8 @@ _TELLS_ABOUT = re.compile(
 )
 """A name with such an ending is for something else, or about a secret: ``next_token``, ``token_count``,
 ``secret_name``."""
+_COOKIES = re.compile(r"(?:jsessionid|phpsessid|asp\.net_sessionid|connect\.sid)$", re.IGNORECASE)
+"""Session cookies, whose names end as if they were about one."""
 _NAME = re2.compile(f"(?i){_WORDS}")
 _NAME_READ = re.compile(f"(?i){_WORDS}[\\w.-]*".encode(), re.ASCII)
 _NAME_BEFORE = re.compile(rb"[\w.:-]*\Z")
@@ -54,7 +59,9 @@ def _assigned(match: re.Match[bytes]) -> bool:
 
 
 def _tells_about(name: str) -> bool:
-    return _TELLS_ABOUT.search(name) is not None and not name.lower().startswith("session")
+    if name.lower().startswith("session") or _COOKIES.search(name) is not None:
+        return False
+    return _TELLS_ABOUT.search(name) is not None
 
 
 def _drawn(match: re.Match[bytes]) -> bool:
@@ -90,12 +97,12 @@ def _always(match: re.Match[bytes]) -> bool:
 _SOURCES: tuple[tuple[str, Callable[[re.Match[bytes]], bool]], ...] = (
     # name = value, "name": "value", <name>value
     (
-        rf"(?i){_WORDS}[\w.-]*{_QUOTE}?\]?\s{{0,3}}(?:=>|:=|=|:|>)\s{{0,3}}{_QUOTE}{_SCHEME}"
+        rf"(?i){_WORDS}[\w.-]*{_QUOTE}?\]?{_IS}{_QUOTE}{_SCHEME}"
         rf"(?P<secret>{_QUOTED}{{8,}})",
         _assigned,
     ),
     (
-        rf"(?i){_WORDS}[\w.-]*{_QUOTE}?\]?\s{{0,3}}(?:=>|:=|=|:|>)\s{{0,3}}{_SCHEME}(?P<secret>{_BARE}{{8,}})",
+        rf"(?i){_WORDS}[\w.-]*{_QUOTE}?\]?{_IS}{_SCHEME}(?P<secret>{_BARE}{{8,}})",
         _assigned,
     ),
     # --password value, curl -u user:value

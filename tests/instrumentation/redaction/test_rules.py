@@ -309,6 +309,22 @@ def test_a_value_without_a_form_is_known_by_its_key_in_json(name):
     assert json.loads(redactor(())(json.dumps(document))) == {"user": "app", name: keys.REPLACEMENT, "n": 3}
 
 
+@pytest.mark.parametrize(
+    "cookie",
+    ["JSESSIONID={}", "PHPSESSID={}", "ASP.NET_SessionId={}", "connect.sid=s%3A{}", "sessionid={}", "session={}"],
+)
+def test_session_cookies_are_found_by_the_names_that_servers_give_them(cookie):
+    value = token(ALNUM, 32)
+    redacted = redactor(())(f"Cookie: theme=dark; {cookie.format(value)}; lang=en")
+    assert value not in redacted
+    assert redacted.startswith("Cookie: theme=dark; ")
+    assert redacted.endswith("; lang=en")
+    name = cookie.partition("=")[0]
+    assert json.loads(redactor(())(json.dumps({"cookies": {name: value}}), payload=True)) == {
+        "cookies": {name: keys.REPLACEMENT}
+    }
+
+
 @pytest.mark.parametrize("name", ["next_token", "token_count", "secret_name", "public_key", "monkey"])
 def test_a_value_whose_name_only_sounds_like_a_secrets_stays(name):
     text = json.dumps({name: token(ALNUM, 24)})
