@@ -26,6 +26,7 @@ _QUOTED = r"""[^\s"'`\\]"""
 _BARE = r"""[^\s"'`\\,;&<>(){}\[\]|]"""
 _IS = r"\s{0,3}(?:=>|:=|=|:|>)\s{0,3}"
 """Between a name and its value."""
+_IN_LIST = r"(?:\[\s{0,40})?"
 _SLASH = r"\\*/"
 """Some encoders of JSON escape it."""
 _SCHEME = r"(?:(?:basic|bearer|token|apikey|digest) {1,3})?"
@@ -97,7 +98,7 @@ def _always(match: re.Match[bytes]) -> bool:
 _SOURCES: tuple[tuple[str, Callable[[re.Match[bytes]], bool]], ...] = (
     # name = value, "name": "value", <name>value
     (
-        rf"(?i){_WORDS}[\w.-]*{_QUOTE}?\]?{_IS}{_QUOTE}{_SCHEME}"
+        rf"(?i){_WORDS}[\w.-]*{_QUOTE}?\]?{_IS}{_IN_LIST}{_QUOTE}{_SCHEME}"
         rf"(?P<secret>{_QUOTED}{{8,}})",
         _assigned,
     ),

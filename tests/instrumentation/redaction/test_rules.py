@@ -196,14 +196,13 @@ def test_a_bearer_token_is_cut_out_and_its_scheme_stays():
     assert redactor(())(f"Authorization: Bearer {BEARER}, no") == "Authorization: Bearer [redacted key], no"
 
 
-def _named_secret(document) -> bool:
-    """Whether a name in it says that its value is a secret."""
+def _named_secret(document, name: str = "") -> bool:
+    """Whether a name in it says that its value, or one in its list, is a secret."""
     if isinstance(document, dict):
-        return any(
-            is_secret(name, value) if isinstance(value, str) else _named_secret(value)
-            for name, value in document.items()
-        )
-    return isinstance(document, list) and any(map(_named_secret, document))
+        return any(_named_secret(value, key) for key, value in document.items())
+    if isinstance(document, list):
+        return any(_named_secret(one, name) for one in document)
+    return isinstance(document, str) and is_secret(name, document)
 
 
 @given(documents)
@@ -323,6 +322,17 @@ def test_session_cookies_are_found_by_the_names_that_servers_give_them(cookie):
     assert json.loads(redactor(())(json.dumps({"cookies": {name: value}}), payload=True)) == {
         "cookies": {name: keys.REPLACEMENT}
     }
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_every_value_of_a_list_has_the_lists_name(indent):
+    value = token(ALNUM, 24)
+    document = {"status": [200], "X-Api-Key": [value, value, 7], "Accept": ["text/html"]}  # headers, as Go writes them
+    left = {**document, "X-Api-Key": [keys.REPLACEMENT, keys.REPLACEMENT, 7]}
+    written = json.dumps(document, indent=indent)
+    assert json.loads(redactor(())(written, payload=True)) == left
+    for text in (json.dumps({"X-Api-Key": [value]}, indent=indent), f"X-Api-Key=['{value}']"):
+        assert value not in redactor(())(f"the headers: {text}")
 
 
 @pytest.mark.parametrize("name", ["next_token", "token_count", "secret_name", "public_key", "monkey"])
