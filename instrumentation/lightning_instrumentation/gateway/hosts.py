@@ -40,8 +40,9 @@ def address(url: str) -> tuple[str, int | None]:
 
 
 @lru_cache(maxsize=256)
-def _place_of(url: str) -> tuple[str, int | None]:
-    return _place(urlsplit(url))
+def _place_of(url: str) -> tuple[tuple[str, int | None], str]:
+    parts = urlsplit(url)
+    return _place(parts), parts.path
 
 
 def _place(parts: SplitResult) -> tuple[str, int | None]:
@@ -56,7 +57,10 @@ class Hosts:
     """
 
     def __init__(self, endpoint: str, trusted: Iterable[str] = ()) -> None:
-        self._daemon = _place(urlsplit(endpoint))
+        parts = urlsplit(endpoint)
+        self._daemon = _place(parts)
+        self._below = parts.path.rstrip("/")
+        """The daemon's path at a proxy, which may serve others beside it."""
         self._trusted: set[tuple[str, int | None]] = set()
         for entry in trusted:
             try:
@@ -70,10 +74,10 @@ class Hosts:
 
     def trust(self, url: str) -> HostTrust:
         """Return what the host of a URL may be sent."""
-        host, port = _place_of(url)
-        if (host, port) == self._daemon:
+        place, path = _place_of(url)
+        if place == self._daemon and f"{path}/".startswith(f"{self._below}/"):
             return HostTrust.DAEMON
-        if (host, port) in self._trusted or (host, None) in self._trusted:
+        if place in self._trusted or (place[0], None) in self._trusted:
             return HostTrust.TRUSTED
         return HostTrust.UNTRUSTED
 
