@@ -16,7 +16,11 @@ DAEMON, TRUSTED, UNTRUSTED = HostTrust.DAEMON, HostTrust.TRUSTED, HostTrust.UNTR
         ("gpu-box:8000", "http://gpu-box:8000@elsewhere/v1", UNTRUSTED),
         ("https://gpu-box", "https://gpu-box:443/v1", TRUSTED),
         ("https://gpu-box", "http://gpu-box/v1", UNTRUSTED),
+        ("[2001:DB8:0::5]:8000", "http://[2001:db8::5]:8000/v1", TRUSTED),
+        ("[::1]:8000", "http://[0:0:0:0:0:0:0:1]:8000/v1", TRUSTED),
         ("[::1]:8000", "http://localhost:8000/v1", TRUSTED),
+        ("2001:db8::5", "http://[2001:db8::5]:8000/v1", TRUSTED),
+        ("::1", "http://127.0.0.1:8000/v1", TRUSTED),
     ],
 )
 def test_a_named_host_is_known_however_it_is_written(entry, url, trust):

@@ -27,9 +27,20 @@ class HostTrust(Enum):
 
 
 def canonical_host(host: str) -> str:
-    """Map all names of the loopback interface to one host."""
+    """Map all names of the loopback interface to one host, and all spellings of an IPv6 address to one."""
     host = host.lower().strip("[]").rstrip(".")
+    if ":" in host:
+        host = _compressed(host)
     return LOOPBACK if host in _LOOPBACK_NAMES else host
+
+
+def _compressed(host: str) -> str:
+    from ipaddress import ip_address  # seldom needed
+
+    try:
+        return ip_address(host).compressed
+    except ValueError:
+        return host
 
 
 @lru_cache(maxsize=256)
@@ -64,7 +75,7 @@ class Hosts:
         self._trusted: set[tuple[str, int | None]] = set()
         for entry in trusted:
             try:
-                parts = urlsplit(entry if "//" in entry else f"//{entry}")
+                parts = urlsplit(entry if "//" in entry else f"//{_bracketed(entry)}")
                 place = _place(parts)
             except ValueError as error:
                 raise ConfigurationError(f"trusted host {entry!r} cannot be read: {error}; write host:port") from error
@@ -80,6 +91,11 @@ class Hosts:
         if place in self._trusted or (place[0], None) in self._trusted:
             return HostTrust.TRUSTED
         return HostTrust.UNTRUSTED
+
+
+def _bracketed(entry: str) -> str:
+    """Return an entry as a URL has it: an IPv6 address without a port may be written without brackets."""
+    return f"[{entry}]" if entry.count(":") > 1 and "[" not in entry else entry
 
 
 # Trace context and identity as HTTP headers, for hosts that the user named.
