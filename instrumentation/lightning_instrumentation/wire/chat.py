@@ -56,6 +56,8 @@ def _add_message(choice: Choice, said: Json, *, streamed: bool) -> None:
         choice.content.append(content)
     elif content:
         _add_parts(choice, content)
+    if isinstance(audio := said.get("audio"), dict) and isinstance(transcript := audio.get("transcript"), str):
+        choice.content.append(transcript)
     reasoning = said.get("reasoning_content") or said.get("reasoning")
     if isinstance(reasoning, str):
         choice.reasoning.append(reasoning)

@@ -94,3 +94,14 @@ def test_arguments_that_are_an_object_are_the_calls_arguments():
 )
 def test_choices_whose_number_is_null_are_told_apart_by_their_place(answer, document):
     assert [message["parts"][0]["content"] for message in said(document, answer=answer)] == ["a", "b"]
+
+
+@pytest.mark.parametrize("place", ["message", "delta"])
+def test_what_an_answer_says_aloud_is_its_text(place):
+    spoken = [
+        {"content": None, "audio": {"id": "a", "data": "UklGRg==", "transcript": word}} for word in ("Hello ", "you")
+    ]
+    parts = spoken if place == "delta" else [{**spoken[0], "audio": {**spoken[0]["audio"], "transcript": "Hello you"}}]
+    end = {"choices": [{"index": 0, place: {"audio": {"id": "a", "expires_at": 1}}, "finish_reason": "stop"}]}
+    (message,) = said(*({"choices": [{"index": 0, place: part}]} for part in parts), end)
+    assert message["parts"] == [{"type": "text", "content": "Hello you"}]
