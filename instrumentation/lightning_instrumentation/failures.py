@@ -33,7 +33,7 @@ class Failures:
             first = reason not in self._said
             self._said.add(reason)
         if first:
-            suffix = f" ({type(error).__name__}: {error})" if error is not None else ""
+            suffix = f" ({type(error).__name__}: {text_of(error)})" if error is not None else ""
             log.log(level, "%s%s; said once, counted in lt.stats()", sentence, suffix)
 
     def count(self, reason: str) -> None:
@@ -54,6 +54,14 @@ class Failures:
 
 
 failures = Failures()
+
+
+def text_of(error: BaseException) -> str:
+    """Return an exception's text; of one that cannot be turned into text, its type."""
+    try:
+        return str(error)
+    except Exception:  # its own method raises, perhaps the exception itself
+        return f"<{type(error).__qualname__}>"
 
 
 def guarded(reason: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:

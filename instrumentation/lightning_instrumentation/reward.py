@@ -7,6 +7,7 @@ OpenTelemetry GenAI semantic conventions, event ``gen_ai.evaluation.result``.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -42,18 +43,18 @@ def reward(
         explanation: the reason, in words.
     """
     about = {semconv.EVALUATION_AGENT: agent, semconv.RESPONSE_ID: response_id}
-    named = {key: str(text) for key, text in about.items() if text is not None}
-    guarded("reward", _record, value, str(name), rollout_id, attempt_id, named, explanation)
+    guarded("reward", _record, value, name, rollout_id, attempt_id, about, explanation)
 
 
 def _record(
     value: Any,
-    name: str,
+    name: object,
     rollout_id: str | None,
     attempt_id: str | None,
-    about: dict[str, str],
+    given: Mapping[str, object],
     explanation: str | None,
 ) -> None:
+    name, about = str(name), {key: str(text) for key, text in given.items() if text is not None}
     scope = current()
     here = scope.identity
     if rollout_id is not None and (here is None or here.rollout_id != rollout_id):
@@ -109,6 +110,6 @@ def _finite(value: Any) -> float | None:
         return None
     try:
         number = float(value)
-    except (TypeError, ValueError, OverflowError):
+    except Exception:  # torch raises RuntimeError for a complex tensor, or one without data
         return None
     return number if abs(number) <= LARGEST_REWARD else None

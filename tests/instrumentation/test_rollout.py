@@ -9,6 +9,7 @@ from contextvars import copy_context
 from datetime import date
 from multiprocessing.pool import ThreadPool
 from queue import Queue
+from typing import Any
 
 import lightning_instrumentation as lt
 import pytest
@@ -277,6 +278,16 @@ def test_random_numbers_of_a_seeded_program_stay_what_they_were(recording):
     assert len(set(ids)) == 6
 
 
+class _Unconvertible:
+    def __float__(self) -> float:
+        raise RuntimeError("value cannot be converted")  # as a complex tensor of torch
+
+
+class _Unnamable:
+    def __str__(self) -> str:
+        raise RuntimeError("no name")
+
+
 class TestRewards:
     def events(self, recording):
         return [span.events[0][1] for span in recording.spans("evaluate")]
@@ -316,7 +327,9 @@ class TestRewards:
         assert two.attributes[semconv.ROLLOUT_ID] == "elsewhere"
         assert semconv.ATTEMPT_ID not in two.attributes
 
-    @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.7e308, "0.5", None, [1], object()])
+    @pytest.mark.parametrize(
+        "value", [float("nan"), float("inf"), -1.7e308, "0.5", None, [1], object(), _Unconvertible()]
+    )
     def test_what_is_no_number_is_missing_and_said_in_one_sentence(self, recording, caplog, value):
         before = lt.stats().failed.get("reward-not-a-number", 0)
         with (
@@ -331,6 +344,14 @@ class TestRewards:
         assert semconv.EVALUATION_SCORE not in event
         assert event[semconv.ERROR_TYPE] == "not_a_finite_number"
         assert lt.stats().failed["reward-not-a-number"] == before + 1
+
+    @pytest.mark.parametrize("what", ["name", "agent", "explanation"])
+    def test_a_reward_never_raises(self, recording, what):
+        before = lt.stats().failed.get("reward", 0)
+        with lt.rollout("t"):
+            given: Any = {what: _Unnamable()}
+            lt.reward(1.0, **given)
+        assert lt.stats().failed["reward"] == before + 1
 
     def test_a_reward_may_be_of_one_agent_or_of_one_response(self, recording):
         with lt.rollout("t") as rollout:

@@ -7,6 +7,7 @@ import json
 import lightning_instrumentation as lt
 import pytest
 from lightning_instrumentation import semconv
+from lightning_instrumentation.failures import failures
 from lightning_instrumentation.scope import Agent, Scope, await_inside, current, current_agent, each_inside
 from lightning_instrumentation.tool import ToolCall
 
@@ -237,6 +238,30 @@ def test_an_error_is_the_same_object_and_wrong_arguments_are_the_functions_own_a
     assert first.error == "no such order"
     assert told(second)[1] == {"ordre": "1"}
     assert lt.stats().failed.get("tool", 0) == before
+
+
+class UnreadableError(Exception):
+    def __init__(self, instead: Exception | None) -> None:
+        self.instead = instead
+
+    def __str__(self) -> str:
+        raise self.instead or self
+
+
+@pytest.mark.parametrize("instead", [RuntimeError("not yet"), None], ids=["another", "itself"])
+def test_an_error_whose_text_raises_is_the_functions_own_and_marks_the_span(recording, monkeypatch, instead):
+    monkeypatch.setattr(failures, "_said", set())
+    problem = UnreadableError(instead)
+
+    @lt.tool
+    def look_up():
+        raise problem
+
+    with pytest.raises(UnreadableError) as caught:
+        look_up()
+    assert caught.value is problem
+    assert caught.value.__context__ is None
+    assert recording.span("execute_tool").error == "<UnreadableError>"
 
 
 @pytest.mark.parametrize("name", [3, "", "  ", b"x"])

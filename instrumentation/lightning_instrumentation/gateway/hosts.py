@@ -27,9 +27,20 @@ class HostTrust(Enum):
 
 
 def canonical_host(host: str) -> str:
-    """Map all names of the loopback interface to one host."""
+    """Map all names of the loopback interface to one host, and all spellings of an IPv6 address to one."""
     host = host.lower().strip("[]").rstrip(".")
+    if ":" in host:
+        host = _compressed(host)
     return LOOPBACK if host in _LOOPBACK_NAMES else host
+
+
+def _compressed(host: str) -> str:
+    from ipaddress import ip_address  # seldom needed
+
+    try:
+        return ip_address(host).compressed
+    except ValueError:
+        return host
 
 
 @lru_cache(maxsize=256)
@@ -40,8 +51,9 @@ def address(url: str) -> tuple[str, int | None]:
 
 
 @lru_cache(maxsize=256)
-def _place_of(url: str) -> tuple[str, int | None]:
-    return _place(urlsplit(url))
+def _place_of(url: str) -> tuple[tuple[str, int | None], str]:
+    parts = urlsplit(url)
+    return _place(parts), parts.path
 
 
 def _place(parts: SplitResult) -> tuple[str, int | None]:
@@ -56,11 +68,14 @@ class Hosts:
     """
 
     def __init__(self, endpoint: str, trusted: Iterable[str] = ()) -> None:
-        self._daemon = _place(urlsplit(endpoint))
+        parts = urlsplit(endpoint)
+        self._daemon = _place(parts)
+        self._below = parts.path.rstrip("/")
+        """The daemon's path at a proxy, which may serve others beside it."""
         self._trusted: set[tuple[str, int | None]] = set()
         for entry in trusted:
             try:
-                parts = urlsplit(entry if "//" in entry else f"//{entry}")
+                parts = urlsplit(entry if "//" in entry else f"//{_bracketed(entry)}")
                 place = _place(parts)
             except ValueError as error:
                 raise ConfigurationError(f"trusted host {entry!r} cannot be read: {error}; write host:port") from error
@@ -70,12 +85,17 @@ class Hosts:
 
     def trust(self, url: str) -> HostTrust:
         """Return what the host of a URL may be sent."""
-        host, port = _place_of(url)
-        if (host, port) == self._daemon:
+        place, path = _place_of(url)
+        if place == self._daemon and f"{path}/".startswith(f"{self._below}/"):
             return HostTrust.DAEMON
-        if (host, port) in self._trusted or (host, None) in self._trusted:
+        if place in self._trusted or (place[0], None) in self._trusted:
             return HostTrust.TRUSTED
         return HostTrust.UNTRUSTED
+
+
+def _bracketed(entry: str) -> str:
+    """Return an entry as a URL has it: an IPv6 address without a port may be written without brackets."""
+    return f"[{entry}]" if entry.count(":") > 1 and "[" not in entry else entry
 
 
 # Trace context and identity as HTTP headers, for hosts that the user named.

@@ -33,7 +33,7 @@ def redacted(document: Any, text: Text, named: Named, *, payload: bool) -> Any:
 
     Args:
         text: changes a text.
-        named: changes a text that has a key; called with the key first.
+        named: changes a text that has a key, its own or that of its list; called with the key first.
         payload: arguments or a result, which have no fixed structure.
     """
     if isinstance(document, str):
@@ -52,6 +52,9 @@ def _member(key: str, value: Any, text: Text, named: Named, *, payload: bool) ->
         return value
     if isinstance(value, str):
         return named(key, value)
+    if isinstance(value, list):
+        changed = [_member(key, one, text, named, payload=payload) for one in value]
+        return value if all(map(_same, changed, value)) else changed
     return redacted(value, text, named, payload=payload or key in _PAYLOAD)
 
 

@@ -18,11 +18,17 @@ from lightning_instrumentation.redaction.randomness import STAND_IN, looks_rando
 
 _WORDS = (
     r"(?:pass(?:word|wd|phrase|code)?|pwd|secret|token|credentials?|dsn|authorization|session(?:[_-]?id)?|[_-]pat|_auth|"
-    r"apikey|[_.-]key|(?:api|access|auth|private|account|signing|encryption|master|shared[_-]?access)[ _.-]?key)"
+    r"phpsessid|connect\.sid|apikey|[_.-]key|"
+    r"(?:api|access|auth|private|account|signing|encryption|master|shared[_-]?access)[ _.-]?key)"
 )
 _QUOTE = r"""(?:\\*["'`])"""
 _QUOTED = r"""[^\s"'`\\]"""
 _BARE = r"""[^\s"'`\\,;&<>(){}\[\]|]"""
+_IS = r"\s{0,3}(?:=>|:=|=|:|>)\s{0,3}"
+"""Between a name and its value."""
+_IN_LIST = r"(?:\[\s{0,40})?"
+_SLASH = r"\\*/"
+"""Some encoders of JSON escape it."""
 _SCHEME = r"(?:(?:basic|bearer|token|apikey|digest) {1,3})?"
 _TELLS_ABOUT = re.compile(
     r"(?:ids?|hash|public[\w-]*|sha\d*|digest|name|type|url|uri|path|file|count|limit|length|len|size|expir\w*|_at|version|kind|"
@@ -33,6 +39,8 @@ _TELLS_ABOUT = re.compile(
 )
 """A name with such an ending is for something else, or about a secret: ``next_token``, ``token_count``,
 ``secret_name``."""
+_COOKIES = re.compile(r"(?:jsessionid|phpsessid|asp\.net_sessionid|connect\.sid)$", re.IGNORECASE)
+"""Session cookies, whose names end as if they were about one."""
 _NAME = re2.compile(f"(?i){_WORDS}")
 _NAME_READ = re.compile(f"(?i){_WORDS}[\\w.-]*".encode(), re.ASCII)
 _NAME_BEFORE = re.compile(rb"[\w.:-]*\Z")
@@ -52,7 +60,9 @@ def _assigned(match: re.Match[bytes]) -> bool:
 
 
 def _tells_about(name: str) -> bool:
-    return _TELLS_ABOUT.search(name) is not None and not name.lower().startswith("session")
+    if name.lower().startswith("session") or _COOKIES.search(name) is not None:
+        return False
+    return _TELLS_ABOUT.search(name) is not None
 
 
 def _drawn(match: re.Match[bytes]) -> bool:
@@ -88,12 +98,12 @@ def _always(match: re.Match[bytes]) -> bool:
 _SOURCES: tuple[tuple[str, Callable[[re.Match[bytes]], bool]], ...] = (
     # name = value, "name": "value", <name>value
     (
-        rf"(?i){_WORDS}[\w.-]*{_QUOTE}?\]?\s{{0,3}}(?:=>|:=|=|:|>)\s{{0,3}}{_QUOTE}{_SCHEME}"
+        rf"(?i){_WORDS}[\w.-]*{_QUOTE}?\]?{_IS}{_IN_LIST}{_QUOTE}{_SCHEME}"
         rf"(?P<secret>{_QUOTED}{{8,}})",
         _assigned,
     ),
     (
-        rf"(?i){_WORDS}[\w.-]*{_QUOTE}?\]?\s{{0,3}}(?:=>|:=|=|:|>)\s{{0,3}}{_SCHEME}(?P<secret>{_BARE}{{8,}})",
+        rf"(?i){_WORDS}[\w.-]*{_QUOTE}?\]?{_IS}{_SCHEME}(?P<secret>{_BARE}{{8,}})",
         _assigned,
     ),
     # --password value, curl -u user:value
@@ -105,14 +115,20 @@ _SOURCES: tuple[tuple[str, Callable[[re.Match[bytes]], bool]], ...] = (
     # .netrc: login name password value
     (rf"(?i)\b(?:login|user)\s+\S+\s+password\s+(?P<secret>{_BARE}{{6,}})", _drawn),
     # scheme://user:value@host, scheme://value@host, scheme://value:x-oauth-basic@host
-    (r"://[^\s/:@\"'`<>?#]*:(?P<secret>[^\s/@\"'`?#]{3,})@", _in_url),
-    (r"://(?P<secret>[\w.-]{16,})(?::[\w-]*)?@", _drawn),
+    (rf":(?:{_SLASH}){{2}}[^\s/:@\"'`<>?#]*:(?P<secret>[^\s/@\"'`?#]{{3,}})@", _in_url),
+    (rf":(?:{_SLASH}){{2}}(?P<secret>[\w.-]{{16,}})(?::[\w-]*)?@", _drawn),
     (r"(?i)\bbearer {1,3}(?P<secret>[A-Za-z0-9._~+/-]{16,}={0,2})", _bearer),
     (r"(?i)\bbasic {1,3}(?P<secret>[A-Za-z0-9+/]{8,}={0,2})", _basic),
     # URLs that are secrets: Slack's, Discord's, and Teams' webhooks, and Azure's signed links.
-    (r"hooks\.slack\.com/(?:services|workflows|triggers)/(?P<secret>[\w/+-]{20,})", _always),
-    (r"discord(?:app)?\.com/api/webhooks/[0-9]{15,25}/(?P<secret>[\w-]{50,})", _always),
-    (r"webhook\.office\.com/webhookb2/(?P<secret>[\w@/-]{60,})", _always),
+    (
+        rf"hooks\.slack\.com{_SLASH}(?:services|workflows|triggers){_SLASH}(?P<secret>(?:[\w+-]|{_SLASH}){{20,}})",
+        _always,
+    ),
+    (
+        rf"discord(?:app)?\.com{_SLASH}api{_SLASH}webhooks{_SLASH}[0-9]{{15,25}}{_SLASH}(?P<secret>[\w-]{{50,}})",
+        _always,
+    ),
+    (rf"webhook\.office\.com{_SLASH}webhookb2{_SLASH}(?P<secret>(?:[\w@-]|{_SLASH}){{60,}})", _always),
     (r"[?&;]sig(?:nature)?=(?P<secret>[A-Za-z0-9%/+_-]{30,})", _always),
 )
 _PLACES = tuple((Pattern.of(source), takes) for source, takes in _SOURCES)

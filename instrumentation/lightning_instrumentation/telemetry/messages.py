@@ -176,10 +176,14 @@ def _part(part: Any) -> Any:
         return {"type": "text", "content": part}
     if kind in _TEXT_KINDS:
         return {"type": "text", "content": field(part, "text")}
+    if kind == "thinking":  # Anthropic's is a text, Mistral's a list of parts
+        return {"type": "reasoning", "content": tool_text(field(part, "thinking"))}
     # Without a type it is vLLM's short form of an image.
     if kind in ("image_url", "input_image", None) and (image := field(part, "image_url")) is not None:
         url = image if isinstance(image, str) else field(image, "url") or ""
         return _image(url) if isinstance(url, str) else part
+    if kind == "input_audio" and isinstance(body := field(sound := field(part, "input_audio"), "data"), str):
+        return blob(f"audio/{field(sound, 'format')}", body)
     if kind == "image" and (source := field(part, "source")) is not None:
         if isinstance(url := field(source, "url"), str):
             return _image(url)
@@ -198,6 +202,16 @@ def _image(url: str) -> dict[str, Any]:
 def blob(mime_type: str, body: str) -> dict[str, Any]:
     """Return a part that carries its bytes, in base64."""
     return {"type": "blob", "modality": mime_type.partition("/")[0], "mime_type": mime_type, "content": body}
+
+
+_IMAGES = {"iVBORw0KGgo": "png", "/9j/": "jpeg", "R0lGOD": "gif", "UklGR": "webp"}
+"""By their first characters in base64."""
+
+
+def image_blob(body: str) -> dict[str, Any]:
+    """Return a part that carries an image whose type is not known."""
+    kind = next((f"image/{name}" for begin, name in _IMAGES.items() if body.startswith(begin)), None)
+    return {**blob(kind or "application/octet-stream", body), "modality": "image"}
 
 
 def tool_text(content: Any) -> Any:

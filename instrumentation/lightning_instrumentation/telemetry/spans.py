@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_instrumentation import semconv
 from lightning_instrumentation.delivery.deferred import defer, do_waiting
-from lightning_instrumentation.failures import guarded
+from lightning_instrumentation.failures import guarded, text_of
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanKind
@@ -59,7 +59,7 @@ def mark_error(span: Span | SpanRecord, error: BaseException, *, secret: str | N
     """Record an exception; ``secret`` is removed from its message (servers often quote keys back)."""
     from opentelemetry.trace import Status, StatusCode
 
-    message = str(error)[:_LONGEST_MESSAGE]
+    message = text_of(error)[:_LONGEST_MESSAGE]
     if secret:
         message = message.replace(secret, "[secret]")
     kind = type(error)

@@ -99,6 +99,11 @@ class Answer:
         """Whether every choice has a finish reason."""
         return bool(self.choices) and all(choice.finish_reason for choice in self.choices.values())
 
+    def numbered(self, part: Mapping[str, Any], position: int) -> Choice:
+        """Return the choice that a part of the answer names by its ``index``, else by its position."""
+        index = part.get("index")
+        return self.choice(position if index is None else index)
+
     def choice(self, index: int) -> Choice:
         """Return a choice, new if the answer has not had it yet."""
         found = self.choices.get(index)

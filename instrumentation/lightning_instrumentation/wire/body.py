@@ -133,7 +133,7 @@ class Body:
             self._pieces.append(plain)
         else:
             for event in self._events.feed(plain):
-                self._take_json(self._events.data_of(event))
+                guarded("stream-chunk", self._take_json, self._events.data_of(event))
 
     def _grow(self, size: int) -> None:
         self._size += size

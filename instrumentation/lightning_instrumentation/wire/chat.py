@@ -9,7 +9,7 @@ from __future__ import annotations
 from operator import itemgetter
 from typing import Any
 
-from lightning_instrumentation.telemetry.messages import input_messages
+from lightning_instrumentation.telemetry.messages import as_json, content_parts, input_messages
 from lightning_instrumentation.telemetry.packing import NumberText
 from lightning_instrumentation.wire.answer import Answer, Choice, Logprobs, ToolCall
 from lightning_instrumentation.wire.api import Api, Json, Wanted, blank
@@ -31,7 +31,7 @@ class ChatAnswer(Answer):
             self.input_tokens = usage.get("prompt_tokens")
             self.output_tokens = usage.get("completion_tokens")
         for position, said in enumerate(part.get("choices") or ()):
-            choice = self.choice(said.get("index", position))
+            choice = self.numbered(said, position)
             choice.finish_reason = said.get("finish_reason") or choice.finish_reason
             whole = said.get("message")
             _add_message(choice, whole or said.get("delta") or {}, streamed=not whole)
@@ -51,8 +51,13 @@ def _sampled(logprobs: Any) -> Logprobs:
 
 def _add_message(choice: Choice, said: Json, *, streamed: bool) -> None:
     """Add a message, or a chunk's part of one."""
-    if said.get("content"):
-        choice.content.append(said["content"])
+    content = said.get("content")
+    if isinstance(content, str):
+        choice.content.append(content)
+    elif content:
+        _add_parts(choice, content)
+    if isinstance(audio := said.get("audio"), dict) and isinstance(transcript := audio.get("transcript"), str):
+        choice.content.append(transcript)
     reasoning = said.get("reasoning_content") or said.get("reasoning")
     if isinstance(reasoning, str):
         choice.reasoning.append(reasoning)
@@ -66,7 +71,16 @@ def _add_message(choice: Choice, said: Json, *, streamed: bool) -> None:
         function = part.get("function") or part.get("custom") or {}
         call.id = part.get("id") or call.id
         call.name += function.get("name") or ""
-        call.arguments += function.get("arguments") or function.get("input") or ""
+        given = function.get("arguments") or function.get("input") or ""
+        call.arguments += given if isinstance(given, str) else as_json(given)
+
+
+def _add_parts(choice: Choice, content: Any) -> None:
+    """Add content that is a list of parts, as Mistral's reasoning models write it."""
+    for part in content_parts(content):
+        into = {"text": choice.content, "reasoning": choice.reasoning}.get(str(part.get("type")))
+        if into is not None and isinstance(text := part.get("content"), str):
+            into.append(text)
 
 
 def _unnumbered(calls: dict[int, ToolCall], position: int, id: str | None) -> int:

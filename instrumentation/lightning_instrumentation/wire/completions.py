@@ -28,7 +28,7 @@ class CompletionAnswer(Answer):
             self.input_tokens = usage.get("prompt_tokens")
             self.output_tokens = usage.get("completion_tokens")
         for position, said in enumerate(part.get("choices") or ()):
-            choice = self.choice(said.get("index", position))
+            choice = self.numbered(said, position)
             choice.finish_reason = said.get("finish_reason") or choice.finish_reason
             if said.get("text"):
                 choice.content.append(said["text"])

@@ -42,24 +42,90 @@ def _has_long_integer(data: bytes) -> bool:
     return found >= 0
 
 
-def decoder(encoding: str | None) -> Callable[[bytes], bytes] | None:
-    """Return an incremental decoder; None if this process has none.
+Decode = Callable[[bytes], bytes]
+
+
+def decoder(encoding: str | None) -> Decode | None:
+    """Return an incremental decoder, ``bytes`` if there is nothing to decode; None if this process has none.
 
     Decoders beyond the standard library are those that the HTTP client itself has loaded.
     """
-    if encoding is None:
-        return bytes
-    name = encoding.strip().lower() or "identity"
-    if name == "identity":
+    steps: list[Decode] = []
+    for name in reversed((encoding or "").lower().split(",")):
+        step = _decoder(name.strip())
+        if step is None:
+            return None
+        if step is not bytes:
+            steps.append(step)
+    if len(steps) < 2:
+        return steps[0] if steps else bytes
+
+    def decode(data: bytes) -> bytes:
+        for step in steps:
+            data = step(data)
+        return data
+
+    return decode
+
+
+def _decoder(name: str) -> Decode | None:
+    if name in ("", "identity"):
         return bytes
     if name in ("gzip", "x-gzip"):
         return zlib.decompressobj(zlib.MAX_WBITS | 16).decompress
     if name == "deflate":
-        return zlib.decompressobj().decompress
-    if name == "zstd" and "zstandard" in sys.modules:
-        return sys.modules["zstandard"].ZstdDecompressor().decompressobj().decompress
+        return _deflate()
+    if name == "zstd":
+        return _zstd()
     for module in ("brotli", "brotlicffi"):
         if name == "br" and module in sys.modules:
             brotli = sys.modules[module].Decompressor()
             return getattr(brotli, "decompress", None) or brotli.process
+    return None
+
+
+def _deflate() -> Decode:
+    """With zlib's header, as RFC 9110 wants it, or without, as some servers send it."""
+    begun = b""
+    reader: Any = None
+
+    def decode(data: bytes) -> bytes:
+        nonlocal begun, reader
+        if reader is None:
+            begun += data
+            if len(begun) < 2:
+                return b""
+            has_header = begun[0] & 15 == 8 and int.from_bytes(begun[:2]) % 31 == 0
+            reader, data = zlib.decompressobj(zlib.MAX_WBITS if has_header else -zlib.MAX_WBITS), begun
+        return reader.decompress(data)
+
+    return decode
+
+
+def _zstd() -> Decode | None:
+    """Read all frames: a server may end one with each piece that it sends."""
+    new = _zstd_reader()
+    if new is None:
+        return None
+    reader = new()
+
+    def decode(data: bytes) -> bytes:
+        nonlocal reader
+        plain = b""
+        while data:
+            if reader.eof:
+                reader = new()
+            plain += reader.decompress(data)
+            data = reader.unused_data
+        return plain
+
+    return decode
+
+
+def _zstd_reader() -> Callable[[], Any] | None:
+    for module in ("compression.zstd", "backports.zstd"):
+        if module in sys.modules:
+            return sys.modules[module].ZstdDecompressor
+    if "zstandard" in sys.modules:
+        return sys.modules["zstandard"].ZstdDecompressor().decompressobj
     return None

@@ -130,6 +130,4 @@ def _part(block: Any) -> Any:
             "name": block.get("name"),
             "arguments": block.get("input"),
         }
-    if kind == "thinking":
-        return {"type": "reasoning", "content": block.get("thinking")}
     return content_parts([block])[0]

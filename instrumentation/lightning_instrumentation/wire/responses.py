@@ -16,6 +16,8 @@ from lightning_instrumentation.wire.api import Api, Json, Wanted, blank
 
 _ENDINGS = {"response.completed", "response.incomplete", "response.failed"}
 _FINISH_REASONS = {"max_output_tokens": "length", "content_filter": "content_filter"}
+_CALLS = ("function_call", "custom_tool_call")
+_RESULTS = ("function_call_output", "custom_tool_call_output")
 
 
 class ResponsesAnswer(Answer):
@@ -80,7 +82,7 @@ def _add_item(choice: Choice, position: int, item: Json) -> None:
 
 
 def _add_tool_call(choice: Choice, position: int, item: Json) -> None:
-    if item.get("type") in ("function_call", "custom_tool_call"):
+    if item.get("type") in _CALLS:
         arguments = item.get("arguments") or item.get("input") or ""
         choice.tool_calls[position] = ToolCall(item.get("call_id"), item.get("name") or "", arguments)
 
@@ -144,15 +146,15 @@ def _input_item(item: Any) -> Any:
     if not isinstance(item, dict):
         return item
     kind = item.get("type")
-    if kind == "function_call":
+    if kind in _CALLS:
         call = {
             "type": "tool_call",
             "id": item.get("call_id"),
             "name": item.get("name"),
-            "arguments": parsed_arguments(item.get("arguments")),
+            "arguments": parsed_arguments(item.get("arguments") or item.get("input")),
         }
         return {"role": "assistant", "parts": [call]}
-    if kind == "function_call_output":
+    if kind in _RESULTS:
         answered = {"type": "tool_call_response", "id": item.get("call_id"), "response": tool_text(item.get("output"))}
         return {"role": "tool", "parts": [answered]}
     if kind == "reasoning":

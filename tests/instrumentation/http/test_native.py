@@ -307,3 +307,78 @@ def test_a_claimed_agents_call_by_boto3_is_counted_as_not_routed(begin, daemon, 
             assert botocore._send(lambda request: response, None, (request,), {}) is response
         assert lt.stats().failed.get(reason, 0) == before + counted
     assert [span.attributes[semconv.AGENT_NAME] for span in daemon.chats()] == ["writer", "judge"]
+
+
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+PICTURE = {"type": "blob", "modality": "image", "mime_type": "image/png", "content": PNG}
+PDF = {"type": "blob", "modality": "application", "mime_type": "application/pdf", "content": "JVBERi0="}
+SEEN = {"type": "uri", "modality": "video", "uri": "s3://bucket/a.mp4"}
+WHAT = {"type": "text", "content": "what?"}
+
+
+def _of_bedrock(*content: dict) -> dict:
+    return {"messages": [{"role": "user", "content": list(content)}]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "messages"),
+    [
+        (
+            "/api/chat",
+            {"model": "o", "messages": [{"role": "user", "content": "what?", "images": [PNG]}]},
+            [{"role": "user", "parts": [PICTURE, WHAT]}],
+        ),
+        (
+            "/api/generate",
+            {"model": "o", "prompt": "what?", "images": [PNG]},
+            [{"role": "user", "parts": [PICTURE, WHAT]}],
+        ),
+        (
+            "/model/a/converse",
+            _of_bedrock(
+                {"image": {"format": "png", "source": {"bytes": PNG}}},
+                {"document": {"format": "pdf", "name": "a", "source": {"bytes": "JVBERi0="}}},
+                {"video": {"format": "mp4", "source": {"s3Location": {"uri": "s3://bucket/a.mp4"}}}},
+                {"text": "what?"},
+            ),
+            [{"role": "user", "parts": [PICTURE, PDF, SEEN, WHAT]}],
+        ),
+        (
+            "/model/a/converse",
+            _of_bedrock(
+                {"toolResult": {"toolUseId": "t", "content": [{"image": {"format": "png", "source": {"bytes": PNG}}}]}}
+            ),
+            [{"role": "tool", "parts": [{"type": "tool_call_response", "id": "t", "response": [PICTURE]}]}],
+        ),
+        (
+            "/v1/chat/completions",
+            {
+                "model": "o",
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [{"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}],
+                    }
+                ],
+            },
+            [
+                {
+                    "role": "user",
+                    "parts": [{"type": "blob", "modality": "audio", "mime_type": "audio/wav", "content": "UklGRg=="}],
+                }
+            ],
+        ),
+    ],
+    ids=["ollama", "ollama's generate", "bedrock", "bedrock's tools", "openai's sound"],
+)
+def test_what_is_sent_inside_a_request_is_a_part_of_its_message(recording, path, body, messages):
+    asked(path, body, "application/json", b"{}", streamed=False)
+    (span,) = recording.spans()
+    assert json.loads(span.attributes[semconv.INPUT_MESSAGES]) == messages
+
+
+def test_what_ollamas_model_thought_before_is_in_its_message(recording):
+    thought = {"role": "assistant", "content": "4", "thinking": "2 and 2"}
+    asked("/api/chat", {"model": "o", "messages": [thought]}, "application/json", b"{}", streamed=False)
+    (message,) = json.loads(recording.spans()[0].attributes[semconv.INPUT_MESSAGES])
+    assert message["parts"] == [{"type": "reasoning", "content": "2 and 2"}, {"type": "text", "content": "4"}]

@@ -160,18 +160,49 @@ def test_a_key_in_json_inside_json_is_found(secret):
     assert not any(part in redactor(())(outer) for part in (secret, secret.splitlines()[-1]))
 
 
+PART = "q7Xk29vLmZ4tRw8bPw3nYc5J"
+
+
+@pytest.mark.parametrize(
+    ("url", "left"),
+    [
+        (f"postgres://app:{PART}@db/orders", f"postgres://app:{keys.REPLACEMENT}@db/orders"),
+        (f"https://{PART}:x@host/a.git", f"https://{keys.REPLACEMENT}:x@host/a.git"),
+        (
+            f"https://hooks.slack.com/services/T0AB12CD3/B0AB12CD3/{PART}",
+            f"https://hooks.slack.com/services/{keys.REPLACEMENT}",
+        ),
+        (
+            f"https://discord.com/api/webhooks/123456789012345678/{PART * 3}",
+            f"https://discord.com/api/webhooks/123456789012345678/{keys.REPLACEMENT}",
+        ),
+        (
+            f"https://x.webhook.office.com/webhookb2/{PART}@{PART}/IncomingWebhook/{PART}",
+            f"https://x.webhook.office.com/webhookb2/{keys.REPLACEMENT}",
+        ),
+    ],
+    ids=["database", "token", "slack", "discord", "teams"],
+)
+def test_a_secret_url_is_found_whose_slashes_json_has_escaped(url, left):
+    def escaped(text: str) -> str:
+        return json.dumps({"at": text}).replace("/", "\\/")  # as PHP writes it
+
+    assert json.loads(redactor(())(escaped(url), payload=True)) == {"at": left}
+    nested = json.dumps([{"parts": [{"response": escaped(url) + "\nnext"}]}])
+    assert json.loads(redactor(())(nested)) == [{"parts": [{"response": escaped(left) + "\nnext"}]}]
+
+
 def test_a_bearer_token_is_cut_out_and_its_scheme_stays():
     assert redactor(())(f"Authorization: Bearer {BEARER}, no") == "Authorization: Bearer [redacted key], no"
 
 
-def _named_secret(document) -> bool:
-    """Whether a name in it says that its value is a secret."""
+def _named_secret(document, name: str = "") -> bool:
+    """Whether a name in it says that its value, or one in its list, is a secret."""
     if isinstance(document, dict):
-        return any(
-            is_secret(name, value) if isinstance(value, str) else _named_secret(value)
-            for name, value in document.items()
-        )
-    return isinstance(document, list) and any(map(_named_secret, document))
+        return any(_named_secret(value, key) for key, value in document.items())
+    if isinstance(document, list):
+        return any(_named_secret(one, name) for one in document)
+    return isinstance(document, str) and is_secret(name, document)
 
 
 @given(documents)
@@ -275,6 +306,33 @@ def test_a_value_without_a_form_is_known_by_its_key_in_json(name):
     value = token(ALNUM, 24)
     document = {"user": "app", name: value, "n": 3}
     assert json.loads(redactor(())(json.dumps(document))) == {"user": "app", name: keys.REPLACEMENT, "n": 3}
+
+
+@pytest.mark.parametrize(
+    "cookie",
+    ["JSESSIONID={}", "PHPSESSID={}", "ASP.NET_SessionId={}", "connect.sid=s%3A{}", "sessionid={}", "session={}"],
+)
+def test_session_cookies_are_found_by_the_names_that_servers_give_them(cookie):
+    value = token(ALNUM, 32)
+    redacted = redactor(())(f"Cookie: theme=dark; {cookie.format(value)}; lang=en")
+    assert value not in redacted
+    assert redacted.startswith("Cookie: theme=dark; ")
+    assert redacted.endswith("; lang=en")
+    name = cookie.partition("=")[0]
+    assert json.loads(redactor(())(json.dumps({"cookies": {name: value}}), payload=True)) == {
+        "cookies": {name: keys.REPLACEMENT}
+    }
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_every_value_of_a_list_has_the_lists_name(indent):
+    value = token(ALNUM, 24)
+    document = {"status": [200], "X-Api-Key": [value, value, 7], "Accept": ["text/html"]}  # headers, as Go writes them
+    left = {**document, "X-Api-Key": [keys.REPLACEMENT, keys.REPLACEMENT, 7]}
+    written = json.dumps(document, indent=indent)
+    assert json.loads(redactor(())(written, payload=True)) == left
+    for text in (json.dumps({"X-Api-Key": [value]}, indent=indent), f"X-Api-Key=['{value}']"):
+        assert value not in redactor(())(f"the headers: {text}")
 
 
 @pytest.mark.parametrize("name", ["next_token", "token_count", "secret_name", "public_key", "monkey"])

@@ -1,7 +1,13 @@
 """A chat's tool calls are put together from its chunks, also where a server leaves their numbers out."""
 
+import json
+
 import pytest
+from lightning_instrumentation import semconv
+from lightning_instrumentation.telemetry.messages import input_messages
 from lightning_instrumentation.wire.chat import ChatAnswer
+from lightning_instrumentation.wire.completions import CompletionAnswer
+from lightning_instrumentation.wire.native.gemini import GeminiAnswer
 
 
 def part(arguments: str = "", *, id: str | None = None, name: str | None = None, index: int | None = None) -> dict:
@@ -46,3 +52,56 @@ def test_the_calls_of_a_whole_answer_are_told_apart_without_ids():
         (None, "add", "{}"),
         ("b", "add", "{}"),
     ]
+
+
+def said(*parts: dict, answer: type = ChatAnswer) -> list[dict]:
+    read = answer()
+    for one in parts:
+        read.add(one)
+    return json.loads(read.attributes(capture_content=True)[semconv.OUTPUT_MESSAGES])
+
+
+THOUGHT = [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": "5"}]
+"""As Mistral's reasoning models write content."""
+
+
+@pytest.mark.parametrize("place", ["message", "delta"])
+def test_content_that_is_a_list_is_read_part_by_part(place):
+    begin = {"choices": [{"index": 0, place: {"role": "assistant", "content": THOUGHT}}]}
+    end = {"choices": [{"index": 0, place: {"content": ["!"]}, "finish_reason": "stop"}]}
+    parts = [{"type": "reasoning", "content": "hm"}, {"type": "text", "content": "5!"}]
+    assert said(begin, end) == [{"role": "assistant", "parts": parts, "finish_reason": "stop"}]
+
+
+def test_content_that_is_a_list_reads_the_same_when_it_is_sent_back():
+    parts = [{"type": "reasoning", "content": "hm"}, {"type": "text", "content": "5"}]
+    assert input_messages([{"role": "assistant", "content": THOUGHT}]) == [{"role": "assistant", "parts": parts}]
+
+
+def test_arguments_that_are_an_object_are_the_calls_arguments():
+    call = {"id": "a", "function": {"name": "add", "arguments": {"x": 1}}}
+    (message,) = said({"choices": [{"message": {"tool_calls": [call]}}]})
+    assert message["parts"] == [{"type": "tool_call", "id": "a", "name": "add", "arguments": {"x": 1}}]
+
+
+@pytest.mark.parametrize(
+    ("answer", "document"),
+    [
+        (ChatAnswer, {"choices": [{"index": None, "message": {"content": word}} for word in "ab"]}),
+        (CompletionAnswer, {"choices": [{"index": None, "text": word} for word in "ab"]}),
+        (GeminiAnswer, {"candidates": [{"index": None, "content": {"parts": [{"text": word}]}} for word in "ab"]}),
+    ],
+)
+def test_choices_whose_number_is_null_are_told_apart_by_their_place(answer, document):
+    assert [message["parts"][0]["content"] for message in said(document, answer=answer)] == ["a", "b"]
+
+
+@pytest.mark.parametrize("place", ["message", "delta"])
+def test_what_an_answer_says_aloud_is_its_text(place):
+    spoken = [
+        {"content": None, "audio": {"id": "a", "data": "UklGRg==", "transcript": word}} for word in ("Hello ", "you")
+    ]
+    parts = spoken if place == "delta" else [{**spoken[0], "audio": {**spoken[0]["audio"], "transcript": "Hello you"}}]
+    end = {"choices": [{"index": 0, place: {"audio": {"id": "a", "expires_at": 1}}, "finish_reason": "stop"}]}
+    (message,) = said(*({"choices": [{"index": 0, place: part}]} for part in parts), end)
+    assert message["parts"] == [{"type": "text", "content": "Hello you"}]

@@ -66,9 +66,9 @@ def test_geminis_inline_bytes_are_known_alike():
 
 
 def test_sound_without_an_address_is_named_by_its_hash():
-    (media,) = media_of(_asked({"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}))
-    assert media.modality == "input_audio"
-    assert media.uri.startswith("sha256:")
+    span = _asked({"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}})
+    sound = Media("audio", f"sha256:{hashlib.sha256(bytes(3)).hexdigest()}", "audio/wav")
+    assert media_of(span) == media_of(exchange([span]).spans[0]) == (sound,)
 
 
 def test_a_picture_that_a_tool_answered_counts_too():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from lightning_instrumentation.telemetry.messages import as_json, tool_text
+from lightning_instrumentation.telemetry.messages import as_json, blob, tool_text
 from lightning_instrumentation.wire.answer import Answer, Choice, ToolCall
 from lightning_instrumentation.wire.api import Api, Json
 from lightning_instrumentation.wire.native.fields import dict_of, dicts, reason_of, renamed
@@ -90,10 +90,23 @@ def _converse_part(block: dict[str, Any]) -> dict[str, Any]:
     if "toolResult" in block:
         done = dict_of(block["toolResult"])
         said = [
-            one if "json" not in one else {"type": "text", "text": as_json(one["json"])}
+            _media(one) or one if "json" not in one else {"type": "text", "text": as_json(one["json"])}
             for one in dicts(done.get("content"))
         ]
         texts = [{"type": "text", **one} if "text" in one else one for one in said]
         return {"type": "tool_call_response", "id": done.get("toolUseId"), "response": tool_text(texts)}
     thought = dict_of(dict_of(block.get("reasoningContent")).get("reasoningText"))
-    return {"type": "reasoning", "content": thought.get("text")} if thought else block
+    return {"type": "reasoning", "content": thought.get("text")} if thought else _media(block) or block
+
+
+def _media(block: Json) -> dict[str, Any] | None:
+    """Return the part for a block's image, document, video, or sound; None if it has none."""
+    for modality in ("image", "document", "video", "audio"):
+        given = dict_of(block.get(modality))
+        source = dict_of(given.get("source"))
+        if isinstance(body := source.get("bytes"), str):
+            kind = "application" if modality == "document" else modality
+            return blob(f"{kind}/{given.get('format')}", body)
+        if isinstance(uri := dict_of(source.get("s3Location")).get("uri"), str):
+            return {"type": "uri", "modality": modality, "uri": uri}
+    return None

@@ -26,7 +26,7 @@ class GeminiAnswer(Answer):
         if blocked := dict_of(part.get("promptFeedback")).get("blockReason"):
             self.error = f"the prompt was blocked: {blocked}"
         for position, candidate in enumerate(dicts(part.get("candidates"))):
-            choice = self.choice(candidate.get("index", position))
+            choice = self.numbered(candidate, position)
             for said in dicts(dict_of(candidate.get("content")).get("parts")):
                 if "functionCall" in said:
                     call = dict_of(said["functionCall"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lightning_instrumentation import semconv
-from lightning_instrumentation.telemetry.messages import content_parts, input_messages
+from lightning_instrumentation.telemetry.messages import content_parts, image_blob, input_messages
 from lightning_instrumentation.wire.answer import Answer
 from lightning_instrumentation.wire.api import Api, Json
 from lightning_instrumentation.wire.native.fields import add_call, dict_of, dicts, reason_of, renamed
@@ -58,7 +58,7 @@ class OllamaChat(Api):
         return {**given, "stream": body.get("stream", True), "tools": body.get("tools")}
 
     def input_messages(self, body: Json) -> list[Any]:
-        return input_messages(body["messages"])
+        return [_message(message) for message in body["messages"]]
 
     def answer(self) -> Answer:
         return OllamaAnswer()
@@ -74,5 +74,19 @@ class OllamaGenerate(OllamaChat):
         return isinstance(body.get("model"), str) and isinstance(body.get("prompt"), str) and bool(body["prompt"])
 
     def input_messages(self, body: Json) -> list[Any]:
-        said = (("system", body.get("system")), ("user", body["prompt"]))
-        return [{"role": role, "parts": content_parts(text)} for role, text in said if text]
+        system = body.get("system")
+        said = [{"role": "system", "parts": content_parts(system)}] if system else []
+        return [*said, {"role": "user", "parts": [*_images(body), *content_parts(body["prompt"])]}]
+
+
+def _message(given: Any) -> Any:
+    thought = dict_of(given).get("thinking")
+    (message,) = input_messages([{**given, "reasoning": thought} if thought else given])
+    images = _images(dict_of(given))
+    return {**message, "parts": [*images, *message["parts"]]} if images and "role" in given else message
+
+
+def _images(given: Json) -> list[dict[str, Any]]:
+    """Return the images of a message or a request, as base64, which Ollama puts before its text."""
+    images = given.get("images")
+    return [image_blob(image) for image in images if isinstance(image, str)] if isinstance(images, list) else []
