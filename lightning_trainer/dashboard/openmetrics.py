@@ -109,6 +109,8 @@ async def look(site: Site) -> Collector:
     Raises:
         StoreError: the store cannot be read.
     """
+    if site.live is not None:
+        await site.live.refresh_scores()
 
     def read(connection: Connection) -> tuple[StoreCounts, dict[str, PolicyPast]]:
         return totals.count(connection), {name: read_past(connection, name, 1) for name in known_policies(connection)}

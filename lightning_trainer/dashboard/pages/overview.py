@@ -54,19 +54,22 @@ class Card:
 
 async def overview(site: Site, asked: Asked) -> dict[str, Any]:
     """A card for every policy, the store's counts, and the most recent rollouts."""
+    if site.live is not None:
+        await site.live.refresh_scores()
+    configured = {policy.name: policy for policy in site.policies}
+    unread = configured if site.live is None else {}
 
     def read(connection: Connection) -> dict[str, Any]:
         names = [policy.name for policy in site.policies]
         names += [name for name in known_policies(connection) if name not in names]
         return {
-            "pasts": {name: read_past(connection, name, _SHOWN) for name in names},
+            "pasts": {name: read_past(connection, name, _SHOWN, unread=unread.get(name)) for name in names},
             "counts": totals.count(connection),
             "recent": rollout_queries.select_recent(connection, _RECENT),
         }
 
     found = await site.store.scan(read)
     now = {} if site.live is None else site.live.now()
-    configured = {policy.name: policy for policy in site.policies}
     pasts = found.pop("pasts")
     cards = await asyncio.to_thread(
         lambda: [_card(name, configured.get(name), now.get(name), past, site) for name, past in pasts.items()]

@@ -67,10 +67,13 @@ async def compare(site: Site, asked: Asked) -> dict[str, Any]:
     one, other = asked.number("a"), asked.number("b")
     if policy is None or one is None or other is None or one == other:
         raise PageError("name two versions of a policy: /versions/compare?policy=NAME&a=3&b=5")
-    name = policy.name
-    scores, paired = await site.store.scan(lambda connection: compare_versions(connection, name, one, other))
+    if site.live is not None:
+        await site.live.refresh_scores()
+    scores, paired = await site.store.scan(
+        lambda connection: compare_versions(connection, policy, one, other, unread=site.live is None)
+    )
     return {
-        "policy": name,
+        "policy": policy.name,
         "a": one,
         "b": other,
         "scores": scores,

@@ -9,14 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+from lightning_trainer.config import PolicyConfig
 from lightning_trainer.errors import StoreError
 from lightning_trainer.metrics.row import StepMetrics, select_rows
 from lightning_trainer.report.difference import PairedDifference, paired_difference
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.scan import read_only
+from lightning_trainer.store.tables import attempts as attempt_table
 from lightning_trainer.store.tables import steps as step_table
 from lightning_trainer.store.tables import versions as version_table
 from lightning_trainer.types import PolicyVersion
+from lightning_trainer.versions.held_out import held_out_scores, select_verdicts
 
 SHOWN_STEPS = 100
 """Points of a chart: more than its pixels can show would only take time."""
@@ -56,18 +59,28 @@ class TaskScores:
     attempts: tuple[int, int]
 
 
-def read_past(connection: Connection, policy: str, newest: int = SHOWN_STEPS) -> PolicyPast:
-    """Return a policy's newest steps, its live version, and the held-out scores of its newest versions."""
-    rows = connection.execute(
-        "SELECT version, avg(reward), count(*) FROM verdicts WHERE policy = ? GROUP BY version ORDER BY version DESC "
-        "LIMIT ?",
-        (policy, newest),
-    ).fetchall()
+def read_past(
+    connection: Connection, policy: str, newest: int = SHOWN_STEPS, *, unread: PolicyConfig | None = None
+) -> PolicyPast:
+    """Return a policy's newest steps, its live version, and the held-out scores of its newest versions.
+
+    Args:
+        unread: the policy's configuration, if evaluations that no daemon has read (``refresh_verdicts``) count too.
+    """
+    if unread is None:
+        rows = connection.execute(
+            "SELECT version, avg(reward), count(*) FROM verdicts WHERE policy = ? GROUP BY version ORDER BY version "
+            "DESC LIMIT ?",
+            (policy, newest),
+        ).fetchall()
+    else:
+        scores = held_out_scores(select_verdicts(connection, unread))
+        rows = [(version, score.mean, score.attempts) for version, score in scores.items()]
     return PolicyPast(
         rows=select_rows(connection, policy, newest=newest),
         steps=step_table.last_step(connection, policy),
         live=version_table.select_live(connection, policy),
-        held_out=sorted(rows),
+        held_out=sorted(rows)[-newest:],
     )
 
 
@@ -113,15 +126,25 @@ def tokens_by_agent(connection: Connection, policy: str, newest: int = SHOWN_STE
 
 
 def compare_versions(
-    connection: Connection, policy: str, one: int, other: int
+    connection: Connection, policy: PolicyConfig, one: int, other: int, *, unread: bool
 ) -> tuple[list[TaskScores], PairedDifference | None]:
     """Return the tasks that evaluations of both versions tried, and the difference over those that were tried once
-    by each and scored 0 or 1 (exact McNemar); None if there are fewer than two such tasks."""
-    rows = connection.execute(
-        """SELECT coalesce(task_id, rollout_id), version, reward FROM verdicts JOIN attempts USING (attempt_id)
-           WHERE policy = ? AND version IN (?, ?)""",
-        (policy, one, other),
-    )
+    by each and scored 0 or 1 (exact McNemar); None if there are fewer than two such tasks.
+
+    Args:
+        unread: evaluations that no daemon has read (``refresh_verdicts``) count too.
+    """
+    if unread:
+        found = {name: v for name, v in select_verdicts(connection, policy).items() if v.version in (one, other)}
+        tried = attempt_table.select(connection, attempt_ids=list(found))
+        verdicts = ((attempt.attempt_id, attempt.task_id or attempt.rollout_id) for attempt in tried)
+        rows = [(task, found[name].version, found[name].reward) for name, task in verdicts]
+    else:
+        rows = connection.execute(
+            """SELECT coalesce(task_id, rollout_id), version, reward FROM verdicts JOIN attempts USING (attempt_id)
+               WHERE policy = ? AND version IN (?, ?)""",
+            (policy.name, one, other),
+        ).fetchall()
     rewards: dict[str, dict[int, list[float]]] = {}
     for task, version, reward in rows:
         rewards.setdefault(task, {}).setdefault(version, []).append(reward)
