@@ -11,7 +11,7 @@ from markupsafe import Markup
 from lightning_trainer.dashboard.pages.asking import Asked, PageError
 from lightning_trainer.dashboard.reading.conversation import Entry, conversation
 from lightning_trainer.dashboard.reading.message_images import Image, drawn, find_image
-from lightning_trainer.dashboard.reading.one_rollout import read_rollout
+from lightning_trainer.dashboard.reading.one_rollout import OneRollout, read_rollout
 from lightning_trainer.dashboard.reading.span_tree import SpanRow, span_rows
 from lightning_trainer.dashboard.rendering import visible_markup
 from lightning_trainer.dashboard.site import Site
@@ -23,7 +23,7 @@ from lightning_trainer.report.tokens import legend_html, surprise_legend_html
 from lightning_trainer.store.media import table as media_table
 from lightning_trainer.store.media.exchange import SCHEME
 from lightning_trainer.store.tables import spans as span_table
-from lightning_trainer.types import AttributeValue, Evaluation, Span
+from lightning_trainer.types import AttributeValue, Evaluation, RolloutMode, Span
 
 _MOST_TOKENS = 1_500
 """How many tokens of a call's prompt, and of its answer, are shown."""
@@ -45,6 +45,13 @@ class AttemptView:
     ledger: Markup
 
 
+def _cause(one: OneRollout) -> str:
+    """Return how the headline is colored: nothing is amiss with what was never to be trained."""
+    if one.explanation is not None and one.explanation.told.verdict in _GOOD:
+        return "good"
+    return "bad" if any(attempt.mode is RolloutMode.TRAIN for attempt in one.attempts) else "plain"
+
+
 async def rollout(site: Site, asked: Asked) -> dict[str, Any]:
     """One rollout: the explanation, then each attempt's messages, spans, rewards, and ledger."""
     rollout_id = asked.needed("id")
@@ -61,7 +68,7 @@ async def rollout(site: Site, asked: Asked) -> dict[str, Any]:
     return {
         "one": one,
         "headline": None if one.explanation is None else one.explanation.headline,
-        "good": one.explanation is not None and one.explanation.told.verdict in _GOOD,
+        "cause": _cause(one),
         "views": await asyncio.to_thread(lambda: [_view(one, text_of, largest, shade) for one in attempts]),
         "entries": entries,
         "entries_held": entries_held,
