@@ -20,8 +20,8 @@ from lightning_trainer.cli.quickstart.report import _held_out
 def test_ended_while_it_starts_it_takes_its_children_along(how: signal.Signals, tmp_path: Path):
     log = (tmp_path / "out.txt").open("wb")
     command = [sys.executable, "-m", "lightning_trainer", "quickstart", "--steps", "1", "--out", str(tmp_path / "run")]
-    # A test run in the background ignores SIGINT, and so would its children.
-    heed = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    # A test run in the background ignores SIGINT, one under nohup SIGHUP, and so would their children.
+    heed = functools.partial(signal.signal, how, signal.SIG_DFL)
     quickstart = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=heed)
     children: list[psutil.Process] = []
     deadline = time.monotonic() + 60

@@ -46,7 +46,8 @@ class _Life:
 
     def __init__(self, store: SqliteStore, folder: Any) -> None:
         self.progress = Progress()
-        self.rollbacks = RollbackRequests(wake=asyncio.Event())
+        stored = asyncio.Event()
+        self.rollbacks = RollbackRequests(wake=stored)
         stand_in: Any = _StandIn(store)
         self.loop = TrainingLoop(
             LoopContext(
@@ -55,7 +56,7 @@ class _Life:
                 progress=self.progress,
                 metrics=MetricsRecorder("p", store, folder=folder),
                 rollbacks=self.rollbacks,
-                stored=asyncio.Event(),
+                stored=stored,
             ),
             trainer=stand_in,
             publisher=stand_in,

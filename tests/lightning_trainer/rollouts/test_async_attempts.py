@@ -116,6 +116,8 @@ def test_one_that_takes_too_long_is_cancelled_and_the_others_go_on() -> None:
 
 def test_one_whose_caller_is_interrupted_is_cancelled() -> None:
     """As Ray interrupts a task that is cancelled."""
+    # A test run in the background ignores SIGINT.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     cancelled = threading.Event()
 
     async def waits() -> None:
@@ -127,8 +129,11 @@ def test_one_whose_caller_is_interrupted_is_cancelled() -> None:
 
     caller = threading.get_ident()
     threading.Timer(0.5, signal.pthread_kill, [caller, signal.SIGINT]).start()
-    with pytest.raises(KeyboardInterrupt):
-        awaiting.result_of(waits())
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            awaiting.result_of(waits())
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert cancelled.wait(10)
 
 
