@@ -9,7 +9,7 @@ file (``[[policy.stage]] data``) has no attempts.
 An interrupted run resumes where it was: the daemon says how many steps are done and which attempts it has, by the run's
 name, with which every group id begins. Other runs of the same policy may go on at the same time: a step takes the
 groups that are complete first, and each run keeps as many in flight as a step needs, so none waits for another. For a
-group that no step will take (``team.py``) it begins another. Ctrl-C ends it with one line and exit status 130.
+group that no step will take (``lost_groups.py``) it begins another. Ctrl-C ends it with one line and exit status 130.
 """
 
 import logging
@@ -28,8 +28,9 @@ from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts.attempt import AttemptEnded, AttemptFunction, Event, StepEnded, TaskT, run_attempt
 from lightning_trainer.rollouts.curriculum import Curriculum
 from lightning_trainer.rollouts.daemon_client import DaemonClient
+from lightning_trainer.rollouts.lost_groups import LostGroups
 from lightning_trainer.rollouts.run_name import checked_run, default_run, held_run
-from lightning_trainer.rollouts.team import LostGroups, TeamClient
+from lightning_trainer.rollouts.team import TeamClient
 from lightning_trainer.rollouts.worker_pool import WorkerPool
 
 _log = logging.getLogger(__name__)

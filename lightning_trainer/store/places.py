@@ -58,8 +58,11 @@ def store_at(place: StorePlace, limits: StoreConfig) -> Store:
 
 
 @contextmanager
-def reading(place: StorePlace) -> Iterator[Connection]:
+def reading(place: StorePlace, *, outdated: bool = False) -> Iterator[Connection]:
     """Open a store for reading one snapshot, whether or not daemons have it open.
+
+    Args:
+        outdated: also one of an earlier schema, in PostgreSQL.
 
     Raises:
         StoreError: there is none, it cannot be read, or a newer lightning-trainer wrote it.
@@ -71,7 +74,7 @@ def reading(place: StorePlace) -> Iterator[Connection]:
     assert place.url is not None
     with closing(PostgresConnection(place.url, silence_s=None)) as connection:
         connection.execute("BEGIN")
-        if (found := version_of(connection)) < newest_version():
+        if (found := version_of(connection)) < newest_version() and not outdated:
             raise StoreError(
                 f"the store {place} has schema {found}, this lightning-trainer reads {newest_version()}: "
                 "`lightning-trainer serve` makes it and brings it up to date"

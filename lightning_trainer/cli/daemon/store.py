@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -17,17 +17,13 @@ from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
 from lightning_trainer.errors import StoreError
-from lightning_trainer.store.connection import Connection
-from lightning_trainer.store.places import StorePlace, place_of, reading
-from lightning_trainer.store.postgres.connection import PostgresConnection
-from lightning_trainer.store.postgres.schema import version_of
+from lightning_trainer.store.places import place_of, reading
 from lightning_trainer.store.postgres.upkeep.backup import back_up as back_up_postgres
 from lightning_trainer.store.postgres.upkeep.backup import restore as restore_postgres
 from lightning_trainer.store.postgres.upkeep.checking import check as check_postgres
 from lightning_trainer.store.postgres.upkeep.copying import compact as compact_postgres
 from lightning_trainer.store.postgres.upkeep.copying import copy_to_postgres
 from lightning_trainer.store.records import StepState
-from lightning_trainer.store.scan import read_only
 from lightning_trainer.store.tables.steps import select_states
 from lightning_trainer.store.tables.versions import select_rollbacks
 from lightning_trainer.store.upkeep import check as checking
@@ -197,7 +193,7 @@ def _progress() -> Iterator[Callable[[float], None]]:
 def _usable_checkpoints(config: Config) -> dict[str, Path]:
     """Return by policy the newest checkpoint that its present weights descend from: not what was rolled back."""
     found: dict[str, Path] = {}
-    with _snapshot(place_of(config)) as connection:
+    with reading(place_of(config), outdated=True) as connection:  # it is backed up before it is upgraded
         for policy, folder in _checkpoints(config.shared_dir).items():
             states = select_states(connection, policy)
             trained = [step for step, state in states.items() if state is not StepState.SKIPPED]
@@ -205,20 +201,6 @@ def _usable_checkpoints(config: Config) -> dict[str, Path]:
             if newest is not None:
                 found[policy] = folder.path(newest)
     return found
-
-
-@contextmanager
-def _snapshot(store: StorePlace) -> Iterator[Connection]:
-    """Open a store for reading, also one of an earlier schema: it is backed up before it is upgraded."""
-    if store.path is not None:
-        with read_only(store.path) as connection:
-            yield connection
-        return
-    assert store.url is not None
-    with closing(PostgresConnection(store.url, silence_s=None)) as connection:
-        connection.execute("BEGIN")
-        version_of(connection)
-        yield connection
 
 
 def _checkpoints(state_dir: Path) -> dict[str, CheckpointFolder]:

@@ -11,15 +11,8 @@ from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
 from lightning_trainer.config.algorithms.presets import PRESETS
 from lightning_trainer.config.policies import estimators
 from lightning_trainer.config.policies.credit import CreditConfig, TerminalCredit, named_scheme
-from lightning_trainer.config.policies.stages import (
-    Reward,
-    StageConfig,
-    checked_reward,
-    corrected_of,
-    first_steps,
-    last_step,
-    weights_of,
-)
+from lightning_trainer.config.policies.rewards import Reward, checked_reward, corrected_of, weights_of
+from lightning_trainer.config.policies.stages import StageConfig, first_steps, last_step
 from lightning_trainer.config.policies.trusted import TrustedEngine
 from lightning_trainer.config.policies.updates import LoraConfig, OptimizerConfig
 from lightning_trainer.config.policies.versions import CanaryConfig, GuardConfig, VersionsConfig
