@@ -98,6 +98,7 @@ class Finding:
     """The current evidence on a candidate."""
 
     comparison: Comparison
+    """With means and bounds on the scale of the rewards."""
     decision: Decision
     reason: str | None
     """Why it does not go live; None if it does, or nothing is decided."""
@@ -105,6 +106,8 @@ class Finding:
     """By kind: its share among the candidate's rollouts and among the live version's."""
     rollouts: tuple[int, int]
     """Number of ended rollouts, of the candidate and of the live version."""
+    range: tuple[float, float]
+    """The lowest and the highest reward."""
 
     def evidence(self) -> dict[str, Any]:
         """Return it as JSON-able values."""
@@ -114,6 +117,7 @@ class Finding:
             "means": [self.comparison.candidate.mean, self.comparison.live.mean],
             "candidate": [self.comparison.candidate.low, self.comparison.candidate.high],
             "live": [self.comparison.live.low, self.comparison.live.high],
+            "range": list(self.range),
             "harms": {name: list(shares) for name, shares in self.harms.items()},
         }
 
@@ -135,6 +139,8 @@ def judge_candidate(
         tolerance=config.tolerance,
         most=config.max_rollouts,
     )
+    decision = comparison.decision
+    comparison = Comparison(comparison.candidate.on(config.range), comparison.live.on(config.range), decision)
     of_new, of_old = ([harms(one, before) for one in group] for group in (new, old))
     shares: dict[str, tuple[float, float]] = {}
     worst: str | None = None
@@ -145,14 +151,14 @@ def judge_candidate(
         if is_below(theirs, ours, share=1 - config.share, error=error / 5, by=config.guard_margin):
             ours_share, theirs_share = shares[name]
             worst = worst or f"{name} in {ours_share:.0%} of its rollouts, the live version in {theirs_share:.0%}"
-    decision, reason = comparison.decision, None
+    reason = None
     if worst is not None:
         decision, reason = Decision.REFUSED, f"its canary has {worst}"
     elif decision is Decision.REFUSED:
         reason = f"its canary is worse: {_means(comparison)}"
     elif decision is Decision.STOPPED:
         reason = f"its canary is undecided after max_rollouts = {config.max_rollouts}: {_means(comparison)}"
-    return Finding(comparison, decision, reason, shares, (len(new), len(old)))
+    return Finding(comparison, decision, reason, shares, (len(new), len(old)), config.range)
 
 
 # A candidate in shadow mode answers the same calls as the live version, so the difference within each pair is compared,
@@ -179,8 +185,8 @@ def judge_shadow(pairs: Iterable[tuple[LiveRollout, LiveRollout]], config: Canar
     elif len(rewarded) >= config.max_rollouts:
         decision = Decision.STOPPED
     comparison = Comparison(
-        bounds(counted(new_rewards, config.range), error / 2),
-        bounds(counted(old_rewards, config.range), error / 2),
+        bounds(counted(new_rewards, config.range), error / 2).on(config.range),
+        bounds(counted(old_rewards, config.range), error / 2).on(config.range),
         decision,
     )
     shares: dict[str, tuple[float, float]] = {}
@@ -201,7 +207,7 @@ def judge_shadow(pairs: Iterable[tuple[LiveRollout, LiveRollout]], config: Canar
         reason = f"its canary is worse: {_means(comparison)}"
     elif decision is Decision.STOPPED:
         reason = f"its canary is undecided after max_rollouts = {config.max_rollouts}: {_means(comparison)}"
-    return Finding(comparison, decision, reason, shares, (len(pairs), len(pairs)))
+    return Finding(comparison, decision, reason, shares, (len(pairs), len(pairs)), config.range)
 
 
 def _means(comparison: Comparison) -> str:

@@ -208,6 +208,7 @@ async def test_one_that_earns_less_is_refused_and_the_command_says_by_how_much(t
     (tmp_path / "lightning.toml").write_text(settings)
     told = await asyncio.to_thread(CliRunner().invoke, app, ["versions"], env={"COLUMNS": "200"})
     assert "refused 0.000 (" in told.output, told.output
+    assert f"\nv1: {version.reason}\n" in told.output
 
 
 async def test_one_is_compared_by_the_reward_of_the_stage_that_it_was_trained_in(traffic) -> None:

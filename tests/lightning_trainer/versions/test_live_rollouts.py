@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 from lightning_instrumentation import semconv
 
+from lightning_trainer.config.policies.versions import CanaryConfig
 from lightning_trainer.types import Attempt, AttemptState
 from lightning_trainer.versions.held_out import verdicts
-from lightning_trainer.versions.live_rollouts import read_rollouts
+from lightning_trainer.versions.live_rollouts import LiveRollout, Usual, judge_candidate, judge_shadow, read_rollouts
 
 ATTEMPT = Attempt("a1", "r-a1", "t", "a1", state=AttemptState.SUCCEEDED, started_ns=1, ended_ns=9)
 
@@ -57,3 +58,17 @@ def test_what_calls_were_given_adds_up_once_all_of_them_have_theirs(rewards):
     assert rewards("credit", ("credit", 0.5, first), agents=both) is None
     assert rewards("credit", ("credit", 0.5, first), ("credit", 0.25, second), agents=both) == 0.75
     assert rewards("credit", ("credit", 1.0, {}), ("credit", 0.25, second), agents=both) == 1.0, "the attempt's own"
+
+
+def test_means_and_bounds_are_on_the_scale_of_the_rewards():
+    """On a range from -1 to 3, 1 is in the middle."""
+    config = CanaryConfig(range=(-1.0, 3.0), share=0.5)
+    new, old = (LiveRollout(version, reward, False, False, False, 1, 1.0) for version, reward in ((1, 0.0), (0, 3.0)))
+    for found in (
+        judge_candidate([new] * 60 + [old] * 60, 1, 0, config, Usual()),
+        judge_shadow([(new, old)] * 60, config, Usual()),
+    ):
+        said = found.evidence()
+        assert (said["means"], said["range"]) == ([0.0, 3.0], [-1.0, 3.0])
+        assert -1.0 <= said["candidate"][0] < 0.0 < said["candidate"][1] < said["live"][0] < 3.0 == said["live"][1]
+        assert found.reason == "its canary is worse: mean 0.000 of 60 rollouts, of the live version 3.000 of 60"
