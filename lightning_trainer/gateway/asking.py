@@ -64,6 +64,7 @@ async def _serving(asked: EngineRequest, policy: ServedPolicy, slot: Slot) -> Up
     """Return the engine of the requested version; the slot holds its lease until the call ends."""
     if asked.version is None:
         return policy.upstream
+    await policy.upstream.ready()  # only then does it say which version is live
     live = await policy.upstream.live_version(policy.name)
     if live is None or live == asked.version:
         return policy.upstream
