@@ -22,7 +22,7 @@ from lightning_trainer.config.policies.versions import CanaryConfig
 from lightning_trainer.daemon.publication.canary import Canary
 from lightning_trainer.daemon.publication.old_versions import Lease
 from lightning_trainer.daemon.publication.publishing import Publisher, VersionKeeper
-from lightning_trainer.errors import EngineError, StoreError
+from lightning_trainer.errors import EngineError, StoreError, TurnLostError
 from lightning_trainer.gateway.canary_route import CanaryRoute
 from lightning_trainer.gateway.shadow import shadow_id, shadow_trace
 from lightning_trainer.judges.judging import Judging
@@ -316,18 +316,20 @@ async def test_a_daemon_that_ends_meanwhile_leaves_nothing_and_says_that_it_was_
     assert (run.route.version, run.old.told) == (None, ["lease", "release", "let go"])
 
 
-async def test_a_store_that_fails_meanwhile_decides_nothing(traffic, monkeypatch) -> None:
+@pytest.mark.parametrize(("what", "error"), [("last_span", StoreError), ("write_in_turn", TurnLostError)])
+async def test_a_store_that_fails_and_a_turn_that_is_lost_decide_nothing(traffic, monkeypatch, what, error) -> None:
     run = await traffic()
     publishing = publish(run)
     while run.route.version is None:
         await asyncio.sleep(0.01)
 
-    async def last_span() -> int:
-        raise StoreError("the store could not be read: disk I/O error")
+    async def fails(*_) -> None:
+        raise error("not now")
 
     with monkeypatch.context() as broken:
-        broken.setattr(run.store, "last_span", last_span)
-        with pytest.raises(StoreError, match="disk I/O error"):
+        broken.setattr(run.store, what, fails)
+        await run.rollout(1.0)
+        with pytest.raises(error, match="not now"):
             await publishing
     assert (run.route.version, run.old.told) == (None, ["lease", "release", "let go"])
     assert (await run.store.version("math", 1)).state is VersionState.TRAINED
