@@ -13,6 +13,7 @@ from lightning_trainer.config.policies.versions import CanaryConfig
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.samples.rewards.reward_table import read_outcomes
 from lightning_trainer.types import Attempt, AttemptState, Call, Span, SpanStatus
+from lightning_trainer.versions.held_out import only_version
 from lightning_trainer.versions.sequential import Comparison, Decision, bounds, compare, counted, is_below
 
 _REFUSALS = frozenset({"refusal", "content_filter"})
@@ -59,9 +60,7 @@ def read_rollouts(attempts: Sequence[Attempt], spans: Sequence[Span], policy: Po
     }
     found: dict[str, LiveRollout] = {}
     for attempt_id, own in calls.items():
-        versions = {call.policy_version for call in own}
-        version = next(iter(versions))
-        if len(versions) == 1 and version is not None:
+        if (version := only_version(own)) is not None:
             found[attempt_id] = LiveRollout(
                 version=version,
                 reward=rewards.get(attempt_id),

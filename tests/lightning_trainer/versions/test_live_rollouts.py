@@ -60,6 +60,26 @@ def test_what_calls_were_given_adds_up_once_all_of_them_have_theirs(rewards):
     assert rewards("credit", ("credit", 1.0, {}), ("credit", 0.25, second), agents=both) == 1.0, "the attempt's own"
 
 
+def test_a_call_that_its_caller_made_again_before_the_engine_answered_leaves_the_attempt_to_its_version(
+    make_policy, attempt_spans, reward_span
+):
+    root, call = attempt_spans("a1", [1, 2], 1, version=4)
+    tokens = (semconv.RESPONSE_ID, semconv.response_token_ids(0), semconv.response_logprobs(0))
+    lost = {name: value for name, value in call.attributes.items() if name not in (semconv.POLICY_VERSION, *tokens)}
+    gone = replace(call, span_id="f" * 16, end_ns=10**9 + 1, attributes={**lost, semconv.STREAM_COMPLETE: False})
+    of_another = replace(
+        call, span_id="e" * 16, attributes={**call.attributes, semconv.POLICY_VERSION: 5, semconv.RESPONSE_ID: "o"}
+    )
+    unknown = replace(call, span_id="d" * 16, attributes={**call.attributes, **gone.attributes})
+    del unknown.attributes[semconv.POLICY_VERSION]
+    spans = [root, call, reward_span(1.0, attempt="a1")]
+    for more, version in ((gone, 4), (of_another, None), (unknown, None)):
+        found = read_rollouts([ATTEMPT], [*spans, more], make_policy()).get("a1")
+        held_out = verdicts([ATTEMPT], [*spans, more], make_policy()).get("a1")
+        assert (found and found.version, held_out and held_out.version) == (version, version)
+        assert found is None or found.seconds >= 1, "what the caller has waited for in vain counts"
+
+
 def test_means_and_bounds_are_on_the_scale_of_the_rewards():
     """On a range from -1 to 3, 1 is in the middle."""
     config = CanaryConfig(range=(-1.0, 3.0), share=0.5)
