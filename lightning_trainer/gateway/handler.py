@@ -68,7 +68,9 @@ class GatewayHandler:
             body = read_body_object(await self._body(request))
             caller = read_caller(request.headers, place)
             chosen = self.policies.choose(body.get("model"), caller.attributes.get(semconv.AGENT_NAME))
-            counted = await _tokenized(api.read({"max_tokens": 1, **body}, chosen.version), chosen.policy)
+            asked = api.read({"max_tokens": 1, **body}, chosen.version)
+            refuse_unseen(asked, chosen.policy)
+            counted = await _tokenized(asked, chosen.policy)
             if isinstance(counted, EngineResponse):
                 return _engine_error(counted, api, {})
             return Response(orjson.dumps({"input_tokens": counted}), media_type="application/json")
