@@ -26,6 +26,10 @@ def versions(config_path: Path, policy: str | None, *, as_json: bool, limit: int
     else:
         console = TerminalConsole()
         console.print(_table(rows))
+        for row in rows:
+            if row["reason"] is not None:
+                reason = f"v{row['version']}: {row['reason']}"
+                console.print(reason, style="dim", markup=False, highlight=False, soft_wrap=True)
         if rows and len(rows) == limit and rows[0]["version"] > 0:
             older = f"the older ones: --before {rows[0]['version']}"
             console.print(older, style="dim", highlight=False, soft_wrap=True)
@@ -75,8 +79,11 @@ def _canary(row: CanaryRow | None) -> str:
     seen = row["evidence"]
     if not seen:
         return row["state"]
-    (new, old), (new_count, old_count) = seen["means"], seen["rewards"]
-    said = f"{row['state']} {new:.3f} ({new_count}), live {old:.3f} ({old_count})"
+    new, old = (
+        f"{mean:.3f} ({count})" if count else "– (0)"
+        for mean, count in zip(seen["means"], seen["rewards"], strict=True)
+    )
+    said = f"{row['state']} {new}, live {old}"
     if (shadow := seen.get("shadow")) is not None:
         said += f", in shadow; {shadow['dropped']} calls dropped, {shadow['failed']} failed"
     elif unanswered := seen.get("unanswered"):

@@ -2,7 +2,8 @@
 candidate.
 
 A candidate's engine that does not answer costs the caller seconds, not the answer: the live version is asked instead,
-for the rest of the rollout too, and its canary counts what the live version could answer and the candidate could not.
+for the rest of the rollout too, and its canary counts what the live version could answer and the candidate could not:
+nothing while the live version's engine, which is an adapter's as well, is away or asleep.
 """
 
 import logging
@@ -37,9 +38,18 @@ async def ask(exchange: Exchange, policy: ServedPolicy, slot: Slot) -> EngineRes
     answer = await _candidates_answer(candidate, exchange, policy, slot)
     if answer is None:
         route.stay(caller)
+        live_is_there = await _is_ready(policy.upstream)
         answer = await _answer(exchange, policy, policy.upstream)
-        route.failed += answer.is_success
+        route.failed += live_is_there and answer.is_success
     return answer
+
+
+async def _is_ready(upstream: Upstream) -> bool:
+    try:
+        await upstream.ready(0.0)
+    except EngineError:
+        return False
+    return True
 
 
 async def _candidates_answer(
@@ -64,6 +74,7 @@ async def _serving(asked: EngineRequest, policy: ServedPolicy, slot: Slot) -> Up
     """Return the engine of the requested version; the slot holds its lease until the call ends."""
     if asked.version is None:
         return policy.upstream
+    await policy.upstream.ready()  # only then does it say which version is live
     live = await policy.upstream.live_version(policy.name)
     if live is None or live == asked.version:
         return policy.upstream

@@ -68,7 +68,9 @@ class GatewayHandler:
             body = read_body_object(await self._body(request))
             caller = read_caller(request.headers, place)
             chosen = self.policies.choose(body.get("model"), caller.attributes.get(semconv.AGENT_NAME))
-            counted = await _tokenized(api.read({"max_tokens": 1, **body}, chosen.version), chosen.policy)
+            asked = api.read({"max_tokens": 1, **body}, chosen.version)
+            refuse_unseen(asked, chosen.policy)
+            counted = await _tokenized(asked, chosen.policy)
             if isinstance(counted, EngineResponse):
                 return _engine_error(counted, api, {})
             return Response(orjson.dumps({"input_tokens": counted}), media_type="application/json")
@@ -152,7 +154,7 @@ class GatewayHandler:
             raise RefusalError(502, message, kind="engine_error")
         exchange.sampler = _sampler(upstream.headers, policy.name)
         try:
-            _check_version(exchange)
+            _check_version(exchange, policy)
         except RefusalError:
             upstream.close()
             raise
@@ -216,9 +218,12 @@ def _sampler(headers: Mapping[str, str], policy: str) -> Sampler:
     )
 
 
-def _check_version(exchange: Exchange) -> None:
+def _check_version(exchange: Exchange, policy: ServedPolicy) -> None:
     """Check that the requested version answers: it may have changed while the request waited."""
     wanted, got = exchange.request.version, exchange.sampler.version
-    if wanted is not None and got is not None and wanted != got:
-        policy = exchange.sampler.policy
-        raise unknown_model(exchange.request.model, [policy, f"{policy}@v{got}"])
+    if wanted is None or got is None or wanted == got:
+        return
+    known, model = policy.models(got), exchange.request.model
+    if f"{policy.name}@v{wanted}" in known:
+        raise unavailable(f"{model} was replaced by {policy.name}@v{got} while this call waited; call it again")
+    raise unknown_model(model, known)

@@ -1,5 +1,6 @@
 """The gateway's routes: four APIs and ``GET /v1/models``, below ``/v1`` and below the base URL of every rollout."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -75,5 +76,6 @@ def _endpoint(handler: GatewayHandler, api: Api) -> Callable[[Request], Awaitabl
 
 
 async def _models(served: ServedPolicies, since: int) -> list[dict[str, Any]]:
-    names = [name for policy in served for name in policy.models(await policy.upstream.live_version(policy.name))]
+    live = await asyncio.gather(*(policy.upstream.live_version(policy.name) for policy in served))
+    names = [name for policy, version in zip(served, live, strict=True) for name in policy.models(version)]
     return [{"id": name, "object": "model", "created": since, "owned_by": "lightning-trainer"} for name in names]

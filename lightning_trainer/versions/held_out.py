@@ -6,7 +6,7 @@ recomputed when something new of the attempt arrives, so an evaluation is read o
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -18,7 +18,7 @@ from lightning_trainer.store.store import Store
 from lightning_trainer.store.tables import attempts as attempt_table
 from lightning_trainer.store.tables import cursors, evaluations
 from lightning_trainer.store.tables.spans import select_of_attempts
-from lightning_trainer.types import Attempt, Span
+from lightning_trainer.types import Attempt, Call, Span
 
 _AT_ONCE = 100
 """Attempts read in one transaction: a tenth of a second or so."""
@@ -50,17 +50,25 @@ def verdicts(attempts: Sequence[Attempt], spans: Sequence[Span], policy: PolicyC
     reading = read_spans(spans)
     known = {attempt.attempt_id: attempt for attempt in attempts}
     rewards = read_outcomes(reading.evaluations, reading.calls, known, policy.reward_weights)
-    versions: dict[str, set[int | None]] = {}
+    calls: dict[str, list[Call]] = {}
     for call in reading.calls:
         if call.attempt_id in known and call.policy == policy.name:
-            versions.setdefault(call.attempt_id, set()).add(call.policy_version)
+            calls.setdefault(call.attempt_id, []).append(call)
     found: dict[str, Verdict] = {}
-    for attempt_id, sampled_by in versions.items():
-        reward = rewards.get(attempt_id)
-        version = next(iter(sampled_by)) if len(sampled_by) == 1 else None
+    for attempt_id, own in calls.items():
+        reward, version = rewards.get(attempt_id), only_version(own)
         if reward is not None and version is not None:
             found[attempt_id] = Verdict(version, reward)
     return found
+
+
+def only_version(calls: Iterable[Call]) -> int | None:
+    """Return the version that sampled all of a policy's calls; None if there are several, or it is not known.
+
+    A call that ended before the engine answered, because its caller hung up and tried again, was sampled by none.
+    """
+    versions = {call.policy_version for call in calls if call.response_ids or call.policy_version is not None}
+    return next(iter(versions)) if len(versions) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,9 +41,9 @@ class CanaryRow(TypedDict):
     ended_ns: int | None
     evidence: Mapping[str, Any]
     """For the candidate and the live version: ended ``rollouts``, those with a reward (``rewards``), ``means``; the
-    bounds of both means; what went wrong (``harms``), with the share of rollouts; and the number of calls that the live
-    version answered and the candidate did not (``unanswered``). With ``shadow`` also ``incomplete`` rollouts, and calls
-    that the candidate skipped (``dropped``) or did not answer (``failed``)."""
+    bounds of both means; the canary's ``range``; what went wrong (``harms``), with the share of rollouts; and the
+    number of calls that the live version answered and the candidate did not (``unanswered``). With ``shadow`` also
+    ``incomplete`` rollouts, and calls that the candidate skipped (``dropped``) or did not answer (``failed``)."""
     reason: str | None
 
 

@@ -13,6 +13,7 @@ from lightning_trainer.config.policies.versions import CanaryConfig
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.samples.rewards.reward_table import read_outcomes
 from lightning_trainer.types import Attempt, AttemptState, Call, Span, SpanStatus
+from lightning_trainer.versions.held_out import only_version
 from lightning_trainer.versions.sequential import Comparison, Decision, bounds, compare, counted, is_below
 
 _REFUSALS = frozenset({"refusal", "content_filter"})
@@ -59,9 +60,7 @@ def read_rollouts(attempts: Sequence[Attempt], spans: Sequence[Span], policy: Po
     }
     found: dict[str, LiveRollout] = {}
     for attempt_id, own in calls.items():
-        versions = {call.policy_version for call in own}
-        version = next(iter(versions))
-        if len(versions) == 1 and version is not None:
+        if (version := only_version(own)) is not None:
             found[attempt_id] = LiveRollout(
                 version=version,
                 reward=rewards.get(attempt_id),
@@ -98,6 +97,7 @@ class Finding:
     """The current evidence on a candidate."""
 
     comparison: Comparison
+    """With means and bounds on the scale of the rewards."""
     decision: Decision
     reason: str | None
     """Why it does not go live; None if it does, or nothing is decided."""
@@ -105,6 +105,8 @@ class Finding:
     """By kind: its share among the candidate's rollouts and among the live version's."""
     rollouts: tuple[int, int]
     """Number of ended rollouts, of the candidate and of the live version."""
+    range: tuple[float, float]
+    """The lowest and the highest reward."""
 
     def evidence(self) -> dict[str, Any]:
         """Return it as JSON-able values."""
@@ -114,6 +116,7 @@ class Finding:
             "means": [self.comparison.candidate.mean, self.comparison.live.mean],
             "candidate": [self.comparison.candidate.low, self.comparison.candidate.high],
             "live": [self.comparison.live.low, self.comparison.live.high],
+            "range": list(self.range),
             "harms": {name: list(shares) for name, shares in self.harms.items()},
         }
 
@@ -135,6 +138,8 @@ def judge_candidate(
         tolerance=config.tolerance,
         most=config.max_rollouts,
     )
+    decision = comparison.decision
+    comparison = Comparison(comparison.candidate.on(config.range), comparison.live.on(config.range), decision)
     of_new, of_old = ([harms(one, before) for one in group] for group in (new, old))
     shares: dict[str, tuple[float, float]] = {}
     worst: str | None = None
@@ -145,14 +150,14 @@ def judge_candidate(
         if is_below(theirs, ours, share=1 - config.share, error=error / 5, by=config.guard_margin):
             ours_share, theirs_share = shares[name]
             worst = worst or f"{name} in {ours_share:.0%} of its rollouts, the live version in {theirs_share:.0%}"
-    decision, reason = comparison.decision, None
+    reason = None
     if worst is not None:
         decision, reason = Decision.REFUSED, f"its canary has {worst}"
     elif decision is Decision.REFUSED:
         reason = f"its canary is worse: {_means(comparison)}"
     elif decision is Decision.STOPPED:
         reason = f"its canary is undecided after max_rollouts = {config.max_rollouts}: {_means(comparison)}"
-    return Finding(comparison, decision, reason, shares, (len(new), len(old)))
+    return Finding(comparison, decision, reason, shares, (len(new), len(old)), config.range)
 
 
 # A candidate in shadow mode answers the same calls as the live version, so the difference within each pair is compared,
@@ -179,8 +184,8 @@ def judge_shadow(pairs: Iterable[tuple[LiveRollout, LiveRollout]], config: Canar
     elif len(rewarded) >= config.max_rollouts:
         decision = Decision.STOPPED
     comparison = Comparison(
-        bounds(counted(new_rewards, config.range), error / 2),
-        bounds(counted(old_rewards, config.range), error / 2),
+        bounds(counted(new_rewards, config.range), error / 2).on(config.range),
+        bounds(counted(old_rewards, config.range), error / 2).on(config.range),
         decision,
     )
     shares: dict[str, tuple[float, float]] = {}
@@ -201,7 +206,7 @@ def judge_shadow(pairs: Iterable[tuple[LiveRollout, LiveRollout]], config: Canar
         reason = f"its canary is worse: {_means(comparison)}"
     elif decision is Decision.STOPPED:
         reason = f"its canary is undecided after max_rollouts = {config.max_rollouts}: {_means(comparison)}"
-    return Finding(comparison, decision, reason, shares, (len(pairs), len(pairs)))
+    return Finding(comparison, decision, reason, shares, (len(pairs), len(pairs)), config.range)
 
 
 def _means(comparison: Comparison) -> str:

@@ -45,6 +45,12 @@ class Bounds:
     high: float
     count: int
 
+    def on(self, scale: tuple[float, float]) -> "Bounds":
+        """Return it on the scale that ``counted`` was given."""
+        lowest, highest = scale
+        mean, low, high = (lowest + value * (highest - lowest) for value in (self.mean, self.low, self.high))
+        return Bounds(mean, low, high, self.count)
+
 
 def bounds(counts: Mapping[float, int], error: float) -> Bounds:
     """Return the bounds of a mean after some observations; their order does not matter.

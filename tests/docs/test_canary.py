@@ -66,7 +66,7 @@ def test_the_table_has_every_setting_with_its_default():
 def test_the_command_shows_a_canary_that_goes_on(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lightning.toml").write_text(blocks("toml")[0])
-    evidence = {"rollouts": [12, 90], "rewards": [10, 80], "means": [0.5, 0.625]}
+    evidence = {"rollouts": [12, 90], "rewards": [0, 80], "means": [0.5, 0.625]}
     evidence |= {"shadow": {"incomplete": 1, "dropped": 2, "failed": 3}}
 
     async def record():
@@ -80,5 +80,5 @@ def test_the_command_shows_a_canary_that_goes_on(tmp_path, monkeypatch):
     (command,) = blocks("bash")
     done = CliRunner().invoke(app, command.split()[1:], env={"COLUMNS": "200"}, catch_exceptions=False)
     assert re.search(
-        r"v1 .* canary .* going_on 0\.500 \(10\), live 0\.625 \(80\), in shadow; 2 calls dropped, 3 failed", done.output
+        r"v1 .* canary .* going_on – \(0\), live 0\.625 \(80\), in shadow; 2 calls dropped, 3 failed", done.output
     ), done.output

@@ -257,12 +257,12 @@ class TrainingLoop:
         Raises:
             LightningError: engine or trainer failed on it.
         """
+        if not self._weights.holds(version):
+            return False
         live = await self._store.live_version(self._policy.name)
         if live is not None and live.version == version:  # its canary has ended for it
             self._rollbacks.end()
             return True
-        if not self._weights.holds(version):
-            return False
         published = await self._weights.publish_again()
         if published.state is VersionState.LIVE:
             self._progress.say(f"version {version} was promoted by a person")

@@ -18,7 +18,7 @@ from lightning_trainer.daemon.publication.old_adapters import OldAdapters
 from lightning_trainer.daemon.publication.old_versions import OldVersionEngine
 from lightning_trainer.daemon.publication.shadow_rollouts import Shadows, settle
 from lightning_trainer.daemon.rewards.judges import CanaryJudges
-from lightning_trainer.errors import LightningError
+from lightning_trainer.errors import LightningError, StoreError
 from lightning_trainer.gateway.canary_route import CanaryRoute
 from lightning_trainer.judges.judging import Judging
 from lightning_trainer.serving.publication import Publication
@@ -125,7 +125,7 @@ class Canary:
             live: the version that is served now.
 
         Raises:
-            StoreError: what was seen cannot be read or written.
+            StoreError: what was seen cannot be read or written, or another daemon trains the policy by now.
         """
         version = candidate.version
         record = CanaryRecord(self._policy.name, version, live, Decision.GOING_ON.value, time.time_ns(), None, {}, None)
@@ -138,6 +138,8 @@ class Canary:
                     record = await self._decided(record)
                 finally:
                     self._route.end()
+        except StoreError:
+            raise  # nothing is decided: the loop waits for the store, and the comparison begins anew
         except LightningError as error:
             reason = f"its canary could not be served: {error}"
             record = replace(record, state=Decision.INTERRUPTED.value, reason=reason)
@@ -235,7 +237,7 @@ class Canary:
         known = {*seen.rollouts, *seen.others}
         while True:
             new = await self._store.scan(
-                lambda connection: canaries.select_rollouts(connection, record.began_ns, sorted(known))
+                lambda connection: canaries.select_rollouts(connection, record.policy, record.began_ns, sorted(known))
             )
             if not new:
                 break
@@ -264,7 +266,9 @@ class Canary:
 
     async def _usual(self, record: CanaryRecord) -> Usual:
         """Return what was long and slow before the candidate came."""
-        before = await self._store.scan(lambda connection: canaries.select_before(connection, record.began_ns, _BEFORE))
+        before = await self._store.scan(
+            lambda connection: canaries.select_before(connection, record.policy, record.began_ns, _BEFORE)
+        )
         found: list[LiveRollout] = []
         for start in range(0, len(before), _AT_ONCE):
             found += (await self._rollouts(before[start : start + _AT_ONCE], self._policy)).values()
@@ -283,7 +287,7 @@ class Canary:
         )
 
     async def _put(self, record: CanaryRecord) -> None:
-        await self._store.write(lambda connection: canaries.put(connection, record))
+        await self._store.write_in_turn(self._policy.name, lambda connection: canaries.put(connection, record))
 
 
 def _lacks_reward(seen: _Seen, name: str) -> bool:

@@ -1,14 +1,15 @@
 """Old adapters served for evaluation, as ``POLICY@vN``: by the engine of the live one, alongside it.
 
 The first call for one loads it from the archive and proves it as when it was new; it is unloaded when it has been idle
-for a while. Several can be called at once. After a restart of the engine the next call loads it again.
+for a while. Several can be called at once. After a restart of the engine the next call loads it again, or one that has
+waited for the restart.
 """
 
 import asyncio
 import contextlib
 import logging
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -40,6 +41,8 @@ class _OneVersion:
 
     engine: EngineSupervisor
     version: int
+    load_again: Callable[[int], Awaitable[None]]
+    """Loads the version if the engine was restarted since."""
 
     @property
     def base_url(self) -> str:
@@ -51,6 +54,7 @@ class _OneVersion:
 
     async def ready(self, timeout_s: float) -> None:
         await self.engine.ready(timeout_s)
+        await self.load_again(self.version)
 
 
 class OldAdapters:
@@ -103,12 +107,11 @@ class OldAdapters:
             return None
         async with self._changing:
             await self._engine.ready(_READY_TIMEOUT_S)
-            held, status = self._held.get(version), self._engine.status
-            life = status.pid, status.restarts
+            held, life = self._held.get(version), self._life
             if held is None or held.engine_life != life:
                 await self._load(version)
             if held is None:  # made once the engine has it: a refusal leaves nothing open
-                upstream = self._make_upstream(_OneVersion(self._engine, version))
+                upstream = self._make_upstream(_OneVersion(self._engine, version, self._load_again))
                 held = self._held[version] = _Held(upstream)
             held.engine_life = life
             if held.ending is not None:
@@ -127,6 +130,18 @@ class OldAdapters:
         async with self._changing:
             for version in tuple(self._held):
                 await self._end(version)
+
+    @property
+    def _life(self) -> tuple[int | None, int]:
+        return self._engine.status.pid, self._engine.status.restarts
+
+    async def _load_again(self, version: int) -> None:
+        if (held := self._held.get(version)) is None or held.engine_life == self._life:
+            return  # every call goes through here
+        async with self._changing:
+            if held is self._held.get(version) and held.engine_life != (life := self._life):
+                await self._load(version)
+                held.engine_life = life
 
     async def _load(self, version: int) -> None:
         kept = self.archive.publication(version)

@@ -19,10 +19,12 @@ from lightning_trainer.serving.publication import Publication, PublicationReport
 from lightning_trainer.serving.replicas import EngineReplicas
 from lightning_trainer.serving.shared_memory import WeightFolder
 from lightning_trainer.store.store import Store
+from lightning_trainer.store.tables import canaries
 from lightning_trainer.training.remote import TrainerClient
 from lightning_trainer.types import PolicyVersion, VersionState
 from lightning_trainer.versions.archive import VersionArchive, kept
 from lightning_trainer.versions.held_out import refresh_verdicts, select_scores
+from lightning_trainer.versions.sequential import Decision
 
 _log = logging.getLogger(__name__)
 
@@ -115,6 +117,7 @@ class Publisher:
         began = time.monotonic()
         created_ns = time.time_ns()
         await self._keeper.settled()
+        await self._end_canaries(version)
         live = None if asked_for else await self._to_compare_with(version)
         before = await self._store.version(self._policy, version)
         if live is not None and before is not None and (refused := await self._held_back(before)) is not None:
@@ -145,6 +148,20 @@ class Publisher:
                 break
             _log.warning("%s was refused, try %d of %d: %s", publication.name, attempt, _TRIES, report.reason)
         return publication, report, None
+
+    async def _end_canaries(self, version: int) -> None:
+        """End what an earlier life of the daemon left open; another version than the one that is published now, since
+        somebody has gone back meanwhile, is held back by that."""
+        for left in await self._store.scan(lambda connection: canaries.select_open(connection, self._policy)):
+            reason = "its canary ended with the daemon"
+            candidate = await self._store.version(self._policy, left.version)
+            if candidate is not None and candidate.version != version and candidate.state is VersionState.TRAINED:
+                await self._store.put_version(replace(candidate, state=VersionState.REFUSED, reason=reason))
+                await asyncio.to_thread(self._keeper.archive.remove, left.version)
+            ended = replace(left, state=Decision.INTERRUPTED.value, ended_ns=time.time_ns(), reason=reason)
+            await self._store.write_in_turn(
+                self._policy, lambda connection, ended=ended: canaries.put(connection, ended)
+            )
 
     async def _held_back(self, version: PolicyVersion) -> PolicyVersion | None:
         """Return the version as refused if an earlier canary decided so, before or after it was recorded."""

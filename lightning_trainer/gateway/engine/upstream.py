@@ -122,13 +122,13 @@ class Upstream:
     async def close(self) -> None:
         await self._client.close()
 
-    async def ready(self, timeout_s: float) -> None:
-        """Return when a request would be sent at once.
+    async def ready(self, timeout_s: float | None = None) -> None:
+        """Return when a request would be sent at once; without a time, wait for as long as a request does.
 
         Raises:
             EngineError: it would not within the time, or ever.
         """
-        await self._engines.ready(timeout_s)
+        await self._engines.ready(self._queue_timeout_s if timeout_s is None else timeout_s)
 
     async def open(
         self,

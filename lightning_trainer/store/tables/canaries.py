@@ -8,6 +8,9 @@ from typing import Any
 from lightning_trainer.store.connection import Connection
 
 _NAMES = 500
+_LIVE = """coalesce(mode, 'train') = 'train' AND EXISTS (SELECT 1 FROM participations
+           WHERE participations.policy = ? AND participations.attempt_id = attempts.attempt_id)"""
+"""Attempts that users wait for and that the policy answered calls of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +54,18 @@ def select(connection: Connection, policy: str, first: int, last: int) -> dict[i
     return found
 
 
-def select_rollouts(connection: Connection, since_ns: int, known: Sequence[str]) -> list[str]:
-    """Return live attempts that began since then and have ended, the first ones not in ``known``."""
+def select_open(connection: Connection, policy: str) -> list[CanaryRecord]:
+    """Return the candidates of which nothing is decided yet."""
+    rows = connection.execute("SELECT version FROM canaries WHERE policy = ? AND ended_ns IS NULL", (policy,))
+    return [select(connection, policy, version, version)[version] for (version,) in rows.fetchall()]
+
+
+def select_rollouts(connection: Connection, policy: str, since_ns: int, known: Sequence[str]) -> list[str]:
+    """Return the policy's live attempts that began since then and have ended, the first ones not in ``known``."""
     rows = connection.execute(
-        """SELECT attempt_id FROM attempts WHERE started_ns >= ? AND ended_ns IS NOT NULL
-           AND coalesce(mode, 'train') = 'train' AND attempt_id NOT IN (SELECT value FROM json_each(?))
-           ORDER BY started_ns LIMIT ?""",
-        (since_ns, json.dumps(list(known)), _NAMES),
+        f"""SELECT attempt_id FROM attempts WHERE started_ns >= ? AND ended_ns IS NOT NULL AND {_LIVE}
+            AND attempt_id NOT IN (SELECT value FROM json_each(?)) ORDER BY started_ns LIMIT ?""",
+        (since_ns, policy, json.dumps(list(known)), _NAMES),
     )
     return [attempt_id for (attempt_id,) in rows]
 
@@ -72,11 +80,10 @@ def select_shadows(connection: Connection, since_ns: int, known: Sequence[str]) 
     return [attempt_id for (attempt_id,) in rows]
 
 
-def select_before(connection: Connection, before_ns: int, most: int) -> list[str]:
-    """Return the newest live attempts that had ended by then."""
+def select_before(connection: Connection, policy: str, before_ns: int, most: int) -> list[str]:
+    """Return the policy's newest live attempts that had ended by then."""
     rows = connection.execute(
-        """SELECT attempt_id FROM attempts WHERE ended_ns < ? AND coalesce(mode, 'train') = 'train'
-           ORDER BY ended_ns DESC LIMIT ?""",
-        (before_ns, most),
+        f"SELECT attempt_id FROM attempts WHERE ended_ns < ? AND {_LIVE} ORDER BY ended_ns DESC LIMIT ?",
+        (before_ns, policy, most),
     )
     return [attempt_id for (attempt_id,) in rows]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from lightning_instrumentation import semconv
+from lightning_instrumentation.telemetry.packing import pack_token_ids
 from pydantic import TypeAdapter
 from typer.testing import CliRunner
 
@@ -21,7 +22,7 @@ from lightning_trainer.config.policies.versions import CanaryConfig
 from lightning_trainer.daemon.publication.canary import Canary
 from lightning_trainer.daemon.publication.old_versions import Lease
 from lightning_trainer.daemon.publication.publishing import Publisher, VersionKeeper
-from lightning_trainer.errors import EngineError
+from lightning_trainer.errors import EngineError, StoreError, TurnLostError
 from lightning_trainer.gateway.canary_route import CanaryRoute
 from lightning_trainer.gateway.shadow import shadow_id, shadow_trace
 from lightning_trainer.judges.judging import Judging
@@ -123,13 +124,15 @@ class Traffic:
             canary=self.canary,
         )
 
-    async def rollout(self, reward: float | None, *, tool_error: bool = False) -> None:
+    async def rollout(self, reward: float | None, *, tool_error: bool = False, tokens: int | None = None) -> None:
         """One live rollout, answered by whoever the gateway would ask."""
         self.number += 1
         name = f"a{self.number}"
         version = self.route.version_for({semconv.ROLLOUT_ID: f"r-{name}"}) or 0
         root, call = self.attempt_spans(name, [1, 2], time.time_ns(), task=name)
         call.attributes[semconv.POLICY_VERSION] = version
+        if tokens is not None and version:
+            call.attributes[semconv.response_token_ids(0)] = pack_token_ids([7] * tokens)
         spans = [root, call]
         if tool_error and version:
             tool = {**root.attributes, semconv.OPERATION: semconv.EXECUTE_TOOL}
@@ -208,6 +211,7 @@ async def test_one_that_earns_less_is_refused_and_the_command_says_by_how_much(t
     (tmp_path / "lightning.toml").write_text(settings)
     told = await asyncio.to_thread(CliRunner().invoke, app, ["versions"], env={"COLUMNS": "200"})
     assert "refused 0.000 (" in told.output, told.output
+    assert f"\nv1: {version.reason}\n" in told.output
 
 
 async def test_one_is_compared_by_the_reward_of_the_stage_that_it_was_trained_in(traffic) -> None:
@@ -223,6 +227,20 @@ async def test_one_that_breaks_tools_is_stopped_without_a_reward(traffic) -> Non
     version = await run.until(publish(run), None, tool_error=True)
     assert version.state is VersionState.REFUSED
     assert version.reason == "its canary has tool errors in 100% of its rollouts, the live version in 0%"
+
+
+async def test_what_was_long_before_is_known_beside_a_busier_policy(traffic) -> None:
+    run = await traffic()
+    for _ in range(20):
+        await run.rollout(None)
+    others = []
+    for number in range(501):
+        root, call = run.attempt_spans(f"o{number}", [1, 2], time.time_ns(), task="other")
+        call.attributes[semconv.POLICY] = "other"
+        others += [root, call]
+    await run.store.append(others)
+    version = await run.until(publish(run), None, tokens=40)
+    assert version.reason == "its canary has long answers in 100% of its rollouts, the live version in 0%"
 
 
 async def test_one_of_which_nobody_can_say_is_stopped_after_the_most_rollouts(traffic) -> None:
@@ -296,6 +314,42 @@ async def test_a_daemon_that_ends_meanwhile_leaves_nothing_and_says_that_it_was_
     with suppress(asyncio.CancelledError):
         await publishing
     assert (run.route.version, run.old.told) == (None, ["lease", "release", "let go"])
+
+
+@pytest.mark.parametrize(("what", "error"), [("last_span", StoreError), ("write_in_turn", TurnLostError)])
+async def test_a_store_that_fails_and_a_turn_that_is_lost_decide_nothing(traffic, monkeypatch, what, error) -> None:
+    run = await traffic()
+    publishing = publish(run)
+    while run.route.version is None:
+        await asyncio.sleep(0.01)
+
+    async def fails(*_) -> None:
+        raise error("not now")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(run.store, what, fails)
+        await run.rollout(1.0)
+        with pytest.raises(error, match="not now"):
+            await publishing
+    assert (run.route.version, run.old.told) == (None, ["lease", "release", "let go"])
+    assert (await run.store.version("math", 1)).state is VersionState.TRAINED
+    assert (await run.until(publish(run), 1.0)).state is VersionState.LIVE
+
+
+async def test_a_canary_that_ended_with_the_daemon_is_not_said_to_go_on_after_a_rollback(traffic) -> None:
+    run = await traffic()
+    assert (await run.publisher.publish(version=1, step=1, asked_for=True)).state is VersionState.LIVE
+    publishing = publish(run, 2)
+    while run.route.version is None:
+        await asyncio.sleep(0.01)
+    publishing.cancel()
+    with suppress(asyncio.CancelledError):
+        await publishing
+    await run.publisher.publish(version=0, step=0, asked_for=True)
+    version = await run.store.version("math", 2)
+    assert (version.state, version.reason) == (VersionState.REFUSED, "its canary ended with the daemon")
+    record = (await run.store.scan(lambda connection: canaries.select(connection, "math", 2, 2)))[2]
+    assert (record.state, record.reason, record.ended_ns is None) == ("interrupted", version.reason, False)
 
 
 async def test_what_a_canary_has_decided_against_is_not_offered_again_by_a_restart(traffic) -> None:

@@ -122,6 +122,16 @@ async def test_after_a_restart_of_the_engine_it_is_loaded_again(old, engine):
     assert engine.told == ["hold 3", "hold 3"]
 
 
+async def test_a_call_that_waited_for_a_restart_finds_its_version_again(old, engine):
+    """The gateway waits in ``ready`` before it sends a call, and before it sends one again that the engine dropped."""
+    endpoint = (await old.lease(3)).upstream.endpoint
+    await endpoint.ready(1.0)
+    assert engine.told == ["hold 3"]
+    engine.pid = 8
+    await asyncio.gather(endpoint.ready(1.0), endpoint.ready(1.0))
+    assert engine.told == ["hold 3", "hold 3"]
+
+
 async def test_what_is_refused_is_an_error_and_not_in_use_and_opens_nothing(old, engine, monkeypatch):
     engine.refuses = True
     monkeypatch.setattr(old, "_make_upstream", lambda endpoint: pytest.fail("a connection that nobody would close"))

@@ -339,6 +339,16 @@ async def test_promoting_what_is_served_is_no_mistake(make_run):
     assert (await run.store.live_version("p")).version == 2
 
 
+async def test_promoting_what_is_served_while_training_has_gone_on_from_it_goes_back_to_it(make_run):
+    run = await make_run(1, 2, 3)
+    await run.until(Phase.COLLECTING)
+    await run.store.put_version(PolicyVersion("p", 2, 2, VersionState.LIVE, 0))
+    async with asyncio.timeout(10):
+        await run.rollbacks.ask(2, promote=True)
+    assert run.publisher.published[-1] == run.trainer.weights == (0, 1, 2)
+    assert [one.version for one in await run.store.rollbacks("p")] == [2]
+
+
 async def test_weights_that_nobody_vouches_for_are_not_saved(make_run):
     run = await make_run(1, 2, 3)
     run.trainer.broken_on = 3

@@ -200,6 +200,21 @@ async def test_what_the_live_version_cannot_answer_either_says_nothing_of_the_ca
     assert (answers, route.failed) == ({400, 500}, failed)
 
 
+async def test_while_the_live_versions_engine_is_away_too_nothing_is_said_of_the_candidate(
+    gateways, monkeypatch
+) -> None:
+    """An adapter's engine is the live version's: it restarts, or sleeps while another policy is trained."""
+    monkeypatch.setattr(asking, "_CANDIDATE_WAIT_S", 0.05)
+    gateway, beside, _, route = gateways
+    route.begin(4)
+    for engine in (gateway, beside):
+        engine.endpoint.up.clear()
+    asyncio.get_running_loop().call_later(0.5, gateway.endpoint.up.set)
+    answers = await asyncio.gather(*(ask(gateway, f"r{number}") for number in range(20)))
+    assert {answer.headers["x-lightning-policy-version"] for answer in answers} == {"3"}
+    assert (route.asked > 2, route.failed) == (True, 0)
+
+
 @pytest.fixture
 async def shadows(open_gateway) -> AsyncIterator[tuple]:
     """A gateway before the live engine, with a candidate that answers beside it, one call at a time."""

@@ -57,6 +57,18 @@ async def test_every_api_refuses_in_its_own_shape(open_gateway):
         assert "text alone" in said.json()["error"]["message"]
 
 
+async def test_what_cannot_be_taken_is_not_counted_either(open_gateway):
+    """The engine would fetch an address to count its tokens, too."""
+    sources = [{"type": "url", "url": "http://169.254.169.254/"}, {"type": "url", "url": "file:///etc/passwd"}]
+    async with open_gateway(of_policy={"sees": True}) as gateway:
+        gateway.engine.app.post("/tokenize")(lambda: {"tokens": [1, 2]})
+        for source in sources:
+            message = {"role": "user", "content": [{"type": "image", "source": source}]}
+            body = {"model": "sql", "messages": [message]}
+            said = await gateway.http.post("/v1/messages/count_tokens", json=body)
+            assert (said.status_code, "not fetched" in said.text) == (400, True), said.text
+
+
 async def test_an_image_reaches_a_model_that_sees_as_it_was_sent(open_gateway):
     async with open_gateway(of_policy={"sees": True}) as gateway:
         answer = await gateway.http.post("/v1/chat/completions", json=chat({"type": "text", "text": "What?"}, image()))

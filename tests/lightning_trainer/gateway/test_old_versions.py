@@ -81,6 +81,27 @@ async def test_the_newest_is_served_by_its_own_engine_whatever_it_is_called(gate
     assert (len(gateway.engine.requests), len(old.engine.requests), kept.given) == (2, 0, 0)
 
 
+async def test_while_the_live_engine_restarts_a_kept_version_is_not_said_to_be_unknown(gateways) -> None:
+    gateway, old, kept = gateways
+    gateway.endpoint.up.clear()
+    asyncio.get_running_loop().call_later(2.5, gateway.endpoint.up.set)
+    answer = await gateway.post(model="sql@v2")
+    assert answer.status_code == 200, answer.text
+    assert (len(gateway.engine.requests), len(old.engine.requests), kept.given) == (0, 1, 1)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_one_that_was_replaced_while_the_call_waited_is_kept_and_may_be_called_again(gateways, stream) -> None:
+    gateway, _, kept = gateways
+    gateway.engine.reported_version = 2  # it answers as version 3
+    answer = await gateway.post(model="sql@v2", stream=stream)
+    assert (answer.status_code, "retry-after" in answer.headers) == (503, True)
+    assert answer.json()["error"]["message"] == "sql@v2 was replaced by sql@v3 while this call waited; call it again"
+    gateway.engine.reported_version = None
+    assert (await gateway.post(model="sql@v2", stream=stream)).status_code == 200
+    assert kept.given == 1
+
+
 async def test_a_caller_who_hangs_up_lets_the_old_engine_go(gateways) -> None:
     gateway, old, kept = gateways
     begun = asyncio.Event()

@@ -1,11 +1,13 @@
 """Several policies behind one gateway: the model's name decides who answers, else whose agent is calling."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from fnmatch import fnmatchcase
 
 import pytest
 from lightning_instrumentation import semconv
 
+from lightning_trainer.errors import EngineError
 from lightning_trainer.gateway.engine.upstream import Upstream
 from lightning_trainer.gateway.policies import ServedPolicy
 
@@ -86,3 +88,21 @@ async def test_a_rollouts_base_url_names_the_agent(gateways) -> None:
         url = f"/rollouts/r/agents/{agent}/v1/chat/completions"
         assert (await gateway.http.post(url, json=gateway.body(model="anything"))).status_code == 200
     assert (len(sql.requests), len(prose.requests)) == (1, 1)
+
+
+async def test_engines_that_are_away_are_asked_for_their_versions_at_once(open_gateway) -> None:
+    asked = asyncio.Barrier(3)
+
+    class Away:
+        base_url, headers = "http://127.0.0.1:9", {}
+
+        async def ready(self, timeout_s: float) -> None:
+            async with asyncio.timeout(timeout_s):
+                await asked.wait()
+            raise EngineError("it is starting")
+
+    more = [ServedPolicy(name, Upstream(Away())) for name in ("a", "b", "c")]
+    async with open_gateway(more=more) as gateway:
+        listed = (await gateway.http.get("/v1/models")).json()["data"]
+    assert [model["id"] for model in listed] == ["sql", "sql@v3", "a", "b", "c"]
+    assert not asked.broken, "one was asked after another"

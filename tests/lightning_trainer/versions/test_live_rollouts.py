@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 from lightning_instrumentation import semconv
 
+from lightning_trainer.config.policies.versions import CanaryConfig
 from lightning_trainer.types import Attempt, AttemptState
 from lightning_trainer.versions.held_out import verdicts
-from lightning_trainer.versions.live_rollouts import read_rollouts
+from lightning_trainer.versions.live_rollouts import LiveRollout, Usual, judge_candidate, judge_shadow, read_rollouts
 
 ATTEMPT = Attempt("a1", "r-a1", "t", "a1", state=AttemptState.SUCCEEDED, started_ns=1, ended_ns=9)
 
@@ -57,3 +58,37 @@ def test_what_calls_were_given_adds_up_once_all_of_them_have_theirs(rewards):
     assert rewards("credit", ("credit", 0.5, first), agents=both) is None
     assert rewards("credit", ("credit", 0.5, first), ("credit", 0.25, second), agents=both) == 0.75
     assert rewards("credit", ("credit", 1.0, {}), ("credit", 0.25, second), agents=both) == 1.0, "the attempt's own"
+
+
+def test_a_call_that_its_caller_made_again_before_the_engine_answered_leaves_the_attempt_to_its_version(
+    make_policy, attempt_spans, reward_span
+):
+    root, call = attempt_spans("a1", [1, 2], 1, version=4)
+    tokens = (semconv.RESPONSE_ID, semconv.response_token_ids(0), semconv.response_logprobs(0))
+    lost = {name: value for name, value in call.attributes.items() if name not in (semconv.POLICY_VERSION, *tokens)}
+    gone = replace(call, span_id="f" * 16, end_ns=10**9 + 1, attributes={**lost, semconv.STREAM_COMPLETE: False})
+    of_another = replace(
+        call, span_id="e" * 16, attributes={**call.attributes, semconv.POLICY_VERSION: 5, semconv.RESPONSE_ID: "o"}
+    )
+    unknown = replace(call, span_id="d" * 16, attributes={**call.attributes, **gone.attributes})
+    del unknown.attributes[semconv.POLICY_VERSION]
+    spans = [root, call, reward_span(1.0, attempt="a1")]
+    for more, version in ((gone, 4), (of_another, None), (unknown, None)):
+        found = read_rollouts([ATTEMPT], [*spans, more], make_policy()).get("a1")
+        held_out = verdicts([ATTEMPT], [*spans, more], make_policy()).get("a1")
+        assert (found and found.version, held_out and held_out.version) == (version, version)
+        assert found is None or found.seconds >= 1, "what the caller has waited for in vain counts"
+
+
+def test_means_and_bounds_are_on_the_scale_of_the_rewards():
+    """On a range from -1 to 3, 1 is in the middle."""
+    config = CanaryConfig(range=(-1.0, 3.0), share=0.5)
+    new, old = (LiveRollout(version, reward, False, False, False, 1, 1.0) for version, reward in ((1, 0.0), (0, 3.0)))
+    for found in (
+        judge_candidate([new] * 60 + [old] * 60, 1, 0, config, Usual()),
+        judge_shadow([(new, old)] * 60, config, Usual()),
+    ):
+        said = found.evidence()
+        assert (said["means"], said["range"]) == ([0.0, 3.0], [-1.0, 3.0])
+        assert -1.0 <= said["candidate"][0] < 0.0 < said["candidate"][1] < said["live"][0] < 3.0 == said["live"][1]
+        assert found.reason == "its canary is worse: mean 0.000 of 60 rollouts, of the live version 3.000 of 60"
