@@ -78,6 +78,11 @@ class StepRunner(Generic[TaskT]):
         tasks: Callable[[int, int], Sequence[TaskT]] | None = None,
         curriculum: Curriculum[TaskT] | None = None,
     ) -> None:
+        if concurrency < 1 or retries < 0:
+            raise LightningError(
+                f"concurrency is {concurrency} and retries is {retries}; at least 1 attempt runs at once, and a failed "
+                "one is made again 0 times or more"
+            )
         lt.init(endpoint)
         endpoint = endpoint or os.environ.get("LIGHTNING_ENDPOINT", "http://127.0.0.1:8321")
         token = os.environ.get("LIGHTNING_TOKEN")

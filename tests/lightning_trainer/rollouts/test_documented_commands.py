@@ -83,6 +83,7 @@ def test_a_curriculum_chooses_from_four_times_as_many_tasks_as_a_step_takes_if_t
     ("options", "sentence"),
     [
         ("", "say what the rollouts are for: --steps N to train, or --evaluate NAME"),
+        ("--evaluate ''", "say what the rollouts are for"),
         ("--steps 1 --evaluate a", "say what the rollouts are for"),
         ("--steps 1 --endpoint nowhere", "the endpoint 'nowhere' is not an http(s) URL"),
         ("--steps 1", "cannot read the tasks none.jsonl"),
