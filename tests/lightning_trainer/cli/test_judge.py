@@ -136,7 +136,8 @@ def test_what_it_prints_commands_no_terminal(recorded):
     assert json.loads(said)["judged"][0]["reason"] == "\u202ewons"
     with (recorded / "lightning.toml").open("a") as config:
         rubric = "Is it polite? \\u001b[2J"
-        config.write(f'[[judge]]\nname = "asked"\nkind = "rubric"\nmodel = "m"\ncriterion = "{rubric}"\n')
+        config.write('[[judge]]\nname = "asked"\nkind = "rubric"\nmodel = "m"\n')
+        config.write(f'[[judge.criterion]]\nname = "c"\nsays = "{rubric}"\n')
     said = run("u", "--judge", "asked", "--dry-run")
     assert "Is it polite? ␛[2J" in said
     assert "\x1b" not in said

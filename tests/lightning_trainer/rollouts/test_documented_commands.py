@@ -210,6 +210,35 @@ def test_a_daemon_that_is_away_is_waited_for_and_that_is_said_once(caplog) -> No
     assert len(said) == 1
 
 
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (503, b'{"error": {"message": "the store cannot be read: the server is restarting"}}'),
+        (502, b"<html>Bad Gateway</html>"),
+    ],
+)
+def test_a_daemon_that_cannot_answer_just_now_is_asked_again(status, body, caplog) -> None:
+    # Before: a run of hours ended with the first such answer.
+    class Handler(BaseHTTPRequestHandler):
+        asked = 0
+
+        def do_GET(self) -> None:
+            Handler.asked += 1
+            first = Handler.asked == 1
+            self.send_response(status if first else 200)
+            self.end_headers()
+            self.wfile.write(body if first else b'{"phase": "collecting"}')
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        client = DaemonClient(f"http://127.0.0.1:{server.server_port}", "p", token="none", patience_s=30.0)
+        assert client.policy() == {"phase": "collecting"}
+        server.shutdown()
+    assert f"answered {status}" in caplog.text
+
+
 def test_a_command_that_is_not_there_is_one_sentence() -> None:
     done = CliRunner().invoke(app, shlex.split("rollouts --policy p --tasks t --steps 1 -- no-such-program"))
     assert done.exit_code == 2
