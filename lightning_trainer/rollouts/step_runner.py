@@ -272,7 +272,8 @@ class StepRunner(Generic[TaskT]):
             if different != len(tasks):
                 has = f"{len(tasks)} tasks with {different} different ids"
             raise LightningError(
-                f"step {step} has {has}, but the policy's groups_per_step is {status['groups_per_step']}; make them equal"
+                f"step {step} has {has}, but the policy's groups_per_step is {status['groups_per_step']}; "
+                "make them equal"
             )
         # Group ids carry run and step: a later return of the same task is another comparison.
         works = [_Work(task, f"{run}/step-{step}/{task.id}", "train", step, "train") for task in tasks]
