@@ -613,10 +613,10 @@ def test_an_evaluation_is_in_the_order_of_its_tasks(serve) -> None:
     assert [attempt.reward for attempt in ended] == [float(task.id) for task in tasks]
 
 
-@pytest.mark.parametrize("options", [{"concurrency": 0}, {"retries": -1}])
-def test_a_runner_that_could_run_nothing_is_refused(options: dict[str, int]) -> None:
+@pytest.mark.parametrize(("concurrency", "retries"), [(0, 0), (1, -1)])
+def test_a_runner_that_could_run_nothing_is_refused(concurrency: int, retries: int) -> None:
     with pytest.raises(LightningError, match="at least 1 attempt runs at once"):
-        Runner("p", lambda task: None, endpoint="http://127.0.0.1:9", **options)
+        Runner("p", lambda task: None, endpoint="http://127.0.0.1:9", concurrency=concurrency, retries=retries)
 
 
 def test_an_evaluation_waits_for_a_daemon_that_is_starting() -> None:
