@@ -3,7 +3,7 @@
 import json
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -12,7 +12,7 @@ import lightning_instrumentation as lt
 import numpy as np
 import pytest
 
-from lightning_trainer.rollouts.attempt import AttemptEnded, as_json, run_attempt
+from lightning_trainer.rollouts.attempt import AttemptEnded, AttemptFunction, as_json, run_attempt
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ def recording(tmp_path: Path) -> Iterator[None]:
     lt.shutdown(0)
 
 
-def run(attempt: Callable[[Question], float | None], timeout_s: float = 30.0) -> AttemptEnded:
+def run(attempt: AttemptFunction[Question], timeout_s: float = 30.0) -> AttemptEnded:
     return run_attempt(attempt, Question("q"), stage="train", step=1, group_id="g", mode="train", timeout_s=timeout_s)
 
 
