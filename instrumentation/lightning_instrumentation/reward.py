@@ -72,7 +72,7 @@ def _record(
             value,
         )
         return
-    score = _finite(value)
+    score = number_of(value)
     if score is None:
         failures.count("reward-not-a-number")
         log.error(
@@ -105,7 +105,8 @@ def _export(started: Runtime, score: float | None, name: str, about: dict[str, s
     span.end(now)
 
 
-def _finite(value: Any) -> float | None:
+def number_of(value: Any) -> float | None:
+    """Return a value as a reward; None if it is not a number, or one beyond ``LARGEST_REWARD``."""
     if isinstance(value, (str, bytes, bytearray)):
         return None
     try:

@@ -59,8 +59,7 @@ def rollouts(options: Options) -> None:
         ConfigError: the options do not go together, or the command does not exist.
         LightningError: the tasks cannot be used, the daemon cannot be reached, or training has stopped.
     """
-    if (options.steps is None) == (options.evaluate is None):
-        raise ConfigError("say what the rollouts are for: --steps N to train, or --evaluate NAME")
+    check_purpose(options)
     if options.curriculum is not None and options.steps is None:
         raise ConfigError("--curriculum chooses tasks to train on; an evaluation tries every task")
     if not options.command:
@@ -89,6 +88,16 @@ def rollouts(options: Options) -> None:
             _train(options, endpoint, command, tasks, console)
     finally:
         command.stop()
+
+
+def check_purpose(options: Options) -> None:
+    """Check that it is said what the attempts are for.
+
+    Raises:
+        ConfigError: they are for nothing, or for two things.
+    """
+    if (options.steps is None) == (options.evaluate is None) or options.evaluate == "":
+        raise ConfigError("say what the rollouts are for: --steps N to train, or --evaluate NAME")
 
 
 def placed(options: Options) -> Options:

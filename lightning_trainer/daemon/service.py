@@ -32,7 +32,7 @@ from lightning_trainer.daemon.api.status import status_router
 from lightning_trainer.daemon.api.store import store_router
 from lightning_trainer.daemon.composition import compose
 from lightning_trainer.daemon.dashboard import LiveDaemon
-from lightning_trainer.daemon.http.server import announced, serving
+from lightning_trainer.daemon.http.server import serving
 from lightning_trainer.daemon.http.sockets import bind
 from lightning_trainer.daemon.http.tls import Certificate, ShownCertificate, read_certificate, without_tls
 from lightning_trainer.daemon.http.trusted_hosts import TrustedHosts, hosts_of_environment
@@ -40,7 +40,7 @@ from lightning_trainer.daemon.loop.checkpoints import oldest_checkpoints
 from lightning_trainer.daemon.policy_runtime import DaemonContext, PolicyRuntime
 from lightning_trainer.daemon.rewards.feedback import FeedbackSettler
 from lightning_trainer.daemon.spools import drain_spools
-from lightning_trainer.daemon.state_folder import close_to_others, keep_within_limits
+from lightning_trainer.daemon.state_folder import announced, close_to_others, keep_within_limits
 from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
 from lightning_trainer.dashboard.routes import Dashboard
 from lightning_trainer.dashboard.site import Check, Site

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
+from lightning_trainer.errors import StoreError
 from lightning_trainer.gateway.errors import openai_error
 from lightning_trainer.gateway.protocols.anthropic_request import error_body
 from lightning_trainer.ingest.http import otlp_answers
@@ -51,12 +52,16 @@ def answer_in_the_callers_shape(app: FastAPI) -> None:
         sentence = f"the daemon failed on this request ({type(error).__name__}): a bug of its own, its log says more"
         return shaped(request, 500, sentence)
 
+    async def unstored(request: Request, error: Exception) -> Response:
+        return shaped(request, 503, str(error), {"retry-after": "1"})
+
     async def gone(request: Request, error: Exception) -> Response:
         return Response(status_code=400)  # the client hung up in the middle of a body; not a bug
 
     app.add_exception_handler(ClientDisconnect, gone)
     app.add_exception_handler(HTTPException, refused)
     app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(StoreError, unstored)
     app.add_exception_handler(Exception, failed)
 
 

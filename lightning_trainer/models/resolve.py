@@ -30,7 +30,9 @@ WRITERS = {
 """Module that writes the model of that name, and its options: ``python -m MODULE FOLDER OPTIONS``."""
 _FORMAT = 2
 """Part of the cache folder's name; raised when a writer changes what it writes."""
-_HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
+_HUB_NAME = r"\w(?:[\w.-]{0,94}\w)?"
+_HUB_ID = re.compile(rf"(?!.*(?:--|\.\.|\.git$)){_HUB_NAME}/{_HUB_NAME}", re.ASCII)
+"""As ``validate_repo_id`` of huggingface_hub has it, which raises for any other."""
 
 
 def model_cache() -> Path:
@@ -53,12 +55,17 @@ def cache_folder() -> Path:
         ) from None
 
 
+def is_hub_id(spec: str) -> bool:
+    """Return whether it may be the id of a model on the Hugging Face Hub (owner/name)."""
+    return _HUB_ID.fullmatch(spec) is not None
+
+
 def found_model(spec: str, cache_dir: Path) -> Path | None:
     """Return the folder of a model that is on this machine; None where it would have to be made or downloaded."""
     folder = _cache_folder(spec, cache_dir) if spec in WRITERS else Path(os.path.expanduser(spec))
     if folder.is_dir():
         return folder.absolute()
-    return cached_folder(spec) if _HUB_ID.fullmatch(spec) else None
+    return cached_folder(spec) if is_hub_id(spec) else None
 
 
 def resolve_model(spec: str, cache_dir: Path) -> Path:
@@ -75,7 +82,7 @@ def resolve_model(spec: str, cache_dir: Path) -> Path:
         raise ModelError(f"there is no model {spec!r}; models without a download are: {', '.join(WRITERS)}")
     if (folder := Path(os.path.expanduser(spec))).is_dir():
         return check_folder(folder.absolute())
-    if _HUB_ID.fullmatch(spec):
+    if is_hub_id(spec):
         return check_folder(hub_folder(spec))
     raise ModelError(
         f"there is no model {spec!r}: no folder, no Hugging Face id (owner/name), none of {', '.join(WRITERS)}"

@@ -120,13 +120,13 @@ def shape_of(document: Mapping[str, Any], name: str) -> Shape:
         ModelError: a size is missing, or the family is not known.
     """
     family = document.get("model_type")
-    if family not in _KNOWN:
+    if not isinstance(family, str) or family not in _KNOWN:
         raise ModelError(
             f"{name} is of the family {family!r}, whose parameters this cannot count; it knows "
             f"{', '.join(sorted(_KNOWN))}"
         )
-    experts = next((int(document[key]) for key in _EXPERTS if document.get(key)), 1)
     try:
+        experts = next((int(document[key]) for key in _EXPERTS if document.get(key)), 1)
         hidden, heads = int(document["hidden_size"]), int(document["num_attention_heads"])
         width = document["moe_intermediate_size"] if family == "qwen3_moe" else document["intermediate_size"]
         return Shape(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_trainer.errors import ModelError
-from lightning_trainer.models.resolve import cached_folder, found_model, model_cache
+from lightning_trainer.models.resolve import cached_folder, found_model, is_hub_id, model_cache
 from lightning_trainer.plan.shape import Shape, read_shape, shape_of
 
 
@@ -63,7 +63,7 @@ def find_shape(spec: str) -> tuple[Shape, str]:
 
 
 def _downloaded(spec: str) -> Path:
-    if spec.count("/") != 1 or spec.startswith((".", "/", "~")):
+    if not is_hub_id(spec):
         raise ModelError(f"there is no config.json at {spec!r}, and it is not a Hugging Face id (owner/name)")
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it would log every retry
     try:

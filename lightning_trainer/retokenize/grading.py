@@ -19,7 +19,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import httpx
 
@@ -167,10 +167,16 @@ class EngineScorer:
         Args:
             base_url: the engine's, including ``/v1``.
             model: its name at the engine.
+
+        Raises:
+            EngineError: the address is not a URL.
         """
         self.model = model
         key = {"authorization": f"Bearer {api_key}"} if api_key else {}
-        self._client = httpx.Client(base_url=base_url, headers={**key, **(headers or {})}, timeout=600)
+        try:
+            self._client = httpx.Client(base_url=base_url, headers={**key, **(headers or {})}, timeout=600)
+        except httpx.InvalidURL as error:
+            raise EngineError(f"the engine's address {base_url!r} is not a URL: {error}") from error
 
     def __enter__(self) -> "EngineScorer":
         return self
@@ -196,12 +202,12 @@ class EngineScorer:
             raise EngineError(
                 f"the engine at {self._client.base_url} does not score ids: {answer.status_code} {answer.text[:300]}"
             )
-        return tuple(_scores(answer.json(), token_ids, str(self._client.base_url)))
+        return tuple(_scores(answer, token_ids, str(self._client.base_url)))
 
 
-def _scores(answer: Any, token_ids: Sequence[int], where: str) -> list[float]:
+def _scores(answer: httpx.Response, token_ids: Sequence[int], where: str) -> list[float]:
     try:
-        positions = answer["choices"][0]["prompt_logprobs"]
+        positions = answer.json()["choices"][0]["prompt_logprobs"]
         return [
             float(position[str(token_id)]["logprob"])
             for token_id, position in zip(token_ids[1:], positions[1:], strict=True)

@@ -9,9 +9,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import lightning_instrumentation as lt
-from lightning_instrumentation.reward import LARGEST_REWARD
+from lightning_instrumentation.reward import LARGEST_REWARD, number_of
 
 from lightning_trainer.rollouts.awaiting import is_async, result_of
+
+_SHOWN = 200
+"""Characters of what is no reward, in the sentence about it."""
 
 # The events that a runner passes to its ``on_event``.
 
@@ -102,17 +105,18 @@ def run_attempt(
             policies=policies,
         ) as rollout:
             try:
-                reward = _within(attempt, task, timeout_s)
+                given = _within(attempt, task, timeout_s)
             except Exception:
                 if may_retry:
                     rollout.retried()
                     stage = "retried"
                 raise
-            if reward is not None:
-                lt.reward(reward)  # what is not a number is recorded as missing
-                if not abs(reward) <= LARGEST_REWARD:
+            if given is not None:
+                lt.reward(given)  # what is not a number is recorded as missing
+                reward = number_of(given)
+                if reward is None:
                     limits = f"a number between -{LARGEST_REWARD:g} and {LARGEST_REWARD:g}"
-                    reward, error = None, f"the reward is {reward}; it must be {limits}, or None"
+                    error = f"the reward is {repr(given)[:_SHOWN]}; it must be {limits}, or None"
     except Exception as raised:  # the attempt boundary: a failed attempt is data
         error = f"{type(raised).__name__}: {raised}"
     return AttemptEnded(stage, step, task.id, reward, time.monotonic() - began, error)
@@ -121,6 +125,7 @@ def run_attempt(
 def _within(attempt: AttemptFunction[TaskT], task: TaskT, timeout_s: float) -> Reward:
     """Run the attempt and give up after the limit: a coroutine is cancelled; a function has a thread of its own, which
     Python cannot stop, so it is left behind."""
+    timeout_s = min(timeout_s, threading.TIMEOUT_MAX)  # infinity, too, is a limit
     give_up = time.monotonic() + timeout_s
     made = attempt(task) if is_async(attempt) else _in_a_thread(lambda: attempt(task), timeout_s)
     try:

@@ -5,17 +5,20 @@ The program reads the task from standard input, as one JSON object. Python progr
 standard output is JSON, it is the reward: ``0.5``, ``{"reward": 0.5}`` or ``{"rewards": {"score": 1, "format": 0}}``.
 """
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+from contextlib import suppress
+from typing import IO, Any
 from urllib.parse import quote
 
 import lightning_instrumentation as lt
+import psutil
 from lightning_instrumentation.scope import current
 from lightning_instrumentation.zero_code.environ import BEGUN, ProgramRollout, with_site, write_rollout
 
@@ -60,18 +63,28 @@ class Command:
             TimeoutError: it took too long.
             OSError: it cannot be run.
         """
+        # With files instead of pipes, what the program leaves running cannot hold us up by keeping them open.
+        with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+            for file in (output, errors):  # a shell's `> /dev/stdout` opens the file once more, at its beginning
+                fcntl.fcntl(file, fcntl.F_SETFL, os.O_APPEND)
+            asked.write(json.dumps(dict(task.fields)).encode())
+            asked.seek(0)
+            self._run(self._environment(task), asked, output, errors)
+            return _reward(_last_line(output))
+
+    def _run(self, environment: Mapping[str, str], asked: IO[bytes], output: IO[bytes], errors: IO[bytes]) -> None:
         with subprocess.Popen(
             self._command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=self._environment(task),
+            stdin=asked,
+            stdout=output,
+            stderr=errors,
+            env=environment,
             start_new_session=True,  # so that everything it starts can be killed with it
         ) as process:
             with self._lock:
                 self._running.add(process)
             try:
-                output, errors = process.communicate(json.dumps(asdict(task)["fields"]).encode(), self._timeout_s)
+                process.wait(self._timeout_s)
             except subprocess.TimeoutExpired:
                 raise TimeoutError(f"the command did not end within {self._timeout_s:g} s") from None
             finally:
@@ -80,7 +93,6 @@ class Command:
                     self._running.discard(process)
         if process.returncode:
             raise CommandError(f"exit status {process.returncode}: {_last_line(errors) or 'it said nothing'}")
-        return _reward(_last_line(output))
 
     def stop(self) -> None:
         """Kill whatever is still running."""
@@ -116,15 +128,22 @@ class Command:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill its whole process group: nothing that it started may outlive the attempt."""
-    try:
+    """Kill its process group and, while it lives, anything it started in other groups: nothing outlives the attempt."""
+    children: list[psutil.Process] = []
+    if process.poll() is None:
+        with suppress(psutil.Error):
+            children = psutil.Process(process.pid).children(recursive=True)
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        return
+    for child in children:
+        with suppress(psutil.Error):
+            child.kill()
 
 
-def _last_line(output: bytes) -> str:
-    lines = output[-_LONGEST_OUTPUT:].decode(errors="replace").rstrip().splitlines()
+def _last_line(output: IO[bytes]) -> str:
+    size = output.seek(0, os.SEEK_END)
+    output.seek(max(0, size - _LONGEST_OUTPUT))
+    lines = output.read().decode(errors="replace").rstrip().splitlines()
     return lines[-1].strip() if lines else ""
 
 

@@ -46,6 +46,8 @@ _POLL_S = 5.0
 """After which a caller looks at what else may have happened to its groups."""
 _AGAIN_S = 0.5
 _LONGEST_ERROR = 65536
+COME_AGAIN = (502, 503, 504)
+"""Statuses of a daemon whose store cannot be read just now, and of a proxy before one that is restarting."""
 _PAGE = 1000
 """Number of groups in one response; a shorter one is the last."""
 
@@ -153,6 +155,8 @@ class DaemonClient:
         while True:
             try:
                 status, body = self._once(url, timeout_s)
+                if status in COME_AGAIN:
+                    raise ConnectionError(refusal(url, status, body[:_LONGEST_ERROR]))
                 if not 200 <= status < 300:
                     raise LightningError(refusal(url, status, body[:_LONGEST_ERROR]))
                 document = json.loads(body)

@@ -24,7 +24,7 @@ from lightning_instrumentation.access.proof import Access, authorization
 from lightning_instrumentation.access.tls import TlsError, ca_file_of_environment
 
 from lightning_trainer.errors import LightningError
-from lightning_trainer.rollouts.daemon_client import refusal
+from lightning_trainer.rollouts.daemon_client import COME_AGAIN, refusal
 
 _LONGEST = 120
 _NAME = re.compile(rf"[^\s/]{{1,{_LONGEST}}}")
@@ -154,6 +154,8 @@ class _Hold:
                 raise _HeldError
             if response.status != 200:
                 said = refusal(self._url, response.status, response.read(65536))
+                if response.status in COME_AGAIN:
+                    raise ConnectionError(said)
                 raise LightningError(f"the run {self._name!r} cannot begin: {said}")
         except BaseException:
             connection.close()

@@ -78,6 +78,11 @@ class StepRunner(Generic[TaskT]):
         tasks: Callable[[int, int], Sequence[TaskT]] | None = None,
         curriculum: Curriculum[TaskT] | None = None,
     ) -> None:
+        if concurrency < 1 or retries < 0:
+            raise LightningError(
+                f"concurrency is {concurrency} and retries is {retries}; at least 1 attempt runs at once, and a failed "
+                "one is made again 0 times or more"
+            )
         lt.init(endpoint)
         endpoint = endpoint or os.environ.get("LIGHTNING_ENDPOINT", "http://127.0.0.1:8321")
         token = os.environ.get("LIGHTNING_TOKEN")
@@ -171,7 +176,7 @@ class StepRunner(Generic[TaskT]):
                         started += 1
                         if not _with_attempts(status, started, started):
                             continue
-                        tasks = self._chosen(run, tasks_of_step(started), started, status)
+                        tasks = self._chosen(run, [*tasks_of_step(started)], started, status)
                         waiting = self._groups(run, tasks, started, status, taken)
                     now, waiting = waiting[: most - begun], waiting[most - begun :]
                     begun += len(now)
@@ -262,10 +267,13 @@ class StepRunner(Generic[TaskT]):
         A group taken before it was complete (``group_timeout_s``) stays as it is: more attempts would make a new group.
         """
         different = len({task.id for task in tasks})
-        if different != status["groups_per_step"]:
+        if not different == len(tasks) == status["groups_per_step"]:
+            has = f"{different} different tasks"
+            if different != len(tasks):
+                has = f"{len(tasks)} tasks with {different} different ids"
             raise LightningError(
-                f"step {step} has {different} different tasks, but the policy's groups_per_step is "
-                f"{status['groups_per_step']}; make them equal"
+                f"step {step} has {has}, but the policy's groups_per_step is {status['groups_per_step']}; "
+                "make them equal"
             )
         # Group ids carry run and step: a later return of the same task is another comparison.
         works = [_Work(task, f"{run}/step-{step}/{task.id}", "train", step, "train") for task in tasks]

@@ -31,7 +31,8 @@ def read_tasks(path: Path) -> tuple[FileTask, ...]:
         LightningError: the file cannot be read, a line is not a JSON object, an id occurs twice, or there is no task.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # Not splitlines(): JSON may have other line ends of Unicode inside of a text.
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise LightningError(f"cannot read the tasks {path}: {error}") from error
     tasks: dict[str, FileTask] = {}
@@ -44,7 +45,7 @@ def read_tasks(path: Path) -> tuple[FileTask, ...]:
             raise LightningError(f"{path}:{number} is not JSON: {error}") from None
         if not isinstance(fields, dict):
             raise LightningError(f"{path}:{number} is {line.strip()[:80]!r}; a task is one JSON object a line")
-        name = str(fields.get("id", f"line-{number}"))
+        name = f"line-{number}" if fields.get("id") is None else str(fields["id"])
         if name in tasks:
             raise LightningError(f"{path}:{number}: there is another task with the id {name!r}; give each its own")
         tasks[name] = FileTask(name, fields)

@@ -36,7 +36,8 @@ def read_only(path: Path) -> Iterator[sqlite3.Connection]:
     """
     if not path.is_file():
         raise StoreError(
-            f"there is no store {path}: start `lightning-trainer serve`, or name the folder of one with --state-dir"
+            f"there is no store {path}: start `lightning-trainer serve`, or name the configuration of one with "
+            "--config, or its folder with --state-dir (agents, explain, ui)"
         )
     try:
         with closing(_connect(path)) as connection:

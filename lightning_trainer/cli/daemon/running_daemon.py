@@ -1,12 +1,10 @@
 """Where the daemon of a state folder is, for commands that ask it."""
 
 import http.client
-import json
 import ssl
 from pathlib import Path
 
 import httpx
-import psutil
 from lightning_instrumentation.access.proof import NO_TOKEN, Access
 from lightning_instrumentation.access.tls import ca_file_of_environment
 from lightning_instrumentation.errors import UnprovenDaemonError
@@ -15,16 +13,13 @@ from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.daemon.access.token import token_for_clients
 from lightning_trainer.daemon.http.tls import first_certificate
+from lightning_trainer.daemon.state_folder import announced_url
 from lightning_trainer.errors import ConfigError, LightningError
 
 
 def running_daemon(config: Config) -> str | None:
     """Return its URL, None where none runs; one that was killed left its announcement behind."""
-    try:
-        announced = json.loads((config.daemon.state_dir / "daemon.json").read_text())
-        return announced["url"] if psutil.pid_exists(announced["pid"]) else None
-    except (OSError, ValueError, KeyError):
-        return None
+    return announced_url(config.daemon.state_dir / "daemon.json")
 
 
 def daemon_client(url: str, config: Config, *, timeout_s: float = 30.0) -> httpx.Client:

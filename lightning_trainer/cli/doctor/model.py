@@ -3,16 +3,14 @@
 import json
 import math
 import os
-import re
 from importlib.util import find_spec
 from pathlib import Path
 
 from lightning_trainer.cli.doctor.check import Check, failure, ok, warning
 from lightning_trainer.errors import LightningError
 from lightning_trainer.models import smollm2
-from lightning_trainer.models.resolve import WRITERS, cache_folder, found_model, resolve_model
+from lightning_trainer.models.resolve import WRITERS, cache_folder, found_model, is_hub_id, resolve_model
 
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _PARAMETERS = {
     "embedded:smollm2-135m-instruct": 134_515_008,
     **dict.fromkeys(("random:tiny", "random:tiny-moe", "random:tiny-vision"), 1_000_000),
@@ -95,7 +93,7 @@ def _check_hub(spec: str) -> Check:
 
 
 def _is_hub_id(spec: str) -> bool:
-    return bool(_HUB_ID.fullmatch(spec)) and not spec.startswith((".", "/")) and not Path(spec).is_dir()
+    return is_hub_id(spec) and not Path(spec).is_dir()
 
 
 def _hub_snapshot(spec: str) -> Path | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lightning_instrumentation.settings import checked_endpoint
 
 from lightning_trainer.cli.environments.installed import environment_settings, limits_of
-from lightning_trainer.cli.rollouts import Options, Show, placed, print_summary, shown
+from lightning_trainer.cli.rollouts import Options, Show, check_purpose, placed, print_summary, shown
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.environments.protocol import Task
 from lightning_trainer.environments.registry import check_file_task
@@ -44,8 +44,7 @@ def play(options: Options, play: Play) -> None:
         LightningError: the tasks cannot be read, the environment does not start, the daemon stays away, or training
             has stopped.
     """
-    if (options.steps is None) == (options.evaluate is None):
-        raise ConfigError("say what the rollouts are for: --steps N to train, or --evaluate NAME")
+    check_purpose(options)
     if options.curriculum is not None:
         raise ConfigError(
             "--curriculum tells tasks of --tasks apart by a field, and an environment's tasks have none: leave it out, "

@@ -1,7 +1,6 @@
 """``lightning-trainer judge``: recorded attempts of any age, judged by hand; with a daemon running or not."""
 
 import asyncio
-import json
 import re
 import sys
 import time
@@ -19,7 +18,7 @@ from rich.table import Table
 
 from lightning_trainer.cli.daemon.running_daemon import async_daemon_client, running_daemon
 from lightning_trainer.cli.judge.report import report
-from lightning_trainer.cli.terminal.console import TerminalConsole
+from lightning_trainer.cli.terminal.console import TerminalConsole, visible, visible_json
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.config.judges import AnyJudge, ModelJudge
@@ -89,7 +88,7 @@ def judge(options: Options) -> None:
     if options.as_json:
         spent = {"calls": budget.calls, "input_tokens": budget.input_tokens, "output_tokens": budget.output_tokens}
         document = {"judged": [asdict(one) for one in judged], "spent": spent, "trained_before": sorted(late)}
-        print(json.dumps(document, indent=2, ensure_ascii=False))
+        print(visible_json(document))
     else:
         _show(judged, by, budget, groups, late=len(late))
     if any(one.value is None for one in judged):
@@ -129,7 +128,7 @@ async def _dry_run(
             try:
                 question = judge.question(unit)
             except JudgeError as error:
-                print(f"cannot be judged: {error}")
+                print(visible(f"cannot be judged: {error}"))
                 continue
             known = await _spans_of_trace(store, question_digest(by, question))
             if judge.cached and not options.again and known_verdicts(known, len(unit)) is not None:
@@ -145,7 +144,7 @@ async def _dry_run(
         f"questions that were answered before: {answered}"
     )
     if questions:
-        print(f"\nthe first question:\n\n{questions[0]}")
+        print(visible(f"\nthe first question:\n\n{questions[0]}"))
 
 
 @asynccontextmanager

@@ -23,10 +23,13 @@ from lightning_trainer.errors import ConfigError, LightningError, MissingExtraEr
 
 
 class TerminalConsole(Console):
-    """A console of rich's whose text, wherever it comes from, cannot command the terminal.
+    """A console of rich's whose text, wherever it comes from, cannot command the terminal and is shown as it is.
 
     What rich itself says to the terminal (colors, the cursor of a live display) is told apart from text and stays.
     """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(emoji=False, **options)  # or the id a:b:c would be shown with a picture in the place of :b:
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):

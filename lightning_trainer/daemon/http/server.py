@@ -1,13 +1,10 @@
-"""The daemon's HTTP server, and the file that says where it is."""
+"""The daemon's HTTP server."""
 
 import asyncio
 import contextlib
-import json
 import logging
-import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from socket import socket
 from ssl import SSLContext
 from typing import Any, cast
@@ -18,7 +15,6 @@ from fastapi import FastAPI
 from lightning_trainer.daemon.http.connections import BoundedProtocol
 from lightning_trainer.daemon.http.sockets import listen
 from lightning_trainer.daemon.http.tls_listener import TlsListener
-from lightning_trainer.errors import StoreError
 
 _ENDED_WITH_US = "timeout graceful shutdown exceeded"
 _CANCELLED_S = 5.0
@@ -104,20 +100,3 @@ def _open_requests_may_end() -> Iterator[None]:
         yield
     finally:
         log.removeFilter(is_an_error)
-
-
-@contextlib.contextmanager
-def announced(path: Path, url: str) -> Iterator[None]:
-    """``daemon.json``: where a running daemon is; gone when it is.
-
-    Raises:
-        StoreError: it cannot be written.
-    """
-    try:
-        path.write_text(json.dumps({"pid": os.getpid(), "url": url}))
-    except OSError as error:
-        raise StoreError(f"{path}, by which the daemon is found, cannot be written: {error.strerror}") from error
-    try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)

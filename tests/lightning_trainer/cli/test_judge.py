@@ -129,6 +129,20 @@ def test_json_has_everything(recorded):
     assert told["judged"] == [{"attempt_id": "c", "value": 0.3, "reason": "read 1 calls", "remembered": False}]
 
 
+def test_what_it_prints_commands_no_terminal(recorded):
+    (recorded / "polite.py").write_text(r"""print('{"score": 1, "reason": "\\u202ewons"}')""")
+    said = run("u", "--judge", "polite", "--json")
+    assert "\u202e" not in said
+    assert json.loads(said)["judged"][0]["reason"] == "\u202ewons"
+    with (recorded / "lightning.toml").open("a") as config:
+        rubric = "Is it polite? \\u001b[2J"
+        config.write('[[judge]]\nname = "asked"\nkind = "rubric"\nmodel = "m"\n')
+        config.write(f'[[judge.criterion]]\nname = "c"\nsays = "{rubric}"\n')
+    said = run("u", "--judge", "asked", "--dry-run")
+    assert "Is it polite? ␛[2J" in said
+    assert "\x1b" not in said
+
+
 def evaluation(name, value, attempt, **told):
     """An evaluation of an attempt as it is stored."""
     event = SpanEvent(

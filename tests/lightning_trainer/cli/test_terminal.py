@@ -60,6 +60,13 @@ def test_no_text_commands_the_terminal_whatever_it_is_printed_in(text):
     assert obeyed(printed(text, markup=False, soft_wrap=True)) == []
 
 
+def test_no_part_of_a_text_becomes_a_picture():
+    table = Table("name")
+    table.add_row(escape("task:b:1"))
+    for what, options in ((escape("[x] task:b:1"), {}), ("task:b:1", {"markup": False}), (table, {})):
+        assert "task:b:1" in COLORS.sub("", printed(what, **options))
+
+
 @given(texts)
 def test_json_on_the_terminal_is_escaped_and_says_the_same(text):
     document = {"agents": [{text: text}]}

@@ -1,14 +1,15 @@
 """Nobody but its owner reads the state folder."""
 
 import asyncio
+import json
+import os
 import stat
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from lightning_trainer.daemon.http.server import announced
-from lightning_trainer.daemon.state_folder import close_to_others, keep_within_limits
+from lightning_trainer.daemon.state_folder import announced, announced_url, close_to_others, keep_within_limits
 from lightning_trainer.errors import ConfigError, StoreError
 
 
@@ -57,6 +58,16 @@ def test_a_disk_that_does_not_take_the_daemons_address_is_one_sentence(tmp_path)
         announced(tmp_path / "daemon.json", "http://127.0.0.1:1"),
     ):
         raise AssertionError
+
+
+def test_what_a_killed_daemon_left_is_not_taken_for_a_running_one_whoever_has_its_number_now(tmp_path):
+    path = tmp_path / "daemon.json"
+    path.write_text(json.dumps({"pid": os.getpid(), "url": "http://127.0.0.1:1"}))
+    assert announced_url(path) is None
+    with announced(path, "http://127.0.0.1:2"):
+        assert announced_url(path) == "http://127.0.0.1:2"
+        assert json.loads(path.read_text())["pid"] == os.getpid()
+    assert announced_url(path) is None
 
 
 def test_what_is_not_a_folder_is_one_sentence(tmp_path):

@@ -11,6 +11,8 @@ from google.rpc.status_pb2 import Status as RpcStatus
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
+from lightning_trainer.errors import StoreError
+
 _TOKEN = "a-token-of-this-test"
 _MESSAGES: list[Any] = [{"role": "user", "content": "Is it open?"}]
 
@@ -23,6 +25,10 @@ async def gateway(open_gateway):
     @broken.post("/v1/broken/messages")
     async def bug() -> None:
         raise KeyError("a secret of somebody else")
+
+    @broken.get("/v1/stored")
+    def stored() -> None:
+        raise StoreError("the store cannot be read: the server is restarting")
 
     @broken.get("/v1/numbered")
     async def numbered(limit: int) -> int:
@@ -165,6 +171,12 @@ async def test_a_bug_of_ours_is_called_one_and_says_nothing_of_its_content(gatew
     assert _sentence(answer) == "the daemon failed on this request (KeyError): a bug of its own, its log says more"
     assert (answer.json().get("type") == "error") is path.endswith("messages")
     assert "secret" not in answer.text
+
+
+async def test_a_store_that_cannot_be_read_just_now_is_no_bug_and_may_be_asked_again(gateway) -> None:
+    answer = await gateway.http.get("/v1/stored", headers={"authorization": f"Bearer {_TOKEN}"})
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    assert _sentence(answer) == "the store cannot be read: the server is restarting"
 
 
 async def test_an_exporter_of_spans_reads_errors_as_otlp_has_them(open_gateway) -> None:

@@ -16,6 +16,11 @@ from lightning_trainer.models.resolve import model_cache, resolve_model
         ("random:", "there is no model 'random:'"),
         ("no such thing", "no folder, no Hugging Face id"),
         ("~nobody-at-all/model", "no folder, no Hugging Face id"),
+        ("models/qwen--sft", "no folder, no Hugging Face id"),
+        ("models/..", "no folder, no Hugging Face id"),
+        ("модели/своя", "no folder, no Hugging Face id"),
+        ("owner/name.git", "no folder, no Hugging Face id"),
+        (f"owner/{'a' * 97}", "no folder, no Hugging Face id"),
     ],
 )
 def test_an_unknown_model_is_named_with_what_there_is(tmp_path, spec, said):

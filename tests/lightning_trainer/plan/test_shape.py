@@ -84,6 +84,8 @@ def test_a_file_or_a_folder_is_read_where_it_is(tmp_path):
         ('{"model_type": "mamba"}', "of the family 'mamba', whose parameters this cannot count; it knows llama"),
         ('{"model_type": "llama"}', "is not a whole config.json: KeyError 'hidden_size'"),
         ('{"model_type": "llama", "hidden_size": 8, "num_attention_heads": 0}', "is not a whole config.json"),
+        ('{"model_type": ["llama"]}', r"of the family \['llama'\], whose parameters this cannot count"),
+        ('{"model_type": "mixtral", "num_local_experts": [8]}', "is not a whole config.json: TypeError"),
     ],
 )
 def test_what_is_not_a_configuration_is_one_sentence(tmp_path, text, said):
@@ -103,3 +105,5 @@ def test_without_a_network_it_is_said_what_to_do(monkeypatch):
         find_shape("some/model")
     with pytest.raises(ModelError, match=r"no config.json at '/nowhere/at/all'"):
         find_shape("/nowhere/at/all")
+    with pytest.raises(ModelError, match=r"no config.json at 'models/my--model', and it is not a Hugging Face id"):
+        find_shape("models/my--model")

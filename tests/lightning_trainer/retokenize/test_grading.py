@@ -1,10 +1,13 @@
 """Ids made again from words, with the tiny model's real tokenizer and template: confirmed, or the reason why not."""
 
 from dataclasses import replace
+from functools import partial
 
+import httpx
 import pytest
 
-from lightning_trainer.retokenize.grading import UnscorableError, retokenized
+from lightning_trainer.errors import EngineError
+from lightning_trainer.retokenize.grading import EngineScorer, UnscorableError, retokenized
 from lightning_trainer.retokenize.texts import Words
 from lightning_trainer.retokenize.tokenizer import PolicyTokenizer
 from lightning_trainer.types import Fidelity
@@ -146,3 +149,13 @@ def _named(model: str) -> Engine:
     engine = Engine()
     engine.model = model
     return engine
+
+
+def test_what_is_no_engine_is_one_sentence(monkeypatch):
+    page = httpx.MockTransport(lambda _: httpx.Response(200, text="<html>It works!</html>"))
+    client = partial(httpx.Client, transport=page)
+    monkeypatch.setattr(httpx, "Client", client)
+    with EngineScorer("http://proxy/v1", "m") as scorer, pytest.raises(EngineError, match="without prompt_logprobs"):
+        scorer.score([1, 2])
+    with pytest.raises(EngineError, match=r"'http://\[::1/v1' is not a URL"):
+        EngineScorer("http://[::1/v1", "m")

@@ -1,15 +1,18 @@
 """What goes wrong in an attempt is data: a sentence, a missing reward, and the next attempt."""
 
+import json
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import lightning_instrumentation as lt
+import numpy as np
 import pytest
 
-from lightning_trainer.rollouts.attempt import AttemptEnded, run_attempt
+from lightning_trainer.rollouts.attempt import AttemptEnded, AttemptFunction, as_json, run_attempt
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ def recording(tmp_path: Path) -> Iterator[None]:
     lt.shutdown(0)
 
 
-def run(attempt: Callable[[Question], float | None], timeout_s: float = 30.0) -> AttemptEnded:
+def run(attempt: AttemptFunction[Question], timeout_s: float = 30.0) -> AttemptEnded:
     return run_attempt(attempt, Question("q"), stage="train", step=1, group_id="g", mode="train", timeout_s=timeout_s)
 
 
@@ -62,6 +65,30 @@ def test_a_reward_that_is_no_number_is_missing(value: float):
     ended = run(lambda task: value)
     assert ended.reward is None
     assert ended.error == f"the reward is {value}; it must be a number between -1e+09 and 1e+09, or None"
+
+
+@pytest.mark.parametrize("value", ["1", {"score": 1.0}, [1.0, 0.0], 10**400])
+def test_a_reward_of_another_type_is_missing_and_the_sentence_says_which(value: object):
+    ended = run(lambda task: cast("float", value))
+    assert ended.reward is None
+    assert ended.error is not None
+    assert ended.error.startswith(f"the reward is {value!r}"[:100])
+    assert ended.error.endswith("; it must be a number between -1e+09 and 1e+09, or None")
+
+
+@pytest.mark.parametrize("value", [True, np.float32(0.5), np.array([0.25]), np.bool_(False)])
+def test_a_number_of_another_type_is_a_reward(value: float):
+    ended = run(lambda task: value)
+    assert (ended.reward, ended.error) == (float(value), None)
+    assert json.loads(json.dumps(as_json(ended)))["reward"] == float(value)
+
+
+@pytest.mark.parametrize("limit", [math.inf, 1e12])
+def test_an_attempt_may_take_forever(limit: float):
+    async def coroutine(task: Question) -> float:
+        return 0.5
+
+    assert (run(lambda task: 1.0, limit).error, run(coroutine, limit).error) == (None, None)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """An attempt that is a command: what it is told, what it says, and that nothing of it is left."""
 
 import json
+import math
 import sys
 import threading
 import time
@@ -117,6 +118,35 @@ print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], **
     _gone(int(ended.reward))
 
 
+def test_what_holds_its_output_open_after_its_end_does_not_hold_up_the_attempt() -> None:
+    code = """
+import subprocess, sys
+print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]).pid)
+"""
+    ended = run(python(code, timeout_s=30.0))
+    assert ended.error is None
+    assert ended.reward is not None
+    _gone(int(ended.reward))
+
+
+def test_what_takes_too_long_is_killed_with_what_it_started_in_a_session_of_its_own(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    code = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], start_new_session=True)
+open(sys.argv[1], 'w').write(str(child.pid))
+time.sleep(60)
+"""
+    ended = run(python(code, str(pids), timeout_s=1.5))
+    assert ended.error == "TimeoutError: the command did not end within 1.5 s"
+    _gone(int(pids.read_text()))
+
+
+def test_a_limit_of_months_or_none_at_all_is_no_error() -> None:
+    assert run(python("print(1)", timeout_s=1e8)).reward == 1.0
+    assert run(python("print(1)", timeout_s=math.inf)).reward == 1.0
+
+
 def test_stop_kills_what_is_running() -> None:
     command = python("import time; time.sleep(60)")
     ended: list[AttemptEnded] = []
@@ -130,6 +160,11 @@ def test_stop_kills_what_is_running() -> None:
     assert ended
     assert ended[0].error is not None
     assert ended[0].error.startswith("CommandError: exit status -9")
+
+
+def test_what_a_shell_writes_to_its_output_by_name_comes_before_what_follows() -> None:
+    script = "echo a log > /dev/stdout; echo 2; echo a longer log > /dev/stderr"
+    assert run(Command(["sh", "-c", script], endpoint=ENDPOINT)).reward == 2.0
 
 
 def test_outside_a_rollout_it_runs_alone() -> None:

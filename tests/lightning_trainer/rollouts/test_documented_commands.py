@@ -83,6 +83,7 @@ def test_a_curriculum_chooses_from_four_times_as_many_tasks_as_a_step_takes_if_t
     ("options", "sentence"),
     [
         ("", "say what the rollouts are for: --steps N to train, or --evaluate NAME"),
+        ("--evaluate ''", "say what the rollouts are for"),
         ("--steps 1 --evaluate a", "say what the rollouts are for"),
         ("--steps 1 --endpoint nowhere", "the endpoint 'nowhere' is not an http(s) URL"),
         ("--steps 1", "cannot read the tasks none.jsonl"),
@@ -207,6 +208,35 @@ def test_a_daemon_that_is_away_is_waited_for_and_that_is_said_once(caplog) -> No
         client.policy()
     said = [message for message in caplog.messages if "waiting for it, for 1 s at most" in message]
     assert len(said) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (503, b'{"error": {"message": "the store cannot be read: the server is restarting"}}'),
+        (502, b"<html>Bad Gateway</html>"),
+    ],
+)
+def test_a_daemon_that_cannot_answer_just_now_is_asked_again(status, body, caplog) -> None:
+    # Before: a run of hours ended with the first such answer.
+    class Handler(BaseHTTPRequestHandler):
+        asked = 0
+
+        def do_GET(self) -> None:
+            Handler.asked += 1
+            first = Handler.asked == 1
+            self.send_response(status if first else 200)
+            self.end_headers()
+            self.wfile.write(body if first else b'{"phase": "collecting"}')
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        client = DaemonClient(f"http://127.0.0.1:{server.server_port}", "p", token="none", patience_s=30.0)
+        assert client.policy() == {"phase": "collecting"}
+        server.shutdown()
+    assert f"answered {status}" in caplog.text
 
 
 def test_a_command_that_is_not_there_is_one_sentence() -> None:

@@ -507,6 +507,15 @@ def test_tasks_that_do_not_make_a_step_are_refused_in_a_sentence(serve) -> None:
     runner = Runner("p", lambda task: 1.0, endpoint=serve(Daemon(None)))
     with pytest.raises(LightningError, match=r"step 1 has 1 different tasks, but the policy's groups_per_step is 2"):
         runner.train(lambda step: tasks_of(step)[:1], steps=1)
+    with pytest.raises(LightningError, match=r"step 1 has 3 tasks with 2 different ids, but the policy's groups_per"):
+        runner.train(lambda step: [*tasks_of(step), tasks_of(step)[0]], steps=1)
+
+
+def test_tasks_may_come_from_a_generator(serve) -> None:
+    daemon = Daemon(None)
+    runner = Runner("p", lambda task: 1.0, endpoint=serve(daemon), run=RUN, on_event=daemon.on_event)
+    runner.train(lambda step: (task for task in tasks_of(step)), steps=1)  # pyright: ignore[reportArgumentType]
+    assert daemon.steps_done == 1
 
 
 def test_training_that_has_stopped_ends_the_run_with_its_reason(serve) -> None:
@@ -602,6 +611,12 @@ def test_an_evaluation_is_in_the_order_of_its_tasks(serve) -> None:
 
     ended = Runner("p", attempt, endpoint=serve(Daemon(None)), concurrency=4).evaluate(tasks, stage="before")
     assert [attempt.reward for attempt in ended] == [float(task.id) for task in tasks]
+
+
+@pytest.mark.parametrize(("concurrency", "retries"), [(0, 0), (1, -1)])
+def test_a_runner_that_could_run_nothing_is_refused(concurrency: int, retries: int) -> None:
+    with pytest.raises(LightningError, match="at least 1 attempt runs at once"):
+        Runner("p", lambda task: None, endpoint="http://127.0.0.1:9", concurrency=concurrency, retries=retries)
 
 
 def test_an_evaluation_waits_for_a_daemon_that_is_starting() -> None:
