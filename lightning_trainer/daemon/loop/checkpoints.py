@@ -122,7 +122,7 @@ async def _load_newest(
     path: Collection[int], *, trainer: TrainerClient, checkpoints: CheckpointFolder, progress: Progress
 ) -> int | None:
     """Load the newest sound checkpoint and return its step; remove those that are not sound."""
-    while (saved := checkpoints.latest(path)) is not None:
+    for saved in reversed([step for step in checkpoints.steps() if step in path]):
         try:
             await trainer.load(checkpoints.path(saved))
         except CheckpointError as error:

@@ -463,6 +463,15 @@ async def test_a_damaged_checkpoint_is_left_for_the_one_before_it(make_run, monk
     assert "the checkpoint of step 3 cannot be used and is removed (it is damaged)" in run.progress.problems[0]
 
 
+@pytest.mark.timeout(60)
+async def test_a_damaged_checkpoint_that_cannot_be_removed_is_left_all_the_same(make_run, monkeypatch):
+    monkeypatch.setattr(RecordingTrainer, "load", damaged_at(3, RecordingTrainer.load))
+    monkeypatch.setattr(CheckpointFolder, "remove", lambda self, step: None)  # as on a disk that is read-only
+    run = await make_run(1, 2, 3, 4, checkpoints=(2, 3))
+    await run.until(Phase.COLLECTING)
+    assert run.trainer.weights == (0, 1, 2, 3, 4)
+
+
 def damaged_at(step: int, load: Callable[..., Awaitable[int]]) -> Callable[..., Awaitable[int]]:
     async def checked(self: RecordingTrainer, directory: Path) -> int:
         if directory.name.endswith(str(step)):
