@@ -237,14 +237,13 @@ class ModelHost:
             group.update(self._adamw)
 
     def _set_learning_rate(self) -> None:
-        """Set it before every step, because a checkpoint brings the rate of the stage in which it was written."""
+        """Set it before every step, because a checkpoint brings that of the stage and settings it was written with."""
         if not self.sharded:
             return  # one stage, one rate (``strategies``)
         schedule = self.engine.lr_scheduler
-        if set(schedule.base_lrs) == {self._lr}:
-            return
         schedule.base_lrs = [self._lr] * len(schedule.base_lrs)
-        rates = [self._lr * share(schedule.last_epoch) for share in schedule.lr_lambdas]
+        done = min(schedule.last_epoch, self._scheduled_steps or schedule.last_epoch)
+        rates = [self._lr * share(done) for share in schedule.lr_lambdas]
         for group, rate in zip(self.engine.optimizer.param_groups, rates, strict=True):
             group["lr"], group["initial_lr"] = rate, self._lr
         schedule._last_lr = rates

@@ -149,6 +149,17 @@ def test_a_loaded_checkpoint_goes_on_with_the_optimizer_that_is_configured_now(t
     assert (group["lr"], group["betas"], group["weight_decay"]) == (2e-3, (0.8, 0.95), 0.1)
 
 
+def test_a_loaded_checkpoint_goes_on_with_the_schedule_that_is_configured_now(trainer, batch, tmp_path):
+    before = trainer()
+    for step in (1, 2, 3):
+        before.step(batch(step))
+    before.save(tmp_path / "step-3", 3)
+    for total_steps, wanted in ((2, 1e-4), (6, 1e-4 + 9e-4 / 2)):  # past its end, and half-way
+        again = trainer(schedule="cosine", total_steps=total_steps, min_lr_ratio=0.1)
+        again.load(tmp_path / "step-3")
+        assert again.step(batch(4)).metrics["lr"] == pytest.approx(wanted)
+
+
 def test_saving_leaves_nothing_elsewhere(trainer, tmp_path, monkeypatch):
     elsewhere = tmp_path / "temporary"
     elsewhere.mkdir()
