@@ -173,10 +173,14 @@ def _only(messages: Any, where: str) -> Any:
 
 
 def _tokenized(row: Mapping[str, Any], where: str) -> tuple[Sequence[int], list[Sequence[int]]]:
-    ids, mask = (row.get(name) if isinstance(row.get(name), list) else [] for name in ("input_ids", "completion_mask"))
+    ids, mask = _list(row["input_ids"]), _list(row.get("completion_mask"))
     start = mask.index(1) if 1 in mask else 0
     if len(mask) != len(ids) or not start or not all(mask[start:]):
         raise DatasetError(
             f"{where}: its completion_mask is not zeros over a prompt and ones over the answer; make it so"
         )
     return ids[:start], [ids[start:]]
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
