@@ -7,7 +7,7 @@ model's, are written by the policy's chat template and closed with its end token
 """
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -57,22 +57,26 @@ def read_demonstrations(
     for number, row in enumerate(_rows(path, objective), start=1):
         where = f"{path.name}: row {number}"
         prompt_ids, answers = reader.pair(row, where) if objective == "dpo" else reader.example(row, where)
-        if not len(prompt_ids) or not all(map(len, answers)):
+        prompt, *sides = (_packed(ids, where) for ids in (prompt_ids, *answers))
+        if not len(prompt) or not all(map(len, sides)):
             raise DatasetError(f"{where} has an empty prompt or answer; leave it out")
-        if (largest := max(chain(prompt_ids, *answers))) >= vocabulary:
-            raise DatasetError(
-                f"{where} holds the token id {largest}, and the policy has {vocabulary}: its ids are of another model; "
-                "give the words instead"
-            )
-        name = f"{path.name}/{number}"
-        found.append(Demonstration(name, str(row.get("agent") or ""), array("i", prompt_ids), _packed(answers)))
+        for id_ in (min(chain(prompt, *sides)), max(chain(prompt, *sides))):
+            if not 0 <= id_ < vocabulary:
+                raise DatasetError(
+                    f"{where} holds the token id {id_}, and the policy has {vocabulary}: its ids are of another model; "
+                    "give the words instead"
+                )
+        found.append(Demonstration(f"{path.name}/{number}", str(row.get("agent") or ""), prompt, tuple(sides)))
     if not found:
         raise DatasetError(f"{path} has no rows; make some with {_COMMANDS[objective]}")
     return tuple(found)
 
 
-def _packed(answers: Iterable[Sequence[int]]) -> tuple[Sequence[int], ...]:
-    return tuple(array("i", answer) for answer in answers)
+def _packed(ids: Any, where: str) -> Sequence[int]:
+    try:
+        return array("i", ids)
+    except (TypeError, OverflowError) as error:
+        raise DatasetError(f"{where}: its token ids are not a list of whole numbers ({error}); correct it") from error
 
 
 def _rows(path: Path, objective: Literal["sft", "dpo"]) -> Iterator[Mapping[str, Any]]:
@@ -120,10 +124,10 @@ class _Reader:
         self, row: Mapping[str, Any], where: str, answers: list[tuple[Any, Any]]
     ) -> tuple[Sequence[int], list[Sequence[int]]]:
         prompt_ids = row.get("prompt_ids")
-        if prompt_ids and all(ids and self._spells(ids, words) for words, ids in answers):
+        if prompt_ids and all(ids and self._spells(_packed(ids, where), words) for words, ids in answers):
             return prompt_ids, [ids for _, ids in answers]
         prompt, tools = row.get("prompt"), row.get("tools") or ()
-        if not isinstance(prompt, list) or not all(isinstance(words, Mapping) for words, _ in answers):
+        if not isinstance(prompt, list) or not prompt or not all(isinstance(words, Mapping) for words, _ in answers):
             raise DatasetError(
                 f"{where} has neither ids nor words that can be shown: it needs prompt_ids with the ids of the answer, "
                 "or chat messages"
@@ -169,10 +173,14 @@ def _only(messages: Any, where: str) -> Any:
 
 
 def _tokenized(row: Mapping[str, Any], where: str) -> tuple[Sequence[int], list[Sequence[int]]]:
-    ids, mask = row["input_ids"], row.get("completion_mask") or []
+    ids, mask = _list(row["input_ids"]), _list(row.get("completion_mask"))
     start = mask.index(1) if 1 in mask else 0
     if len(mask) != len(ids) or not start or not all(mask[start:]):
         raise DatasetError(
             f"{where}: its completion_mask is not zeros over a prompt and ones over the answer; make it so"
         )
     return ids[:start], [ids[start:]]
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

@@ -106,5 +106,5 @@ class PolicyTokenizer:
                 add_generation_prompt=answering,
                 tokenize=False,
             )
-        except (jinja2.TemplateError, TypeError, KeyError) as error:
+        except (jinja2.TemplateError, TypeError, KeyError, ValueError) as error:
             raise NoWordsError(f"the chat template refuses the messages: {error}") from error

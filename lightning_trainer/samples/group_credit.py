@@ -147,7 +147,7 @@ def _shaped(scheme: CreditScheme, policy: PolicyConfig) -> CreditScheme:
     overlong = policy.algorithm.overlong
     if overlong is None:
         return scheme
-    longest = overlong.max_response_tokens or policy.max_sample_tokens
+    longest = overlong.longest(policy.max_sample_tokens)
     return OverlongShaping(scheme, longest, overlong.buffer_tokens or max(longest // 5, 1), overlong.penalty)
 
 

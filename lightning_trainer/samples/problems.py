@@ -47,6 +47,17 @@ def refusals(groups: Iterable[GroupSummary]) -> list[str]:
     ]
 
 
+def nothing_trained(groups: Sequence[GroupSummary]) -> str:
+    """Say why a step has no batch: what the groups were refused for, and what they were left out for."""
+    left_out = Counter(
+        group.verdict for group in groups if group.refused_reason is None and group.verdict is not Reason.SAMPLED
+    )
+    said = refusals(groups) + [
+        f"groups left out ({verdict.value}): {count}. {verdict.explanation}" for verdict, count in left_out.items()
+    ]
+    return "; ".join(said) or "no token of it can be trained"
+
+
 def unclaimed(calls: Sequence[Call], policy: PolicyConfig) -> list[str]:
     """Say that no call was made by an agent of the policy, and by whom calls were made."""
     if not calls or any(policy.claims(call.agent) for call in calls):

@@ -11,11 +11,14 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import xxhash
+
 from lightning_trainer.errors import CheckpointError, TrainingError
 from lightning_trainer.serving.shared_memory import file_checksum
 
 _MANIFEST = "trainer.json"
 _FORMAT = 1
+_MARK_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,21 @@ class Manifest:
 
     policy: str
     step: int
+    weights: str = ""
+    """What is trained, in words: all weights, or the adapter's shape. Older checkpoints do not say."""
+    model: str = ""
+    """The ``model_mark`` of the model that the run started from. Older checkpoints do not say."""
+
+
+def model_mark(folder: Path) -> str:
+    """Return what tells a model's weights from others of the same shape: a checksum of each file's size and end."""
+    digest = xxhash.xxh3_128()
+    for path in sorted(folder.glob("*.safetensors")):
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            file.seek(max(0, size - _MARK_BYTES))
+            digest.update(f"{size} ".encode() + file.read())
+    return digest.hexdigest()
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 about its schedule before a run starts: how many optimizer steps a step can have, and warnings.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -228,8 +229,15 @@ _PLAIN = ("vanilla", "gpg")
 
 
 def most_mini_batches(algorithm: AlgorithmConfig, groups_per_step: int) -> int:
-    """Return the number of mini-batches per epoch if every group of the step is trained."""
-    return max(1, min(algorithm.mini_batches, groups_per_step // GROUPS_AT_LEAST))
+    """Return the number of mini-batches per epoch if every group is trained that ``keep_most_uncertain`` leaves."""
+    groups = math.ceil(_share_trained(algorithm) * groups_per_step)
+    return max(1, min(algorithm.mini_batches, groups // GROUPS_AT_LEAST))
+
+
+def _share_trained(algorithm: AlgorithmConfig) -> float:
+    if algorithm.dynamic_sampling:
+        return 1.0  # it takes groups until as many as a step has are trained
+    return algorithm.keep_most_uncertain or 1.0
 
 
 def schedule_sentences(
@@ -247,10 +255,12 @@ def schedule_sentences(
     parts = most_mini_batches(algorithm, groups_per_step)
     by_preset = algorithm.preset and PRESETS[algorithm.preset].get("mini_batches") == algorithm.mini_batches
     if parts < algorithm.mini_batches and not by_preset:  # a preset's number belongs to its paper's batch
+        kept = _share_trained(algorithm)
+        share = "" if kept == 1 else f", of which keep_most_uncertain = {kept:g} are trained"
         yield (
-            f"mini_batches = {algorithm.mini_batches} and groups_per_step = {groups_per_step}: a mini-batch has "
+            f"mini_batches = {algorithm.mini_batches} and groups_per_step = {groups_per_step}{share}: a mini-batch has "
             f"{GROUPS_AT_LEAST} groups or more, so there are at most {parts} in an epoch; groups_per_step = "
-            f"{GROUPS_AT_LEAST * algorithm.mini_batches} gives all of them"
+            f"{math.ceil(GROUPS_AT_LEAST * algorithm.mini_batches / kept)} gives all of them"
         )
     loss, known = algorithm.policy_loss, POLICY_LOSSES.get(algorithm.policy_loss)
     if known is None:

@@ -18,7 +18,7 @@ from lightning_trainer.errors import TrainingError
 from lightning_trainer.serving.adapter import ADAPTER_WEIGHTS
 from lightning_trainer.serving.publication import Probe, Publication, Tolerance
 from lightning_trainer.serving.shared_memory import file_checksum
-from lightning_trainer.training.checkpoint_folder import Manifest, read_manifest, writing
+from lightning_trainer.training.checkpoint_folder import Manifest, model_mark, read_manifest, writing
 from lightning_trainer.training.probe import probe_token_ids
 from lightning_trainer.training.process_group import collect, on_first
 from lightning_trainer.training.settings import TrainerSettings
@@ -135,7 +135,7 @@ class Trainer:
         Raises:
             CheckpointError: the disk could not be written.
         """
-        checkpoint = writing(directory, Manifest(policy=self._settings.policy, step=step))
+        checkpoint = writing(directory, self._manifest(step))
         with ExitStack() as whole:
             # The first process creates the folder and renames it when all have written their part.
             folder = on_first(lambda: whole.enter_context(checkpoint))
@@ -174,9 +174,27 @@ class Trainer:
             raise TrainingError(
                 f"{directory} is a checkpoint of policy {manifest.policy!r}, not of {self._settings.policy!r}"
             )
+        own = self._manifest(manifest.step)
+        if manifest.model not in ("", own.model):
+            raise TrainingError(
+                f"the checkpoint {directory} was trained from other weights than those of {self._settings.model_dir}; "
+                "go on with the model that it was written with, or start with an empty state folder"
+            )
+        if manifest.weights not in ("", own.weights):
+            raise TrainingError(
+                f"the checkpoint {directory} holds {manifest.weights}, and the policy trains {own.weights}; go on with "
+                "the lora that it was written with, or start with an empty state folder"
+            )
         self._learner.load(directory)
         self._steps_done = manifest.step
         return manifest.step
+
+    def _manifest(self, step: int) -> Manifest:
+        settings, weights = self._settings, "all weights"
+        if settings.lora is not None:
+            shape = adapter_shape(self.module, settings.lora)
+            weights = f"an adapter of rank {shape.rank}, alpha {shape.alpha}, on {', '.join(shape.target_modules)}"
+        return Manifest(settings.policy, step, weights, model_mark(settings.model_dir))
 
     def _exported(self) -> dict[str, torch.Tensor]:
         dtype = _TORCH_DTYPES[self._settings.serving_dtype]

@@ -52,6 +52,26 @@ class OverlongConfig(Section):
     penalty: float = Field(default=1.0, gt=0)
     """The full penalty, taken off the credit, in reward units."""
 
+    @model_validator(mode="after")
+    def _starts_within(self) -> Self:
+        if self.max_response_tokens is not None:
+            self.longest(self.max_response_tokens)
+        return self
+
+    def longest(self, max_sample_tokens: int) -> int:
+        """Return the length with the full penalty.
+
+        Raises:
+            ValueError: the penalty would begin below a length of 0, and every response would be punished.
+        """
+        longest = self.max_response_tokens or max_sample_tokens
+        if self.buffer_tokens is not None and self.buffer_tokens > longest:
+            raise ValueError(
+                f"overlong.buffer_tokens = {self.buffer_tokens} is more than the longest response of {longest} tokens, "
+                "so the shortest would be punished too; make it smaller, or set overlong.max_response_tokens"
+            )
+        return longest
+
 
 class CriticConfig(Section):
     """``critic``: the value model, for ``advantage = "gae"`` and the ``gae_*`` credit schemes."""
@@ -135,6 +155,7 @@ class AlgorithmConfig(Section):
     deviation_decay: float = Field(default=0.9, ge=0, lt=1)
     """Decay of that average: how much of its earlier value a step keeps."""
     overlong: OverlongConfig | None = None
+    """``"none"``: not, where the preset has it."""
     tau_pos: float = Field(default=1.0, gt=0)
     tau_neg: float = Field(default=1.05, gt=0)
     clip_cov_ratio: float = Field(default=0.0002, gt=0, le=1)
@@ -163,6 +184,11 @@ class AlgorithmConfig(Section):
     @classmethod
     def _with_preset(cls, given: Any) -> Any:
         return with_preset(given)
+
+    @field_validator("overlong", mode="before")
+    @classmethod
+    def _none(cls, overlong: Any) -> Any:
+        return None if overlong == "none" else overlong
 
     @field_validator("rollout_is_threshold")
     @classmethod

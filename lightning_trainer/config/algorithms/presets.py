@@ -149,7 +149,7 @@ def with_preset(given: Any) -> Any:
     if not isinstance(given, Mapping) or given.get("preset") is None:
         return given
     name = given["preset"]
-    if name not in PRESETS:
+    if not isinstance(name, str) or name not in PRESETS:
         raise ValueError(f"there is no algorithm {name!r}; there are {', '.join(PRESETS)}")
     preset = PRESETS[name]
     nested = {

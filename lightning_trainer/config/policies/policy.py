@@ -171,6 +171,8 @@ class PolicyConfig(Section):
                 f"algorithm.advantage = {chosen!r} takes the reward of a greedy attempt off that of each attempt, and "
                 f"credit scheme {self.credit.scheme!r} gives calls something else; leave credit out (it is 'terminal')"
             )
+        if self.algorithm.overlong is not None:
+            self.algorithm.overlong.longest(self.max_sample_tokens)
         if self.credit.gives_advantages and not self.credit.needs_values:
             if self.algorithm.kl_reward_coef:
                 raise ValueError(
@@ -180,7 +182,7 @@ class PolicyConfig(Section):
             if self.algorithm.overlong is not None:
                 raise ValueError(
                     f"overlong shaping is taken off rewards, and credit scheme {self.credit.scheme!r} gives "
-                    "advantages; leave one of them out"
+                    'advantages; leave one of them out (algorithm.overlong = "none" does, where the preset has it)'
                 )
         return self
 

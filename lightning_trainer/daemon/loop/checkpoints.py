@@ -11,6 +11,7 @@ import re
 import shutil
 from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from lightning_trainer.daemon.watching.progress import Phase, Progress
@@ -49,6 +50,21 @@ class CheckpointFolder:
     def remove(self, step: int) -> None:
         """Remove a step's checkpoint, if there is one."""
         shutil.rmtree(self.path(step), ignore_errors=True)
+
+    def set_aside(self) -> Path | None:
+        """Rename the folder if there is a checkpoint in it, and return where it is now.
+
+        Raises:
+            CheckpointError: it cannot be renamed.
+        """
+        if not self.steps():
+            return None
+        names = (self.root.with_name(f"{self.root.name}~{number}") for number in count(1))
+        target = next(path for path in names if not path.exists())  # no policy has such a name
+        try:
+            return self.root.rename(target)
+        except OSError as error:
+            raise CheckpointError(f"cannot set the checkpoints {self.root} aside: {error}") from error
 
     def prune(self, lineage: Collection[int]) -> None:
         """Remove all but the newest ``keep`` of these versions, and whatever an interrupted save left."""
@@ -97,13 +113,20 @@ async def recover(
         fresh: the trainer was just started and holds the model that the run started from.
 
     Raises:
-        TrainingError: the trainer failed.
+        TrainingError: the trainer failed, or checkpoints of another store are in the way.
     """
     progress.enter(Phase.RECOVERING)
     states = await store.step_states(policy)
     trained = [step for step, state in states.items() if state is not StepState.SKIPPED]
     rollbacks = await store.rollbacks(policy)
     path = Lineage(trained, rollbacks).path()
+    if not states and (aside := checkpoints.set_aside()) is not None:
+        sentence = (
+            f"the store has no step of policy {policy}, but there were checkpoints, which another store must know: "
+            f"they are in {aside} now"
+        )
+        progress.say(sentence)
+        _log.warning("%s", sentence)
     checkpoints.prune(path)
     saved = await _load_newest(path, trainer=trainer, checkpoints=checkpoints, progress=progress)
     if saved is None and not fresh:
@@ -122,7 +145,7 @@ async def _load_newest(
     path: Collection[int], *, trainer: TrainerClient, checkpoints: CheckpointFolder, progress: Progress
 ) -> int | None:
     """Load the newest sound checkpoint and return its step; remove those that are not sound."""
-    while (saved := checkpoints.latest(path)) is not None:
+    for saved in reversed([step for step in checkpoints.steps() if step in path]):
         try:
             await trainer.load(checkpoints.path(saved))
         except CheckpointError as error:

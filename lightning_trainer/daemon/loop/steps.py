@@ -20,7 +20,7 @@ from lightning_trainer.metrics.sampling import sampling_metrics
 from lightning_trainer.samples.batches import Build
 from lightning_trainer.samples.credit.group_collector import Collection
 from lightning_trainer.samples.credit.groups import groups_wanted
-from lightning_trainer.samples.problems import refusals
+from lightning_trainer.samples.problems import nothing_trained
 from lightning_trainer.store.records import StepState
 from lightning_trainer.types import Attempt
 
@@ -145,8 +145,7 @@ class Steps:
         if self._judges is not None:
             self._judges.taken(attempts)
         if build.batch is None:
-            refused = "; ".join(refusals(build.groups))
-            self._progress.say(f"step {step} trained nothing: {refused or 'no group had a spread of rewards'}")
+            self._progress.say(f"step {step} trained nothing: {nothing_trained(build.groups)}")
         else:
             await self._weights.train(build.batch, seconds or {})
         await self._metrics.step_ended(step)

@@ -28,6 +28,11 @@ class Critic(ModelHost):
         """
         lr = settings.algorithm.critic.lr
         super().__init__(settings, worker_config(settings, settings.model_dir, "value_model", lr))
+        self.begin(settings)
+
+    def begin(self, settings: TrainerSettings) -> None:
+        """Learn by these settings from now on."""
+        self._lr = settings.algorithm.critic.lr
         self._loss = TokenWeighted(partial(value_loss, config=value_loss_config(settings)))
 
     def values(self, samples: Sequence[Sample]) -> dict[str, list[float]]:
@@ -54,6 +59,7 @@ class Critic(ModelHost):
         tensors = training_tensors(
             samples, {"values": values, "returns": returns}, masks, experts=False, images=self.images
         )
+        self._set_learning_rate()
         update = self.update(tensors, [len(sample.token_ids) for sample in samples], last=last)
         named = {name if "/" in name else f"critic/{name}": value for name, value in update.metrics.items()}
         return Update(named, update.tokens_computed)

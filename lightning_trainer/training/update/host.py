@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from pickle import UnpicklingError
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,9 @@ class ModelHost:
         """
         self.budget = settings.max_tokens_per_micro_batch
         self._scheduled_steps = settings.total_steps if settings.schedule != "constant" else None
+        self._adamw = {"weight_decay": settings.weight_decay, "betas": settings.betas}
+        self._lr = settings.lr
+        """Of the stage."""
         self._loss: Any = None
         """verl's loss function; None if the model is not trained."""
         if isinstance(model, ModelHost):
@@ -223,7 +227,26 @@ class ModelHost:
         try:
             self.worker.load_checkpoint(str(folder))
         except _UNREADABLE as error:
-            raise TrainingError(f"cannot load the checkpoint {folder}: {error}") from error
+            # torch names every tensor that does not fit, in a line each.
+            raise TrainingError(f"cannot load the checkpoint {folder}: {shorten(str(error), 300)}") from error
+        self._take_settings()
+
+    def _take_settings(self) -> None:
+        """Give AdamW the present settings: a checkpoint brings those that it was written with."""
+        for group in self.engine.optimizer.param_groups if self.sharded else ():
+            group.update(self._adamw)
+
+    def _set_learning_rate(self) -> None:
+        """Set it before every step, because a checkpoint brings that of the stage and settings it was written with."""
+        if not self.sharded:
+            return  # one stage, one rate (``strategies``)
+        schedule = self.engine.lr_scheduler
+        schedule.base_lrs = [self._lr] * len(schedule.base_lrs)
+        done = min(schedule.last_epoch, self._scheduled_steps or schedule.last_epoch)
+        rates = [self._lr * share(done) for share in schedule.lr_lambdas]
+        for group, rate in zip(self.engine.optimizer.param_groups, rates, strict=True):
+            group["lr"], group["initial_lr"] = rate, self._lr
+        schedule._last_lr = rates
 
 
 def _seed(seed: int) -> None:

@@ -149,6 +149,8 @@ class Learner:
         if settings != self._settings:
             self._settings, self._algorithm = settings, settings.algorithm
             self.policy.begin(settings)
+            if self.critic is not None and settings.needs_critic:
+                self.critic.begin(settings)
         if self.reference is not None:
             self.reference.begin(settings.first_step, self.policy)
 

@@ -63,12 +63,12 @@ class Reference(ModelHost):
             write_atomically(exported_tensors(self.module, torch.float32), folder / _NAME.format(self._first_step))
 
     def load(self, folder: Path) -> None:
-        """Read what ``save`` wrote; without it, be the model that the run started from.
+        """Read what ``save`` wrote; without it, be the model that the run started from. A named model stays itself.
 
         Raises:
             TrainingError: it is damaged.
         """
-        kept = _kept(folder)
+        kept = _kept(folder) if self._follows else None
         if kept is not None:
             path, first_step = kept
             _take(self.module, path)

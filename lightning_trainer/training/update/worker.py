@@ -85,19 +85,6 @@ class UpdateWorker(ModelHost):
         self._with_entropy = settings.algorithm.entropy_coeff > 0
         self._lr = settings.lr
 
-    def _set_learning_rate(self) -> None:
-        """Set it before every step, because a checkpoint brings the rate of the stage in which it was written."""
-        if not self.sharded:
-            return  # one stage, one rate (``strategies``)
-        schedule = self.engine.lr_scheduler
-        if set(schedule.base_lrs) == {self._lr}:
-            return
-        schedule.base_lrs = [self._lr] * len(schedule.base_lrs)
-        rates = [self._lr * share(schedule.last_epoch) for share in schedule.lr_lambdas]
-        for group, rate in zip(self.engine.optimizer.param_groups, rates, strict=True):
-            group["lr"], group["initial_lr"] = rate, self._lr
-        schedule._last_lr = rates
-
     @property
     def vocabulary_size(self) -> int:
         """Return the size of the vocabulary according to the model's configuration."""

@@ -169,10 +169,10 @@ async def make_run(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Run]
 
         store = await stack.enter_async_context(SqliteStore(tmp_path / "lightning.sqlite"))
 
-        async def make(*recorded: int, checkpoints: tuple[int, ...] = (2,), **settings: Any) -> Run:
+        async def make(*recorded: int, checkpoints: tuple[int, ...] | None = None, **settings: Any) -> Run:
             run = Run(tmp_path, store, **settings)
             await run.record_steps(*recorded)
-            for step in checkpoints:
+            for step in ((2,) if recorded else ()) if checkpoints is None else checkpoints:
                 await run.trainer.save(run.checkpoints.path(step), step)
                 run.trainer.saved[run.checkpoints.path(step)] = tuple(range(step + 1))
             stack.push_async_callback(end, asyncio.create_task(run.loop.run()))
@@ -471,6 +471,24 @@ async def test_a_damaged_checkpoint_is_left_for_the_one_before_it(make_run, monk
     assert run.trainer.weights == (0, 1, 2, 3, 4)
     assert run.checkpoints.steps() == [2]
     assert "the checkpoint of step 3 cannot be used and is removed (it is damaged)" in run.progress.problems[0]
+
+
+async def test_checkpoints_of_which_the_store_knows_nothing_are_set_aside(make_run, tmp_path):
+    for number in (1, 2):  # another database was named, twice
+        run = await make_run(checkpoints=(2,))
+        await run.until(Phase.COLLECTING)
+        assert run.checkpoints.steps() == []
+        assert (tmp_path / f"checkpoints~{number}" / "step-00000002").is_dir()
+        assert "the store has no step of policy p, but there were checkpoints" in run.progress.problems[0]
+
+
+@pytest.mark.timeout(60)
+async def test_a_damaged_checkpoint_that_cannot_be_removed_is_left_all_the_same(make_run, monkeypatch):
+    monkeypatch.setattr(RecordingTrainer, "load", damaged_at(3, RecordingTrainer.load))
+    monkeypatch.setattr(CheckpointFolder, "remove", lambda self, step: None)  # as on a disk that is read-only
+    run = await make_run(1, 2, 3, 4, checkpoints=(2, 3))
+    await run.until(Phase.COLLECTING)
+    assert run.trainer.weights == (0, 1, 2, 3, 4)
 
 
 def damaged_at(step: int, load: Callable[..., Awaitable[int]]) -> Callable[..., Awaitable[int]]:

@@ -97,6 +97,12 @@ def test_trls_ids_and_mask(write):
         ({"input_ids": [5], "completion_mask": [1]}, "sft", "row 1: its completion_mask is not zeros"),
         ({"prompt": PROMPT, "completion": [YES, PROMPT[0]]}, "sft", "row 1: its answer is not one message"),
         ({"prompt": PROMPT, "answer": NOTHING}, "sft", "row 1: the words are not text"),
+        ({"prompt": [], "completion": [YES]}, "sft", "row 1 has neither ids nor words"),
+        ({"prompt": PROMPT, "completion": [YES], "tools": [1]}, "sft", "row 1: the chat template refuses"),
+        ({"input_ids": None, "completion_mask": [0, 1]}, "sft", "row 1: its completion_mask is not zeros"),
+        ({"input_ids": [5, 6.5], "completion_mask": [0, 1]}, "sft", "row 1: its token ids are not a list of whole"),
+        ({"input_ids": [5, -6], "completion_mask": [0, 1]}, "sft", "row 1 holds the token id -6"),
+        ({"prompt_ids": [1], "response_ids": 7}, "sft", "row 1: its token ids are not a list of whole numbers"),
     ],
 )
 def test_what_cannot_be_shown_is_refused_by_its_row(row, objective, said, write, tokenizer):

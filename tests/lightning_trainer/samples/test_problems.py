@@ -1,7 +1,7 @@
 """What a person hears of groups that are not trained: one sentence for each kind of reason, not one for each group."""
 
 from lightning_trainer.samples.credit.groups import GroupSummary
-from lightning_trainer.samples.problems import refusals
+from lightning_trainer.samples.problems import nothing_trained, refusals
 from lightning_trainer.samples.transitions.reasons import Reason
 
 
@@ -26,3 +26,13 @@ def test_groups_that_are_refused_alike_are_said_once_and_counted():
 def test_every_group_that_ended_in_an_error_is_named():
     failed = [_group(name, Reason.QUARANTINED, f"group {name}: error {name}") for name in "ab"]
     assert refusals(failed) == ["group a: error a", "group b: error b"]
+
+
+def test_a_step_without_a_batch_says_what_its_groups_were_left_out_for():
+    small = _group("s", Reason.GROUP_TOO_SMALL, "group s is small")
+    poor = [_group(name, Reason.LOW_REWARD, None) for name in "ab"]
+    assert nothing_trained([small, *poor]) == (
+        "group s is small; groups left out (low_reward): 2. The reward is below the least that was asked of a "
+        "demonstration."
+    )
+    assert nothing_trained([]) == "no token of it can be trained"

@@ -1,6 +1,7 @@
 """An adapter is all that is trained, saved and published, and what is published is a PEFT adapter of the model."""
 
 import math
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -176,11 +177,41 @@ def test_a_checkpoint_is_the_adapter_and_its_optimiser_and_is_gone_on_from(train
 
 
 @pytest.mark.verl
-@pytest.mark.parametrize(("saved", "loaded"), [(None, _LORA), (_LORA, None), (_LORA, LoraConfig(rank=2, alpha=8))])
-def test_a_checkpoint_of_another_kind_is_refused(saved, loaded, trainer, tmp_path):
+@pytest.mark.parametrize(
+    ("saved", "loaded", "said"),
+    [
+        (None, _LORA, "holds all weights, and the policy trains an adapter of rank 4, alpha 8, on down_proj, "),
+        (_LORA, None, "holds an adapter of rank 4, alpha 8, on .*, and the policy trains all weights; go on with"),
+        (_LORA, LoraConfig(rank=2, alpha=8), "an adapter of rank 4, alpha 8, .* trains an adapter of rank 2, alpha 8"),
+        # Their matrices fit, and mean other weights.
+        (
+            _LORA,
+            LoraConfig(rank=4, alpha=16),
+            "an adapter of rank 4, alpha 8, .* trains an adapter of rank 4, alpha 16",
+        ),
+    ],
+)
+def test_a_checkpoint_of_another_kind_is_refused(saved, loaded, said, trainer, tmp_path):
     trainer(lora=saved).save(tmp_path / "step-1", 1)
-    with pytest.raises(TrainingError, match="cannot load the checkpoint"):
+    with pytest.raises(TrainingError, match=said) as refused:
         trainer(lora=loaded).load(tmp_path / "step-1")
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.verl
+def test_an_adapter_of_another_model_of_the_same_shape_is_refused(trainer, tiny_models, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    trainer().save(tmp_path / "step-1", 1)
+    other = tmp_path / "other"
+    shutil.copytree(tiny_models(), other)
+    trainer(model_dir=other).load(tmp_path / "step-1")  # the same one in another place
+    weights = load_file(other / "model.safetensors")
+    save_file({name: 2 * value for name, value in weights.items()}, other / "model.safetensors", {"format": "pt"})
+    with pytest.raises(
+        TrainingError, match=r"was trained from other weights than those of .*other; go on with the model"
+    ):
+        trainer(model_dir=other).load(tmp_path / "step-1")
 
 
 @pytest.mark.verl

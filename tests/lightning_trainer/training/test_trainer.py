@@ -1,5 +1,6 @@
 """A step is its formula and nothing else decides it; a checkpoint is gone on from; a publication is what is served."""
 
+import json
 import math
 import shutil
 
@@ -137,6 +138,28 @@ def test_a_loaded_checkpoint_goes_on_as_if_nothing_had_happened(trainer, batch, 
     _assert_same(_weights(whole), _weights(again))
 
 
+def test_a_loaded_checkpoint_goes_on_with_the_optimizer_that_is_configured_now(trainer, batch, tmp_path):
+    before = trainer()
+    before.step(batch(1))
+    before.save(tmp_path / "step-1", 1)
+    again = trainer(lr=2e-3, betas=(0.8, 0.95), weight_decay=0.1)
+    again.load(tmp_path / "step-1")
+    again.step(batch(2))
+    (group,) = again._learner.policy.engine.optimizer.param_groups
+    assert (group["lr"], group["betas"], group["weight_decay"]) == (2e-3, (0.8, 0.95), 0.1)
+
+
+def test_a_loaded_checkpoint_goes_on_with_the_schedule_that_is_configured_now(trainer, batch, tmp_path):
+    before = trainer()
+    for step in (1, 2, 3):
+        before.step(batch(step))
+    before.save(tmp_path / "step-3", 3)
+    for total_steps, wanted in ((2, 1e-4), (6, 1e-4 + 9e-4 / 2)):  # past its end, and half-way
+        again = trainer(schedule="cosine", total_steps=total_steps, min_lr_ratio=0.1)
+        again.load(tmp_path / "step-3")
+        assert again.step(batch(4)).metrics["lr"] == pytest.approx(wanted)
+
+
 def test_saving_leaves_nothing_elsewhere(trainer, tmp_path, monkeypatch):
     elsewhere = tmp_path / "temporary"
     elsewhere.mkdir()
@@ -245,8 +268,20 @@ def test_damaged_and_foreign_checkpoints_are_refused(tiny_models, trainer, tmp_p
     trained.save(tmp_path / "mine", 1)
     with pytest.raises(TrainingError, match="checkpoint of policy 'tiny', not of 'other'"):
         trainer(policy="other").load(tmp_path / "mine")
-    with pytest.raises(TrainingError, match="cannot load the checkpoint"):
+    with pytest.raises(TrainingError, match="was trained from other weights"):
         trainer(model_dir=tiny_models("qwen2")).load(tmp_path / "mine")
+
+
+def test_a_checkpoint_from_before_it_said_what_it_holds_is_refused_in_one_short_line(tiny_models, trainer, tmp_path):
+    trainer().save(tmp_path / "mine", 1)
+    manifest = json.loads((tmp_path / "mine" / "trainer.json").read_text())
+    older = {name: value for name, value in manifest.items() if name not in ("model", "weights")}
+    (tmp_path / "mine" / "trainer.json").write_text(json.dumps(older))
+    assert trainer().load(tmp_path / "mine") == 1
+    with pytest.raises(TrainingError, match="cannot load the checkpoint") as refused:
+        trainer(model_dir=tiny_models(hidden_size=128)).load(tmp_path / "mine")
+    assert len(str(refused.value)) < 500
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

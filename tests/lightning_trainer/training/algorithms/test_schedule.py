@@ -39,6 +39,10 @@ def test_mini_batches_that_the_groups_do_not_fill_are_told():
     assert most_mini_batches(AlgorithmConfig(mini_batches=16), 8) == 4
     (sentence,) = _said(mini_batches=16, groups=8)
     assert "at most 4 in an epoch; groups_per_step = 32 gives all of them" in sentence
+    (sentence,) = _said(preset="starpo_s", mini_batches=2, groups=8)
+    assert "groups_per_step = 8, of which keep_most_uncertain = 0.25 are trained: a mini-batch has 2" in sentence
+    assert "at most 1 in an epoch; groups_per_step = 16 gives all of them" in sentence
+    assert _said(preset="starpo_s", mini_batches=2, groups=16) == []
     # A preset's number is of its paper's batch; but three groups leave one update, and the loss is vanilla's again.
     (sentence,) = _said(preset="cispo", groups=3)
     assert "policy_loss = 'cispo' has the gradient of plain policy gradient" in sentence

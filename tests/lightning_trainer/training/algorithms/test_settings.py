@@ -78,7 +78,10 @@ def test_the_parts_of_dapo_can_be_had_alone():
     ("algorithm", "said"),
     [
         ("gspoo", "there is no algorithm 'gspoo'; there are grpo, dr_grpo"),
+        ({"preset": ["dapo"]}, "there is no algorithm ['dapo']; there are grpo, dr_grpo"),
         ({"policy_loss": "dro"}, "needs dro_beta"),
+        ({"preset": "dapo", "overlong": {"buffer_tokens": 4096}}, "more than the longest response of 2048 tokens"),
+        ({"overlong": {"max_response_tokens": 8, "buffer_tokens": 9}}, "overlong.buffer_tokens = 9 is more than"),
         ({"preset": "dpo", "mini_batches": 2}, "a step is one update; take fewer pairs a step instead"),
         ({"preset": "dpo", "ppo_epochs": 2}, "a step is one update; take fewer pairs a step instead"),
         ({"policy_loss": "geo_mean", "loss_agg_mode": "token-mean"}, "'geo_mean' always averages by seq-mean"),
@@ -97,6 +100,11 @@ def test_the_parts_of_dapo_can_be_had_alone():
 def test_what_cannot_be_is_refused_in_a_sentence(algorithm, said):
     with pytest.raises(ValidationError, match=re.escape(said)):
         _policy(algorithm=algorithm)
+
+
+def test_the_shaping_of_a_preset_can_be_left_out():
+    policy = _policy(credit={"scheme": "gigpo"}, algorithm={"preset": "dapo", "overlong": "none"})
+    assert (policy.algorithm.overlong, policy.algorithm.dynamic_sampling) == (None, True)
 
 
 @pytest.mark.parametrize("algorithm", ["rloo", {"overlong": {}}])

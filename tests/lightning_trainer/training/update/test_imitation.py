@@ -164,6 +164,19 @@ def test_a_named_reference_stays_what_it_is(trainer, batch, tiny_models):
     assert _same(start, _weights(trained._learner.reference))
 
 
+def test_a_reference_that_is_named_later_takes_the_place_of_the_one_in_the_checkpoint(
+    trainer, batch, tiny_models, tmp_path
+):
+    followed = trainer()
+    for step in (1, 2, 3):
+        followed.step(batch(step))
+    followed.save(tmp_path / "checkpoint", 3)
+    named = trainer(reference_dir=tiny_models("llama", rope_theta=20000.0))
+    start = _weights(named._learner.reference)
+    named.load(tmp_path / "checkpoint")
+    assert _same(start, _weights(named._learner.reference))
+
+
 @pytest.mark.parametrize("attention", ["tree", "stock"])
 def test_no_prompt_token_is_trained(attention, trainer, sample, tiny_models):
     """The gradient of a demonstration is that of its masked tokens: verl's own ``sft_loss`` mixes up packed masks."""

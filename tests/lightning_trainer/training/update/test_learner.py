@@ -2,8 +2,10 @@
 
 import pytest
 
+from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig, CriticConfig
 from lightning_trainer.config.policies.credit import GaeTurnsCredit
 from lightning_trainer.errors import TrainingError
+from lightning_trainer.training.settings import StageSettings
 from lightning_trainer.types import TrainingBatch
 
 pytestmark = pytest.mark.verl
@@ -65,6 +67,26 @@ def test_a_checkpoint_without_a_critic_is_not_gone_on_from_with_one(trainer, tmp
     trainer().save(tmp_path / "step-1", 1)
     with pytest.raises(TrainingError, match="holds no critic"):
         trainer(preset="ppo").load(tmp_path / "step-1")
+
+
+def test_the_critic_learns_at_the_rate_of_the_configuration_and_of_the_stage(trainer, batch, tmp_path):
+    def of_stage(first_step, lr):
+        return StageSettings(
+            first_step, "gae", AlgorithmConfig(advantage="gae", critic=CriticConfig(lr=lr)), None, 1e-3
+        )
+
+    def rate(trained):
+        return [group["lr"] for group in trained._learner.critic.engine.optimizer.param_groups]
+
+    before = trainer(advantage="gae", critic={"lr": 1e-3})
+    before.step(batch(1))
+    before.save(tmp_path / "step-1", 1)
+    again = trainer(stages=(of_stage(1, 2e-3), of_stage(3, 4e-3)), advantage="gae")
+    again.load(tmp_path / "step-1")
+    again.step(batch(2))
+    assert rate(again) == [2e-3]
+    again.step(batch(3))
+    assert rate(again) == [4e-3]
 
 
 def test_while_the_critic_warms_up_the_policy_stays(trainer, batch):
