@@ -174,6 +174,21 @@ async def test_pages_of_rollouts_go_on_where_they_ended_and_show_each_once(get):
     assert len(found) == len(set(found)) == 6 * 16 + 3 * 12 + 8
 
 
+async def test_a_step_that_is_being_trained_is_not_counted_before_it_has_ended(run, get):
+    before = (await get("/costs")).text
+    assert "The newest 6 steps." in before
+    with contextlib.closing(sqlite3.connect(run.parent / ".lightning" / "lightning.sqlite")) as connection:
+        (last,) = connection.execute("SELECT sum(tokens) FROM ledger WHERE step = 6").fetchone()
+        (whole,) = connection.execute("SELECT sum(tokens) FROM ledger").fetchone()
+        connection.execute("UPDATE steps SET state = 'assigned' WHERE step = 6")
+        connection.commit()
+    assert "<dt>steps</dt><dd>5" in (await get("/")).text
+    costs = (await get("/costs")).text
+    assert "The newest 5 steps." in costs
+    assert last > 0
+    assert f"<dt>sampled tokens</dt><dd>{whole - last:,}</dd>" in costs
+
+
 async def test_a_bin_of_the_histogram_leads_to_its_rollouts(get):
     page = await get("/rollouts")
     links = [link.replace("&amp;", "&") for link in re.findall(r'<a href="(/rollouts\?least=[^"]*)"', page.text)]
