@@ -4,13 +4,16 @@ import contextlib
 import re
 import shutil
 import sqlite3
+import time
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 import pytest
+from lightning_instrumentation import semconv
 
+from benchmarks.dashboard.example_attempts import Writer, letters, message
 from lightning_trainer.agents.live_census import LiveCensus
 from lightning_trainer.cli.daemon.ui import dashboard_app
 from lightning_trainer.config import Config
@@ -21,6 +24,7 @@ from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
 from lightning_trainer.dashboard.openmetrics import openmetrics
 from lightning_trainer.dashboard.pages.asking import Asked
 from lightning_trainer.dashboard.pages.overview import overview
+from lightning_trainer.dashboard.reading.conversation import conversation
 from lightning_trainer.dashboard.rendering import Pages
 from lightning_trainer.dashboard.site import Site
 from lightning_trainer.store import SqliteStore
@@ -193,9 +197,57 @@ async def test_a_bin_of_the_histogram_leads_to_its_rollouts(get):
     page = await get("/rollouts")
     links = [link.replace("&amp;", "&") for link in re.findall(r'<a href="(/rollouts\?least=[^"]*)"', page.text)]
     assert links
+    for link in links:
+        (bounds,) = set(
+            re.findall(re.escape(link.replace("&", "&amp;")) + r'" aria-label="(\S+) to (\S+): ', page.text)
+        )
+        low, high = map(float, bounds)
+        cells = re.findall(r'</td>\n<td class="num">([\d.]+)</td>\n<td><span class="outcome', (await get(link)).text)
+        assert cells, "a bin with nothing in it is no link"
+        assert all(low <= float(cell) < high or float(cell) == high == 1 for cell in cells), link
     last = await get(links[-1])
     assert 'class="bin chosen"' in last.text
     assert "r-006" in last.text
+
+
+def test_what_an_agent_hears_again_is_shown_again():
+    asked = [message("user", "You are in a room.")]
+    writer = Writer("game", "game", "game", "train", time.time_ns(), letters)
+    for number, said in enumerate(("north", "south", "north")):
+        answer = [message("assistant", said)]
+        writer.call(number, [1, 2], asked, [{**answer[0], "finish_reason": "stop"}], said, [-0.5])
+        asked = [*asked, *answer, message("user", "Nothing happens.")]
+    entries, _ = conversation(writer.end(0.0))
+    shown = [part.text for entry in entries for part in entry.parts]
+    assert shown == ["You are in a room.", "north", "Nothing happens.", "south", "Nothing happens.", "north"]
+
+
+async def test_tokens_of_calls_without_ids_are_those_that_the_server_counted(run):
+    config = load_config(run)
+    writer = Writer("uncounted", "summary-2", "summary-2", "train", time.time_ns(), letters)
+    writer.span("call", "chat m", "root", 1.0, **{semconv.OPERATION: semconv.CHAT, semconv.RESPONSE_ID: "resp-2"})
+    async with SqliteStore(config.daemon.state_dir / "lightning.sqlite") as store:
+        await store.append(writer.end(1.0))
+    transport = httpx.ASGITransport(dashboard_app(config, "http://127.0.0.1:8322", None))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8322") as client:
+        rows = (await client.get("/rollouts")).text.split("<tr>")
+    for name, tokens in (("r-unclaimed", "940"), ("r-uncounted", "–")):
+        (row,) = (row for row in rows if f"id={name}" in row)
+        assert f'<td class="num">1</td>\n<td class="num">{tokens}</td>' in row
+
+
+async def test_a_skipped_step_without_a_reward_has_none_and_no_time_of_its_own(run, get):
+    before = (await get("/")).text
+    (took,) = re.findall(r"<dt>a step takes</dt><dd>([\d.]+) s</dd>", before)
+    assert re.search(r"<dt>reward, newest step</dt><dd>0\.", before)
+    with contextlib.closing(sqlite3.connect(run.parent / ".lightning" / "lightning.sqlite")) as connection:
+        connection.execute("UPDATE steps SET state = 'skipped', report = NULL, metrics = '{}' WHERE step > 3")
+        connection.execute("DELETE FROM versions WHERE version > 3")
+        connection.commit()
+    after = (await get("/")).text
+    assert "<dt>reward, newest step</dt><dd>–</dd>" in after
+    (still,) = re.findall(r"<dt>a step takes</dt><dd>([\d.]+) s</dd>", after)
+    assert float(still) > 0.6 * float(took), "three of the newest five took no time"
 
 
 async def test_open_pages_share_one_drawing_each_with_the_mark_of_its_own_session(tmp_path, run, monkeypatch):
