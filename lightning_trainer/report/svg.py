@@ -158,14 +158,17 @@ def y_axis(frame: Frame, ticks: Sequence[float], text: Callable[[float], str]) -
 
 def x_axis(frame: Frame, xs: Sequence[int], name: str) -> str:
     """Draw the line at the bottom, with as many round values as there is room for; ``xs`` ascend."""
-    label_width = max(_LABEL_WIDTH, 9 * len(str(xs[-1])))
+    text_width = 8 * len(str(xs[-1]))
+    label_width = max(_LABEL_WIDTH, text_width + 6)
     room = max(1, int((frame.width - _LEFT - _RIGHT) / label_width))
     steps = (factor * 10**power for power in range(19) for factor in (1, 2, 5))
     every = next(step for step in steps if (xs[-1] - xs[0] + 1) / step <= room)
     shown = range(-(-xs[0] // every) * every, xs[-1] + 1, every) or [xs[0]]
     base = frame.height - _BOTTOM
+    furthest = frame.width - text_width / 2  # a label that leaves the drawing is cut off, and reads as another number
     labels = "".join(
-        f'<text class="tick" x="{frame.x(x):.1f}" y="{base + 17}" text-anchor="middle">{x}</text>' for x in shown
+        f'<text class="tick" x="{min(frame.x(x), furthest):.1f}" y="{base + 17}" text-anchor="middle">{x}</text>'
+        for x in shown
     )
     middle = (_LEFT + frame.width - _RIGHT) / 2
     return (

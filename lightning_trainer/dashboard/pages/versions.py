@@ -176,7 +176,7 @@ def lineage_chart(rows: Sequence[VersionRow], *, width: int) -> str:
             f'<circle class="version {css}" cx="{x:.1f}" cy="{y:.1f}" r="{8 if css == "serving" else 6}">'
             f"<title>{escape(title)}</title></circle>"
         )
-        if index % every == 0 or css == "serving":
+        if (len(rows) - 1 - index) % every == 0 or css == "serving":
             parts.append(
                 f'<text class="tick" x="{x:.1f}" y="{y + 21:.1f}" text-anchor="middle">v{row["version"]}</text>'
             )

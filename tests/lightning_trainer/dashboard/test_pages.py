@@ -115,6 +115,15 @@ async def test_what_cannot_be_shown_is_said_in_a_sentence(get, path, status, sen
     assert (page.status_code, sentence in page.text.replace("&#39;", "'")) == (status, True), page.text
 
 
+@pytest.mark.parametrize("path", ["/", "/text?trace=a&span=b&attribute=c", "/image?trace=a&span=b&attribute=c&name=d"])
+async def test_a_store_that_cannot_be_read_is_said_on_whatever_is_asked_for(run, path):
+    (run.parent / ".lightning" / "lightning.sqlite").write_bytes(b"this is no store" * 100)
+    transport = httpx.ASGITransport(dashboard_app(load_config(run), "http://127.0.0.1:8322", None), False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8322") as client:
+        page = await client.get(path)
+    assert (page.status_code, "cannot be read" in page.text) == (503, True)
+
+
 async def test_nothing_is_inline_and_nothing_comes_from_elsewhere(get):
     for path in (*PAGES, "/rollouts?text=nothing+has+this"):
         page = await get(path)
