@@ -5,6 +5,7 @@ import re
 import shutil
 import sqlite3
 import time
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
@@ -13,7 +14,7 @@ import httpx
 import pytest
 from lightning_instrumentation import semconv
 
-from benchmarks.dashboard.example_attempts import Writer, letters, message
+from benchmarks.dashboard.example_attempts import Writer, letters
 from lightning_trainer.agents.live_census import LiveCensus
 from lightning_trainer.cli.daemon.ui import dashboard_app
 from lightning_trainer.config import Config
@@ -24,7 +25,7 @@ from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
 from lightning_trainer.dashboard.openmetrics import openmetrics
 from lightning_trainer.dashboard.pages.asking import Asked
 from lightning_trainer.dashboard.pages.overview import overview
-from lightning_trainer.dashboard.reading.conversation import conversation
+from lightning_trainer.dashboard.pages.versions import lineage_chart
 from lightning_trainer.dashboard.rendering import Pages
 from lightning_trainer.dashboard.site import Site
 from lightning_trainer.store import SqliteStore
@@ -118,7 +119,7 @@ async def test_what_cannot_be_shown_is_said_in_a_sentence(get, path, status, sen
 @pytest.mark.parametrize("path", ["/", "/text?trace=a&span=b&attribute=c", "/image?trace=a&span=b&attribute=c&name=d"])
 async def test_a_store_that_cannot_be_read_is_said_on_whatever_is_asked_for(run, path):
     (run.parent / ".lightning" / "lightning.sqlite").write_bytes(b"this is no store" * 100)
-    transport = httpx.ASGITransport(dashboard_app(load_config(run), "http://127.0.0.1:8322", None), False)
+    transport = httpx.ASGITransport(dashboard_app(load_config(run), None), False)
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8322") as client:
         page = await client.get(path)
     assert (page.status_code, "cannot be read" in page.text) == (503, True)
@@ -219,25 +220,13 @@ async def test_a_bin_of_the_histogram_leads_to_its_rollouts(get):
     assert "r-006" in last.text
 
 
-def test_what_an_agent_hears_again_is_shown_again():
-    asked = [message("user", "You are in a room.")]
-    writer = Writer("game", "game", "game", "train", time.time_ns(), letters)
-    for number, said in enumerate(("north", "south", "north")):
-        answer = [message("assistant", said)]
-        writer.call(number, [1, 2], asked, [{**answer[0], "finish_reason": "stop"}], said, [-0.5])
-        asked = [*asked, *answer, message("user", "Nothing happens.")]
-    entries, _ = conversation(writer.end(0.0))
-    shown = [part.text for entry in entries for part in entry.parts]
-    assert shown == ["You are in a room.", "north", "Nothing happens.", "south", "Nothing happens.", "north"]
-
-
 async def test_tokens_of_calls_without_ids_are_those_that_the_server_counted(run):
     config = load_config(run)
     writer = Writer("uncounted", "summary-2", "summary-2", "train", time.time_ns(), letters)
     writer.span("call", "chat m", "root", 1.0, **{semconv.OPERATION: semconv.CHAT, semconv.RESPONSE_ID: "resp-2"})
     async with SqliteStore(config.daemon.state_dir / "lightning.sqlite") as store:
         await store.append(writer.end(1.0))
-    transport = httpx.ASGITransport(dashboard_app(config, "http://127.0.0.1:8322", None))
+    transport = httpx.ASGITransport(dashboard_app(config, None))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8322") as client:
         rows = (await client.get("/rollouts")).text.split("<tr>")
     for name, tokens in (("r-unclaimed", "940"), ("r-uncounted", "–")):
@@ -350,12 +339,32 @@ def unread(run):
     return config
 
 
+async def test_lines_that_connect_an_agent_name_the_daemon_and_not_what_shows_the_stopped_run(run):
+    run.write_text(run.read_text().replace("port = 0", "port = 9321"))
+    transport = httpx.ASGITransport(dashboard_app(load_config(run), None))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8322") as client:
+        page = (await client.get("/setup")).text
+    assert "export LIGHTNING_ENDPOINT=http://127.0.0.1:9321" in page
+    assert "completions \\\n  -H " in page, "a command that goes on is indented"
+
+
+def test_names_of_versions_do_not_run_into_each_other():
+    rows: list[Any] = [
+        {"version": 19_950 + number, "parent": None, "state": "gone", "held_out": None} for number in range(50)
+    ]
+    rows[-1]["state"] = "serving"
+    names = re.findall(r'x="([\d.]+)" y="[\d.]+" text-anchor="middle">(v\d+)<', lineage_chart(rows, width=1150))
+    assert names[-1][1] == "v19999"
+    places = [float(x) for x, _ in names]
+    assert min(after - before for before, after in pairwise(places)) > 8 * len("v19999")
+
+
 READ = {"/": r"<dt>held-out</dt><dd>0\.\d+ <small>v6, ", "/versions/compare?policy=support&a=2&b=6": "order-4800"}
 
 
 @pytest.mark.parametrize("path", READ)
 async def test_the_evaluations_of_a_stopped_run_count_that_its_daemon_had_not_read(unread, path):
-    transport = httpx.ASGITransport(dashboard_app(unread, "http://127.0.0.1:8322", None))
+    transport = httpx.ASGITransport(dashboard_app(unread, None))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8322") as client:
         assert re.search(READ[path], (await client.get(path)).text)
 
