@@ -109,10 +109,8 @@ class Dashboard:
         async def page(request: Request, visitor: Visitor) -> Response:
             try:
                 values = await context(self._site, Asked(request.query_params))
-            except PageError as error:
-                return self._said(request, visitor, str(error), error.status)
             except LightningError as error:
-                return self._said(request, visitor, str(error), 503)
+                return self._failed(request, visitor, error)
             frame = self._frame(request, visitor, title)
             # In a thread, so that the event loop can answer agents' calls meanwhile.
             return await asyncio.to_thread(lambda: self._pages.html(template, **frame, **values))
@@ -147,8 +145,8 @@ class Dashboard:
             return self._ask_for_the_token(request)
         try:
             text = await rollout.whole_text(self._site, Asked(request.query_params))
-        except PageError as error:
-            return self._said(request, visitor, str(error), error.status)
+        except LightningError as error:
+            return self._failed(request, visitor, error)
         headers = {**SECURITY, "content-security-policy": _BARE}
         return PlainTextResponse(text.encode("utf-8", "replace"), headers=headers)
 
@@ -158,8 +156,8 @@ class Dashboard:
             return self._ask_for_the_token(request)
         try:
             image = await rollout.picture(self._site, Asked(request.query_params))
-        except PageError as error:
-            return self._said(request, visitor, str(error), error.status)
+        except LightningError as error:
+            return self._failed(request, visitor, error)
         return Response(image.body, media_type=image.kind, headers={**SECURITY, "content-security-policy": _BARE})
 
     async def _events(self, request: Request) -> Any:
@@ -224,6 +222,10 @@ class Dashboard:
         while len(self._kept) > _KEPT:
             self._kept.popitem(last=False)
         return key
+
+    def _failed(self, request: Request, visitor: Visitor, error: LightningError) -> Response:
+        """Say why there is no page: what was asked for is wrong, or the store cannot be read."""
+        return self._said(request, visitor, str(error), error.status if isinstance(error, PageError) else 503)
 
     def _said(self, request: Request, visitor: Visitor, sentence: str, status: int) -> Response:
         title = "Not found" if status == 404 else "That did not work"

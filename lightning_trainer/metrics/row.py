@@ -12,7 +12,7 @@ from lightning_trainer.samples.credit.groups import GroupSummary
 from lightning_trainer.samples.rewards.reliability import Correction
 from lightning_trainer.samples.transitions.reasons import Reason
 from lightning_trainer.store.connection import Connection
-from lightning_trainer.store.records import StepRecord, StepState
+from lightning_trainer.store.records import StepRecord
 from lightning_trainer.store.tables import steps as step_table
 from lightning_trainer.store.tables import versions as version_table
 from lightning_trainer.types import LedgerRow, Outcome, PolicyVersion
@@ -134,7 +134,9 @@ def select_rows(
         oldest: at most this many, from the first on.
         newest: at most this many, the last ones.
     """
-    records = step_table.select_steps(connection, policy, only=only, after=after, oldest=oldest, newest=newest)
+    records = step_table.select_steps(
+        connection, policy, only=only, after=after, oldest=oldest, newest=newest, ended=True
+    )
     return [
         step_metrics(
             policy,
@@ -143,5 +145,4 @@ def select_rows(
             version_table.select_one(connection, policy, record.step),
         )
         for record in records
-        if record.state is not StepState.ASSIGNED
     ]

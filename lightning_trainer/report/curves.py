@@ -13,7 +13,7 @@ from lightning_trainer.report.svg import Frame, Scale, drawing, frame_of, hover_
 
 COLORS = 6
 """Number of classes, ``c0`` to ``c5``; a seventh curve starts over."""
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 12, 38
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 12, 38
 _DOTS = 60
 """Beyond this many points a curve is drawn as a line only."""
 
@@ -34,6 +34,8 @@ class Bin:
     low: float
     high: float
     count: int
+    largest: float | None = None
+    """Of what is in it; None: nothing is."""
     href: str | None = None
     """Where a click on it leads."""
     chosen: bool = False
@@ -43,14 +45,15 @@ def ticks_between(low: float, high: float, count: int = 4) -> list[float]:
     """Return round values, ascending, the first at most ``low`` and the last at least ``high``."""
     if not (math.isfinite(low) and math.isfinite(high)):
         return [0.0, 1.0]
-    if high - low < 1e-12 * max(1.0, abs(low), abs(high)):
+    if high - low <= 1e-12 * max(abs(low), abs(high)):
         room = abs(low) * 0.5 or 1.0
         low, high = (0.0, high + room) if low >= 0 else (low - room, 0.0 if high <= 0 else high + room)
     raw = (high - low) / count
     magnitude = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * magnitude for factor in (1, 2, 5, 10) if factor * magnitude >= raw * (1 - 1e-9))
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(k * step, 12) for k in range(first, last + 1)]
+    digits = 2 - math.floor(math.log10(step))
+    return [round(k * step, digits) for k in range(first, last + 1)]
 
 
 def curve_chart(
@@ -123,18 +126,26 @@ def legend(names: Sequence[str]) -> str:
 def _line(frame: Frame, curve: Curve, color: int) -> str:
     parts: list[str] = []
     run: list[str] = []
+    at = (0, 0.0)
     known = [(x, y) for x, y in zip(curve.xs, curve.ys, strict=True) if y is not None and math.isfinite(y)]
-    drawn = {x for x, _ in known}
+    dotted = len(known) <= _DOTS
     for x, y in [*zip(curve.xs, curve.ys, strict=True), (0, None)]:
         if y is not None and math.isfinite(y):
             run.append(f"{frame.x(x):.1f},{frame.y(y):.1f}")
+            at = (x, y)
             continue
         if len(run) > 1:
             parts.append(f'<polyline class="curve c{color}" points="{" ".join(run)}"/>')
+        elif run and not dotted:  # a line of one point would not be seen
+            parts.append(_dot(frame, *at, color))
         run = []
-    if len(drawn) <= _DOTS:
-        parts += [f'<circle class="dot c{color}" cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="3"/>' for x, y in known]
+    if dotted:
+        parts += [_dot(frame, x, y, color) for x, y in known]
     return "".join(parts)
+
+
+def _dot(frame: Frame, x: int, y: float, color: int) -> str:
+    return f'<circle class="dot c{color}" cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="3"/>'
 
 
 def _titles(curves: Sequence[Curve], xs: Sequence[int], x_name: str) -> list[str]:
@@ -150,4 +161,7 @@ def _short(value: float) -> str:
         if abs(value) >= limit:
             scale = 1e3 if unit == "k" else limit
             return f"{value / scale:g} {unit}"
+    if 0 < abs(value) < 1e-3:
+        digits, _, exponent = f"{value:.3e}".partition("e")
+        return f"{float(digits):g}e{int(exponent)}"
     return f"{value:.4g}"

@@ -8,8 +8,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 12, 38
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 12, 38
 _LABEL_WIDTH = 34
 """Width that one label of the x axis needs."""
 
@@ -156,13 +157,18 @@ def y_axis(frame: Frame, ticks: Sequence[float], text: Callable[[float], str]) -
 
 
 def x_axis(frame: Frame, xs: Sequence[int], name: str) -> str:
-    """Draw the line at the bottom, with as many of the values as there is room for."""
-    room = max(1, int((frame.width - _LEFT - _RIGHT) / _LABEL_WIDTH))
-    every = next(step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, len(xs)) if len(xs) / step <= room)
-    shown = [x for x in xs if x % every == 0 or len(xs) == 1] or [xs[0]]
+    """Draw the line at the bottom, with as many round values as there is room for; ``xs`` ascend."""
+    text_width = 8 * len(str(xs[-1]))
+    label_width = max(_LABEL_WIDTH, text_width + 6)
+    room = max(1, int((frame.width - _LEFT - _RIGHT) / label_width))
+    steps = (factor * 10**power for power in range(19) for factor in (1, 2, 5))
+    every = next(step for step in steps if (xs[-1] - xs[0] + 1) / step <= room)
+    shown = range(-(-xs[0] // every) * every, xs[-1] + 1, every) or [xs[0]]
     base = frame.height - _BOTTOM
+    furthest = frame.width - text_width / 2  # a label that leaves the drawing is cut off, and reads as another number
     labels = "".join(
-        f'<text class="tick" x="{frame.x(x):.1f}" y="{base + 17}" text-anchor="middle">{x}</text>' for x in shown
+        f'<text class="tick" x="{min(frame.x(x), furthest):.1f}" y="{base + 17}" text-anchor="middle">{x}</text>'
+        for x in shown
     )
     middle = (_LEFT + frame.width - _RIGHT) / 2
     return (
@@ -172,13 +178,13 @@ def x_axis(frame: Frame, xs: Sequence[int], name: str) -> str:
 
 
 def hover_columns(frame: Frame, xs: Sequence[int], titles: Sequence[str]) -> list[str]:
-    """Return invisible columns, each as wide as its step, that carry the steps' titles: easier to hit than a dot."""
-    half = (frame.x(xs[0] + 1) - frame.x(xs[0])) / 2
+    """Return invisible columns with the steps' titles, easier to hit than a dot: each goes halfway to the next."""
+    edges = [frame.x.start, *(frame.x((x + following) / 2) for x, following in pairwise(xs)), frame.x.end]
     height = frame.height - _TOP - _BOTTOM
     return [
-        f'<rect class="hit" x="{frame.x(x) - half:.1f}" y="{_TOP}" width="{2 * half:.1f}" height="{height}">'
+        f'<rect class="hit" x="{left:.1f}" y="{_TOP}" width="{right - left:.1f}" height="{height}">'
         f"<title>{escape(title)}</title></rect>"
-        for x, title in zip(xs, titles, strict=True)
+        for (left, right), title in zip(pairwise(edges), titles, strict=True)
     ]
 
 

@@ -4,6 +4,7 @@ The sign is shown twice, by color and by the line below the token, for readers w
 The strength is the advantage's size relative to the rollout's largest, in five steps.
 """
 
+import math
 from collections.abc import Sequence
 from html import escape
 from itertools import groupby
@@ -87,9 +88,9 @@ def advantage_css(advantage: float | None, largest: float) -> str:
 
 def surprise_css(logprob: float | None) -> str:
     """Return the class of a sampled token by how unlikely it was: the darkest at four nats (1 in 55) and beyond."""
-    if logprob is None:
+    if logprob is None or math.isnan(logprob):
         return "u"
-    return f"s{min(_STRENGTHS, 1 + int(-logprob * (_STRENGTHS - 1) / _SURPRISING))}" if logprob < -1e-4 else "z"
+    return f"s{1 + int(min(-logprob, _SURPRISING) * (_STRENGTHS - 1) / _SURPRISING)}" if logprob < -1e-4 else "z"
 
 
 def surprise_legend_html() -> str:

@@ -75,20 +75,20 @@ async def _serve(config: Config, port: int, where: str, console: TerminalConsole
         loop.add_signal_handler(number, stop.set)
     with contextlib.closing(bind(_HOST, port, "--port")) as listener:
         url = f"http://{_HOST}:{listener.getsockname()[1]}"
-        async with serving(dashboard_app(config, url, token), listener):
+        async with serving(dashboard_app(config, token), listener):
             _say(console, f"{config.daemon.state_dir}, read only: {url}/ (Ctrl-C ends it)")
             if token is not None:
                 _say(console, where if known else f"to log in: {token}")
             await stop.wait()
 
 
-def dashboard_app(config: Config, url: str, token: str | None) -> FastAPI:
-    """Return an app that shows a stopped run and nothing else."""
+def dashboard_app(config: Config, token: str | None) -> FastAPI:
+    """Return an app that shows a stopped run and nothing else: agents connect to its daemon, once that runs."""
     app = FastAPI(title="lightning-trainer", docs_url=None, redoc_url=None, openapi_url=None)
     answer_in_the_callers_shape(app)
     app.add_middleware(TrustedHosts, host=_HOST)
     store = StoppedStore(place_of(config))
-    site = Site(config, store, LiveCensus(store), url, live=None, checks=lambda: run_checks(config))
+    site = Site(config, store, LiveCensus(store), config.daemon.url(), live=None, checks=lambda: run_checks(config))
     app.include_router(Dashboard(site, token).router())
     return app
 

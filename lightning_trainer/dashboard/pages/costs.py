@@ -54,8 +54,9 @@ async def costs(site: Site, asked: Asked) -> dict[str, Any]:
 
     def read(connection: Connection) -> list[PolicyCost]:
         return [
-            _cost(name, select_rows(connection, name, newest=SHOWN_STEPS), tokens_by_agent(connection, name))
+            _cost(name, rows, tokens_by_agent(connection, name, rows[0].step, rows[-1].step) if rows else [])
             for name in known_policies(connection)
+            for rows in (select_rows(connection, name, newest=SHOWN_STEPS),)
         ]
 
     policies = await site.store.scan(read)

@@ -40,12 +40,14 @@ class Card:
     past: PolicyPast
     warnings: Sequence[str]
     reward: float | None
+    """Of the newest step; None if nothing scored it."""
     reward_change: float | None
-    """Change since the step before."""
+    """Change since the last scored step before it."""
     held_out: tuple[int, float, int] | None
     tokens_a_second: float | None
     """Trained tokens divided by the time of the newest steps."""
     step_seconds: float | None
+    """Mean of those of the newest steps that were measured: a step that is skipped is not."""
     chart: Markup
     time_chart: Markup
     time_shares: Sequence[tuple[str, float, float]]
@@ -82,7 +84,8 @@ def _card(name: str, config: PolicyConfig | None, now: PolicyNow | None, past: P
     rewards = [row.values.get("reward/mean") for row in rows]
     told = dict(now.warnings) if now is not None else warnings_of(rows, site.config.metrics.warnings)
     known = [reward for reward in rewards if reward is not None]
-    seconds = [sum(row.values.get(f"seconds/{stage}", 0.0) for stage in STAGES) for row in rows[-5:]]
+    newest = rewards[-1] if rewards else None
+    seconds = [sum(row.values.get(f"seconds/{stage}", 0.0) for stage in STAGES) for row in _measured(rows[-5:])]
     trained = sum(row.values.get("tokens/trained", 0.0) for row in rows[-5:])
     return Card(
         name=name,
@@ -90,11 +93,11 @@ def _card(name: str, config: PolicyConfig | None, now: PolicyNow | None, past: P
         now=now,
         past=past,
         warnings=[*told.values(), *(() if now is None else now.problems[-3:])],
-        reward=known[-1] if known else None,
-        reward_change=known[-1] - known[-2] if len(known) > 1 else None,
+        reward=newest,
+        reward_change=newest - known[-2] if newest is not None and len(known) > 1 else None,
         held_out=past.held_out[-1] if past.held_out else None,
         tokens_a_second=trained / sum(seconds) if sum(seconds) > 0 and trained else None,
-        step_seconds=sum(seconds) / len(seconds) if any(seconds) else None,
+        step_seconds=sum(seconds) / len(seconds) if seconds else None,
         chart=_curves(rows, past),
         time_chart=_times(rows),
         time_shares=_shares(rows),
@@ -112,8 +115,12 @@ def _curves(rows: Sequence[StepMetrics], past: PolicyPast) -> Markup:
     return Markup(legend([curve.name for curve in curves])) + drawn if drawn else drawn
 
 
+def _measured(rows: Sequence[StepMetrics]) -> list[StepMetrics]:
+    return [row for row in rows if any(f"seconds/{stage}" in row.values for stage in STAGES)]
+
+
 def _times(rows: Sequence[StepMetrics]) -> Markup:
-    measured = [row for row in rows if any(f"seconds/{stage}" in row.values for stage in STAGES)]
+    measured = _measured(rows)
     if not measured:
         return Markup("")
     series = [

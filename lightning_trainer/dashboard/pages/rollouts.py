@@ -35,8 +35,14 @@ async def rollouts(site: Site, asked: Asked) -> dict[str, Any]:
     bins = [
         replace(
             one,
-            href=asked.link("/rollouts", least=f"{one.low:g}", most=f"{one.high:g}", before=None),
-            chosen=wanted.least is not None and wanted.least <= one.low and one.high <= (wanted.most or one.high),
+            # Both bounds of a search are included, a bin's upper end is not.
+            href=None
+            if one.largest is None
+            else asked.link("/rollouts", least=f"{one.low:.12g}", most=repr(one.largest), before=None),
+            chosen=wanted.least is not None
+            and wanted.least <= one.low
+            and one.largest is not None
+            and (wanted.most is None or one.largest <= wanted.most),
         )
         for one in reward_bins(found.rewards)
     ]

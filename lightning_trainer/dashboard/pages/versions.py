@@ -165,7 +165,8 @@ def lineage_chart(rows: Sequence[VersionRow], *, width: int) -> str:
                 f'<path class="descent" d="M{from_x:.1f} {from_y:.1f}C{middle:.1f} {from_y:.1f} '
                 f'{middle:.1f} {y:.1f} {x:.1f} {y:.1f}"/>'
             )
-    every = max(1, -(-34 * len(rows) // width))
+    label_width = max(34, 8 * len(f"v{rows[-1]['version']}") + 6)
+    every = max(1, -(-label_width * len(rows) // width))
     for index, row in enumerate(rows):
         x, y = places[row["version"]]
         held_out = "" if row["held_out"] is None else f", held-out {row['held_out']:.3f}"
@@ -176,7 +177,7 @@ def lineage_chart(rows: Sequence[VersionRow], *, width: int) -> str:
             f'<circle class="version {css}" cx="{x:.1f}" cy="{y:.1f}" r="{8 if css == "serving" else 6}">'
             f"<title>{escape(title)}</title></circle>"
         )
-        if index % every == 0 or css == "serving":
+        if (len(rows) - 1 - index) % every == 0 or css == "serving":
             parts.append(
                 f'<text class="tick" x="{x:.1f}" y="{y + 21:.1f}" text-anchor="middle">v{row["version"]}</text>'
             )

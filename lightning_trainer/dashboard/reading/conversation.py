@@ -1,10 +1,11 @@
 """What was said in an attempt, in order: messages, tool calls and their results; each once, although calls repeat them.
 
-Messages of a call that an earlier call of the same agent had are left out. A call that client and gateway both recorded
-is shown once.
+Messages of a call that an earlier call of the same agent had as often are left out. A call that client and gateway both
+recorded is shown once.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
@@ -63,7 +64,7 @@ def conversation(spans: Sequence[Span]) -> tuple[list[Entry], int]:
 
 
 def _entries(spans: Sequence[Span]) -> Iterator[Entry]:
-    shown: dict[str | None, list[str]] = {}
+    shown: dict[str | None, Counter[str]] = {}
     answered: set[str] = set()
     called: set[str] = set()
     with_tools = {
@@ -80,24 +81,25 @@ def _entries(spans: Sequence[Span]) -> Iterator[Entry]:
                 continue
             if response_id is not None and (semconv.OUTPUT_MESSAGES in span.attributes):
                 answered.add(response_id)
-            for entry in _call(span, agent, shown.setdefault(agent, []), with_tools):
+            for entry in _call(span, agent, shown.setdefault(agent, Counter()), with_tools):
                 called |= {part.call_id for part in entry.parts if part.call_id is not None}
                 yield entry
 
 
-def _call(span: Span, agent: str | None, before: list[str], with_tools: set[str]) -> Iterator[Entry]:
+def _call(span: Span, agent: str | None, before: Counter[str], with_tools: set[str]) -> Iterator[Entry]:
     asked = _messages(span, semconv.INPUT_MESSAGES)
     keys = [json.dumps(message, sort_keys=True, default=str) for message in asked]
     system = _text(span, semconv.SYSTEM_INSTRUCTIONS)
     if system is not None and system not in before:
-        before.append(system)
+        before[system] += 1
         parts = _system_parts(system, span)
         yield Entry("system", parts, agent, span.span_id, span.start_ns)
-    known = set(before)
+    here: Counter[str] = Counter()
     for key, message in zip(keys, asked, strict=True):
-        if key in known:
+        here[key] += 1
+        if here[key] <= before[key]:
             continue
-        before.append(key)
+        before[key] = here[key]
         parts = tuple(_parts(message, span, semconv.INPUT_MESSAGES))
         if parts and all(part.kind == "tool_call_response" for part in parts) and _ids(message) <= with_tools:
             continue  # the tool's own span shows it, with its arguments and its time
@@ -109,7 +111,7 @@ def _call(span: Span, agent: str | None, before: list[str], with_tools: set[str]
         yield Entry("assistant", (), agent, span.span_id, span.end_ns, seconds, error, sampled=True)
     for message in answers:
         said = {key: value for key, value in message.items() if key != "finish_reason"}
-        before.append(json.dumps(said, sort_keys=True, default=str))
+        before[json.dumps(said, sort_keys=True, default=str)] += 1
         parts = tuple(_parts(message, span, semconv.OUTPUT_MESSAGES))
         yield Entry(_role(message), parts, agent, span.span_id, span.end_ns, seconds, error, sampled=True)
 

@@ -32,7 +32,7 @@ class PolicyPast:
     rows: Sequence[StepMetrics]
     """Rows of the newest steps, first to last."""
     steps: int
-    """The newest step that is recorded."""
+    """The newest step that has ended; 0 if none has."""
     live: PolicyVersion | None
     held_out: Sequence[tuple[int, float, int]]
     """Version, mean reward and number of its evaluation attempts, of the newest versions that have any."""
@@ -76,9 +76,10 @@ def read_past(
     else:
         scores = held_out_scores(select_verdicts(connection, unread))
         rows = [(version, score.mean, score.attempts) for version, score in scores.items()]
+    ended = select_rows(connection, policy, newest=newest)
     return PolicyPast(
-        rows=select_rows(connection, policy, newest=newest),
-        steps=step_table.last_step(connection, policy),
+        rows=ended,
+        steps=ended[-1].step if ended else 0,
         live=version_table.select_live(connection, policy),
         held_out=sorted(rows)[-newest:],
     )
@@ -114,11 +115,10 @@ def known_policies(connection: Connection) -> list[str]:
     return [name for (name,) in connection.execute("SELECT policy FROM policies ORDER BY policy")]
 
 
-def tokens_by_agent(connection: Connection, policy: str, newest: int = SHOWN_STEPS) -> list[AgentTokens]:
-    """Return what became of the sampled tokens of the newest steps, by agent."""
-    last = step_table.last_step(connection, policy)
+def tokens_by_agent(connection: Connection, policy: str, first: int, last: int) -> list[AgentTokens]:
+    """Return what became of the sampled tokens of the steps from ``first`` to ``last``, by agent."""
     found: dict[str, AgentTokens] = {}
-    for row in step_table.select_ledger(connection, policy, None, since=max(0, last - newest + 1)):
+    for row in step_table.select_ledger(connection, policy, None, since=first, before=last + 1):
         known = found.get(row.agent) or AgentTokens(row.agent, policy, {}, 0)
         tokens = {**known.tokens, row.outcome.value: known.tokens.get(row.outcome.value, 0) + row.tokens}
         found[row.agent] = AgentTokens(row.agent, policy, tokens, known.calls + row.calls)

@@ -207,17 +207,20 @@ def _next(connection: Connection, wanted: Search, limit: int) -> list[Attempt]:
 
 
 def reward_bins(rewards: Sequence[float], columns: int = 12) -> list[Bin]:
-    """Return a histogram: one bin for each value where there are few of them, else equal widths between round ends."""
+    """Return a histogram: bins of equal width between round ends."""
     if not rewards:
         return []
     ticks = ticks_between(min(rewards), max(rewards), columns)
     if len(ticks) < 2:
         return []
-    counts = [0] * (len(ticks) - 1)
+    inside: list[list[float]] = [[] for _ in ticks[1:]]
     width = ticks[1] - ticks[0]
     for reward in rewards:
-        counts[min(len(counts) - 1, max(0, int((reward - ticks[0]) / width + 1e-9)))] += 1
-    return [Bin(low, high, count) for low, high, count in zip(ticks, ticks[1:], counts, strict=False)]
+        inside[min(len(inside) - 1, max(0, int((reward - ticks[0]) / width + 1e-9)))].append(reward)
+    return [
+        Bin(low, high, len(those), max(those, default=None))
+        for low, high, those in zip(ticks, ticks[1:], inside, strict=False)
+    ]
 
 
 def _like(name: str, pattern: str) -> bool:

@@ -4,16 +4,17 @@ A summary is made again if more of its attempt has arrived since; the cache hold
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.explain.words import version_name
+from lightning_trainer.ingest.dialects.registry import dialect_of
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.samples.rewards.reward_table import read_rewards
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.tables.spans import select_of_attempts
-from lightning_trainer.types import Attempt, Call
+from lightning_trainer.types import Attempt, Call, Span
 
 _KEPT = 5_000
 _NO_POLICY = {"reward": 1.0}
@@ -30,10 +31,17 @@ class Summary:
     versions: tuple[str, ...]
     """The versions that answered its calls, as ``POLICY@vN``."""
     calls: int
-    prompt_tokens: int
-    sampled_tokens: int
+    prompt_tokens: int | None
+    """By their ids, or as the server counted those of calls without ids; None: nothing counted them."""
+    sampled_tokens: int | None
     step: int | None
     """The step that consumed it; None while none has."""
+
+    @property
+    def tokens(self) -> int | None:
+        """Return all tokens that are counted; None if none are."""
+        counts = [count for count in (self.prompt_tokens, self.sampled_tokens) if count is not None]
+        return sum(counts) if counts else None
 
     @property
     def seconds(self) -> float | None:
@@ -98,6 +106,8 @@ def _summaries(connection: Connection, attempts: Sequence[Attempt], policies: Se
         }
         weights = _NO_POLICY if policy is None else policy.reward_weights
         rewards |= read_rewards(reading.evaluations, reading.calls, theirs, weights).of_attempts
+    recorded = {(span.trace_id, span.span_id): span for span in spans}
+    counts = {attempt_id: _token_counts(own, recorded) for attempt_id, own in calls.items()}
     return [
         Summary(
             attempt=one,
@@ -107,13 +117,28 @@ def _summaries(connection: Connection, attempts: Sequence[Attempt], policies: Se
                 dict.fromkeys(version_name(call.policy, call.policy_version) for call in own if call.policy is not None)
             ),
             calls=len(own),
-            prompt_tokens=sum(len(call.prompt_ids) for call in own),
-            sampled_tokens=sum(len(call.response_ids) for call in own),
+            prompt_tokens=prompt_tokens,
+            sampled_tokens=sampled_tokens,
             step=_step(connection, one.attempt_id),
         )
         for one in attempts
         for own in (calls.get(one.attempt_id, []),)
+        for prompt_tokens, sampled_tokens in (counts.get(one.attempt_id, (0, 0)),)
     ]
+
+
+def _token_counts(calls: Sequence[Call], spans: Mapping[tuple[str, str], Span]) -> tuple[int | None, int | None]:
+    counts: dict[object, tuple[int | None, int | None]] = {}
+    for call in calls:
+        place = call.trace_id, call.span_id
+        if call.prompt_ids or call.response_ids:
+            counts[call.call_id] = len(call.prompt_ids), len(call.response_ids)
+        elif place in spans:  # a span counts its choices together
+            usage = dialect_of(spans[place]).usage(spans[place])
+            counts[place] = usage.input_tokens, usage.output_tokens
+    prompts = [count for count, _ in counts.values() if count is not None]
+    answers = [count for _, count in counts.values() if count is not None]
+    return sum(prompts) if prompts else None, sum(answers) if answers else None
 
 
 def _policy_of(calls: Sequence[Call], policies: Sequence[PolicyConfig]) -> PolicyConfig | None:

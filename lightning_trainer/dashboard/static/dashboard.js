@@ -61,6 +61,8 @@
       waiting ??= setTimeout(() => renew().catch(() => {}), Math.max(spread, last + pace - Date.now()));
     });
     events.addEventListener("open", () => {
+      // What changed while nothing was heard is not said again.
+      if (state.classList.contains("lost")) renew().catch(() => {});
       state.textContent = "live";
       state.classList.remove("lost");
     });

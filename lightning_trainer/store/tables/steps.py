@@ -177,6 +177,7 @@ def select_steps(
     after: int | None = None,
     newest: int | None = None,
     oldest: int | None = None,
+    ended: bool = False,
     advantages: bool = False,
 ) -> list[StepRecord]:
     """Return the policy's steps in ascending order.
@@ -187,14 +188,16 @@ def select_steps(
         after: only those after this one.
         newest: of these, only this many of the newest.
         oldest: of these, only this many of the oldest.
+        ended: only those that have been trained or skipped.
         advantages: decode them too; they are most of a report, which otherwise has none.
     """
     first = only if only is not None else 0 if after is None else after + 1
     last = only if only is not None else 2**62 if before is None else before - 1
     limit = newest if newest is not None else ALL if oldest is None else oldest
     order = "ASC" if newest is None else "DESC"
+    states = f"AND state != '{StepState.ASSIGNED}'" if ended else ""
     rows = connection.execute(
-        f"""SELECT step, state, report, metrics FROM steps WHERE policy = ? AND step BETWEEN ? AND ?
+        f"""SELECT step, state, report, metrics FROM steps WHERE policy = ? AND step BETWEEN ? AND ? {states}
             ORDER BY step {order} LIMIT ?""",
         (policy, first, last, limit),
     ).fetchall()

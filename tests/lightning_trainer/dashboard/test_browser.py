@@ -105,6 +105,20 @@ def test_a_page_follows_the_daemon_without_being_loaded_again(page, site):
     page.wait_for_selector(".phase-collecting", timeout=10_000)
 
 
+def test_a_page_that_heard_nothing_for_a_while_catches_up(page, site):
+    page.add_init_script(
+        "window.EventSource = class extends EventSource { constructor(url) { super(url); window.heard = this; } }"
+    )
+    page.goto(site.url)
+    page.wait_for_selector("#live-state:text-is('live')")
+    page.evaluate("heard.dispatchEvent(new Event('error'))")
+    assert page.inner_text("#live-state") == "no answer"
+    assert page.locator("main[data-renewed]").count() == 0
+    page.evaluate("heard.dispatchEvent(new Event('open'))")
+    page.wait_for_selector("main[data-renewed]")
+    assert page.inner_text("#live-state") == "live"
+
+
 def test_a_rollback_is_confirmed_recorded_and_said(page, site):
     page.goto(site.url + "/versions")
     page.click("tr:has-text('v4') >> text=Roll back")

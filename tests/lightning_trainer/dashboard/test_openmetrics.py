@@ -36,6 +36,18 @@ async def test_the_newest_steps_numbers_are_there(families):
     assert spans.value > 500
 
 
+async def test_while_a_step_is_trained_the_numbers_of_the_one_before_stay(run, get):
+    with closing(sqlite3.connect(run.parent / ".lightning" / "lightning.sqlite")) as connection:
+        connection.execute("UPDATE steps SET state = 'assigned' WHERE step = 6")
+        connection.commit()
+    text = (await get("/metrics")).text
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    (step,) = families["lightning_step"].samples
+    assert step.value == 5
+    assert families["lightning_reward_mean"].samples
+    assert {sample.labels["stage"] for sample in families["lightning_step_seconds"].samples} >= {"rollout", "train"}
+
+
 async def test_judges_whose_names_differ_in_punctuation_alone_are_told_apart(run, get):
     measured = {"judge/a-b/weight": 0.25, "judge/a.b/weight": 0.5, "judge/a_b/labels": 80.0}
     with closing(sqlite3.connect(run.parent / ".lightning" / "lightning.sqlite")) as connection:

@@ -4,13 +4,17 @@ import contextlib
 import re
 import shutil
 import sqlite3
+import time
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 import pytest
+from lightning_instrumentation import semconv
 
+from benchmarks.dashboard.example_attempts import Writer, letters
 from lightning_trainer.agents.live_census import LiveCensus
 from lightning_trainer.cli.daemon.ui import dashboard_app
 from lightning_trainer.config import Config
@@ -21,6 +25,7 @@ from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
 from lightning_trainer.dashboard.openmetrics import openmetrics
 from lightning_trainer.dashboard.pages.asking import Asked
 from lightning_trainer.dashboard.pages.overview import overview
+from lightning_trainer.dashboard.pages.versions import lineage_chart
 from lightning_trainer.dashboard.rendering import Pages
 from lightning_trainer.dashboard.site import Site
 from lightning_trainer.store import SqliteStore
@@ -111,6 +116,15 @@ async def test_what_cannot_be_shown_is_said_in_a_sentence(get, path, status, sen
     assert (page.status_code, sentence in page.text.replace("&#39;", "'")) == (status, True), page.text
 
 
+@pytest.mark.parametrize("path", ["/", "/text?trace=a&span=b&attribute=c", "/image?trace=a&span=b&attribute=c&name=d"])
+async def test_a_store_that_cannot_be_read_is_said_on_whatever_is_asked_for(run, path):
+    (run.parent / ".lightning" / "lightning.sqlite").write_bytes(b"this is no store" * 100)
+    transport = httpx.ASGITransport(dashboard_app(load_config(run), None), False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8322") as client:
+        page = await client.get(path)
+    assert (page.status_code, "cannot be read" in page.text) == (503, True)
+
+
 async def test_nothing_is_inline_and_nothing_comes_from_elsewhere(get):
     for path in (*PAGES, "/rollouts?text=nothing+has+this"):
         page = await get(path)
@@ -174,13 +188,64 @@ async def test_pages_of_rollouts_go_on_where_they_ended_and_show_each_once(get):
     assert len(found) == len(set(found)) == 6 * 16 + 3 * 12 + 8
 
 
+async def test_a_step_that_is_being_trained_is_not_counted_before_it_has_ended(run, get):
+    before = (await get("/costs")).text
+    assert "The newest 6 steps." in before
+    with contextlib.closing(sqlite3.connect(run.parent / ".lightning" / "lightning.sqlite")) as connection:
+        (last,) = connection.execute("SELECT sum(tokens) FROM ledger WHERE step = 6").fetchone()
+        (whole,) = connection.execute("SELECT sum(tokens) FROM ledger").fetchone()
+        connection.execute("UPDATE steps SET state = 'assigned' WHERE step = 6")
+        connection.commit()
+    assert "<dt>steps</dt><dd>5" in (await get("/")).text
+    costs = (await get("/costs")).text
+    assert "The newest 5 steps." in costs
+    assert last > 0
+    assert f"<dt>sampled tokens</dt><dd>{whole - last:,}</dd>" in costs
+
+
 async def test_a_bin_of_the_histogram_leads_to_its_rollouts(get):
     page = await get("/rollouts")
     links = [link.replace("&amp;", "&") for link in re.findall(r'<a href="(/rollouts\?least=[^"]*)"', page.text)]
     assert links
+    for link in links:
+        (bounds,) = set(
+            re.findall(re.escape(link.replace("&", "&amp;")) + r'" aria-label="(\S+) to (\S+): ', page.text)
+        )
+        low, high = map(float, bounds)
+        cells = re.findall(r'</td>\n<td class="num">([\d.]+)</td>\n<td><span class="outcome', (await get(link)).text)
+        assert cells, "a bin with nothing in it is no link"
+        assert all(low <= float(cell) < high or float(cell) == high == 1 for cell in cells), link
     last = await get(links[-1])
     assert 'class="bin chosen"' in last.text
     assert "r-006" in last.text
+
+
+async def test_tokens_of_calls_without_ids_are_those_that_the_server_counted(run):
+    config = load_config(run)
+    writer = Writer("uncounted", "summary-2", "summary-2", "train", time.time_ns(), letters)
+    writer.span("call", "chat m", "root", 1.0, **{semconv.OPERATION: semconv.CHAT, semconv.RESPONSE_ID: "resp-2"})
+    async with SqliteStore(config.daemon.state_dir / "lightning.sqlite") as store:
+        await store.append(writer.end(1.0))
+    transport = httpx.ASGITransport(dashboard_app(config, None))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8322") as client:
+        rows = (await client.get("/rollouts")).text.split("<tr>")
+    for name, tokens in (("r-unclaimed", "940"), ("r-uncounted", "–")):
+        (row,) = (row for row in rows if f"id={name}" in row)
+        assert f'<td class="num">1</td>\n<td class="num">{tokens}</td>' in row
+
+
+async def test_a_skipped_step_without_a_reward_has_none_and_no_time_of_its_own(run, get):
+    before = (await get("/")).text
+    (took,) = re.findall(r"<dt>a step takes</dt><dd>([\d.]+) s</dd>", before)
+    assert re.search(r"<dt>reward, newest step</dt><dd>0\.", before)
+    with contextlib.closing(sqlite3.connect(run.parent / ".lightning" / "lightning.sqlite")) as connection:
+        connection.execute("UPDATE steps SET state = 'skipped', report = NULL, metrics = '{}' WHERE step > 3")
+        connection.execute("DELETE FROM versions WHERE version > 3")
+        connection.commit()
+    after = (await get("/")).text
+    assert "<dt>reward, newest step</dt><dd>–</dd>" in after
+    (still,) = re.findall(r"<dt>a step takes</dt><dd>([\d.]+) s</dd>", after)
+    assert float(still) > 0.6 * float(took), "three of the newest five took no time"
 
 
 async def test_open_pages_share_one_drawing_each_with_the_mark_of_its_own_session(tmp_path, run, monkeypatch):
@@ -274,12 +339,32 @@ def unread(run):
     return config
 
 
+async def test_lines_that_connect_an_agent_name_the_daemon_and_not_what_shows_the_stopped_run(run):
+    run.write_text(run.read_text().replace("port = 0", "port = 9321"))
+    transport = httpx.ASGITransport(dashboard_app(load_config(run), None))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8322") as client:
+        page = (await client.get("/setup")).text
+    assert "export LIGHTNING_ENDPOINT=http://127.0.0.1:9321" in page
+    assert "completions \\\n  -H " in page, "a command that goes on is indented"
+
+
+def test_names_of_versions_do_not_run_into_each_other():
+    rows: list[Any] = [
+        {"version": 19_950 + number, "parent": None, "state": "gone", "held_out": None} for number in range(50)
+    ]
+    rows[-1]["state"] = "serving"
+    names = re.findall(r'x="([\d.]+)" y="[\d.]+" text-anchor="middle">(v\d+)<', lineage_chart(rows, width=1150))
+    assert names[-1][1] == "v19999"
+    places = [float(x) for x, _ in names]
+    assert min(after - before for before, after in pairwise(places)) > 8 * len("v19999")
+
+
 READ = {"/": r"<dt>held-out</dt><dd>0\.\d+ <small>v6, ", "/versions/compare?policy=support&a=2&b=6": "order-4800"}
 
 
 @pytest.mark.parametrize("path", READ)
 async def test_the_evaluations_of_a_stopped_run_count_that_its_daemon_had_not_read(unread, path):
-    transport = httpx.ASGITransport(dashboard_app(unread, "http://127.0.0.1:8322", None))
+    transport = httpx.ASGITransport(dashboard_app(unread, None))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8322") as client:
         assert re.search(READ[path], (await client.get(path)).text)
 

@@ -1,11 +1,16 @@
-"""An agent's system prompts: each text is one, in whatever form a call tells it, with when it was in use."""
+"""An agent's system prompts: each text is one, in whatever form a call tells it, with when it was in use; and what was
+said, in order.
+"""
 
 import json
+import time
 from dataclasses import replace
 
 import pytest
 from lightning_instrumentation import semconv
 
+from benchmarks.dashboard.example_attempts import Writer, letters, message
+from lightning_trainer.dashboard.reading.conversation import conversation
 from lightning_trainer.dashboard.reading.prompts import read_prompts, system_prompt
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.types import Span
@@ -40,3 +45,15 @@ async def test_each_text_is_one_prompt_with_when_it_was_in_use(tmp_path):
 def test_what_cannot_be_read_is_no_prompt(given):
     span = call(1, None)
     assert system_prompt(replace(span, attributes={**span.attributes, semconv.INPUT_MESSAGES: given})) is None
+
+
+def test_what_an_agent_hears_again_is_shown_again():
+    asked = [message("user", "You are in a room.")]
+    writer = Writer("game", "game", "game", "train", time.time_ns(), letters)
+    for number, said in enumerate(("north", "south", "north")):
+        answer = [message("assistant", said)]
+        writer.call(number, [1, 2], asked, [{**answer[0], "finish_reason": "stop"}], said, [-0.5])
+        asked = [*asked, *answer, message("user", "Nothing happens.")]
+    entries, _ = conversation(writer.end(0.0))
+    shown = [part.text for entry in entries for part in entry.parts]
+    assert shown == ["You are in a room.", "north", "Nothing happens.", "south", "Nothing happens.", "north"]

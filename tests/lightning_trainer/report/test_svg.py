@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lightning_trainer.report.curves import Curve, curve_chart, ticks_between
 from lightning_trainer.report.svg import Scale, Series, interval_chart, line_chart, nice_ticks, stacked_bars
 
 
@@ -67,3 +68,39 @@ def test_text_is_escaped():
     chart = line_chart([1], [0.5], width=400, height=200, titles=["<b>&"], label='"<')
     ET.fromstring(chart)
     assert "<b>" not in chart
+
+
+@pytest.mark.parametrize(
+    "values", [[1e-13], [1e-15, -3e-15], [5e-12, 6e-12], [3.0, 3.0 + 1e-13], [0.0, 0.0], [1e15, 1e20]]
+)
+def test_values_of_any_size_are_drawn_between_ticks_that_differ(values):
+    ticks = ticks_between(min(values), max(values))
+    assert ticks == sorted(set(ticks))
+    assert ticks[0] <= min(values)
+    assert ticks[-1] >= max(values)
+    steps = list(range(1, len(values) + 1))
+    ET.fromstring(curve_chart([Curve("kl", steps, values)], width=360, height=170, label="l"))
+
+
+def _drawn(xs: list[int], ys: list[float | None]) -> ET.Element:
+    return ET.fromstring(curve_chart([Curve("a", xs, ys)], width=360, height=170, label="l"))
+
+
+def test_a_point_between_gaps_is_seen_in_a_long_curve_too():
+    root = _drawn(list(range(300)), [None if step % 2 else 0.5 for step in range(300)])
+    assert len(list(root.iter("circle"))) == 150
+
+
+def test_of_steps_that_lie_far_apart_each_has_a_column_to_point_at_and_the_axis_round_numbers():
+    root = _drawn([round(1 + index * 19_999 / 99) for index in range(100)], [0.5] * 100)
+    columns = [(float(e.get("x", "")), float(e.get("width", ""))) for e in root.iter("rect") if e.get("class") == "hit"]
+    assert min(width for _, width in columns) > 1
+    assert columns[-1][0] + columns[-1][1] == pytest.approx(360 - 12, abs=0.2)
+    labels = [e for e in root.iter("text") if e.get("text-anchor") == "middle" and e.text != "step"]
+    assert [int(e.text or "") for e in labels] == [5000, 10_000, 15_000, 20_000]
+    assert float(labels[-1].get("x", "")) <= 360 - 5 * 8 / 2, "all of its digits are inside the drawing"
+
+
+def test_ticks_of_small_values_are_short_enough_for_their_place():
+    root = _drawn([1, 2], [-0.00075, 0.00025])
+    assert [e.text for e in root.iter("text") if e.get("text-anchor") == "end"] == ["-0.001", "-5e-4", "0", "5e-4"]
