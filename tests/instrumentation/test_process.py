@@ -94,17 +94,23 @@ def test_what_is_read_halfway_at_the_end_is_delivered_whatever_came_first(receiv
         global reading_on
         reading_on = read_on()
         await anext(reading_on)
-    reading = read()
-    next(reading)
+    @lt.tool
+    def listing():
+        yield 1
+    reading, listed = read(), listing()
+    next(reading), next(listed)
     import asyncio
     asyncio.run(begin())
     """
     environment = {**os.environ, "LIGHTNING_ENDPOINT": receiver.url, "LIGHTNING_SPOOL_DIR": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], env=environment, check=True, timeout=60)
-    held, *agents = receiver.wait_for(3)
+    program = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(program, env=environment, check=True, timeout=60, capture_output=True, text=True)
+    assert done.stderr == ""
+    held, *generators = receiver.wait_for(4)
     assert held.attributes[semconv.STREAM_COMPLETE] is False
-    assert [(span.name, span.error) for span in agents] == [
+    assert [(span.name, span.error) for span in generators] == [
         ("invoke_agent reader", None),
+        ("execute_tool listing", None),
         ("invoke_agent async reader", None),
     ]
 
