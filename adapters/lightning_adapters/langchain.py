@@ -138,20 +138,31 @@ def _arguments(tool: Any, tool_input: Any) -> Any:
     return keep(tool_input) if isinstance(tool_input, dict) and callable(keep) else tool_input
 
 
-def _returned(call: ToolCall, output: Any) -> None:
+def _returned(call: ToolCall, output: Any, call_id: object) -> None:
+    answer = guarded("tool", _answer_in, output, call_id) or output
     # The tool may have failed and told the model so instead of raising.
-    call.returned(lambda: getattr(output, "content", output), failed=getattr(output, "status", None) == "error")
+    call.returned(lambda: getattr(answer, "content", answer), failed=getattr(answer, "status", None) == "error")
+
+
+def _answer_in(output: Any, call_id: object) -> Any:
+    """Return the message for the model in a ``Command`` to the graph; None if it is no command, or has none."""
+    update = getattr(output, "update", None)
+    if call_id is None or not isinstance(update, Mapping):
+        return None
+    messages = update.get("messages")
+    listed = messages if isinstance(messages, list) else [messages]
+    return next((one for one in listed if getattr(one, "tool_call_id", None) == call_id), None)
 
 
 def _run(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     with _begin(instance, args, kwargs) as call:
         output = wrapped(*args, **kwargs)
-        _returned(call, output)
+        _returned(call, output, kwargs.get("tool_call_id"))
     return output
 
 
 async def _arun(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     with _begin(instance, args, kwargs) as call:
         output = await wrapped(*args, **kwargs)
-        _returned(call, output)
+        _returned(call, output, kwargs.get("tool_call_id"))
     return output

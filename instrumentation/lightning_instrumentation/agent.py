@@ -1,7 +1,8 @@
 """``@lt.agent("name")`` and ``with lt.agent("name"):``: everything below is attributed to that agent.
 
-The innermost agent wins. A decorated generator is inside its agent only while its own body runs; a ``with`` block in
-the body of a generator stays active while the generator is suspended, so decorate generators.
+The innermost agent wins. A decorated generator, or one that a decorated function returns, is inside its agent only
+while its own body runs; a ``with`` block in the body of a generator stays active while the generator is suspended, so
+decorate generators.
 """
 
 from __future__ import annotations
@@ -135,4 +136,4 @@ def _decorate(function: Any, name: str | None) -> Any:
         own = name or body.__name__
         return lambda args, kwargs: _Invocation(own, "decorator")
 
-    return decorated(function, begin, what="@lt.agent", usage=_USAGE)
+    return decorated(function, begin, what="@lt.agent", usage=_USAGE, into_generators=True)

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
+from lightning_instrumentation.delivery.deferred import at_exit
 from lightning_instrumentation.scope import use_scope
 
 
@@ -37,19 +40,26 @@ class Work(Protocol):
 Begin = Callable[[tuple[Any, ...], Mapping[str, Any]], Work]
 """Creates the work for a call with these arguments."""
 
+_OF_THE_CALLER_ALONE = 3
+"""References to a result: the caller's, the argument of ``_runner_of``, and that of ``getrefcount``."""
 
-def decorated(function: Any, begin: Callable[[Any], Begin], *, what: str, usage: str) -> Any:
+
+def decorated(
+    function: Any, begin: Callable[[Any], Begin], *, what: str, usage: str, into_generators: bool = False
+) -> Any:
     """Return ``function`` with the work from ``begin(function)`` around every call.
 
     Args:
         what: for error messages, such as ``@lt.agent``.
         usage: how to write it.
+        into_generators: whether a generator that a plain function returns, and keeps nowhere, is part of the call.
 
     Raises:
         TypeError: the decorated object is not a function or method.
     """
     if isinstance(function, (staticmethod, classmethod)):
-        return type(function)(decorated(function.__func__, begin, what=what, usage=usage))
+        inner = decorated(function.__func__, begin, what=what, usage=usage, into_generators=into_generators)
+        return type(function)(inner)
     if not inspect.isroutine(function):
         got = f"the class {function.__name__}" if inspect.isclass(function) else repr(function)
         raise TypeError(f"{what} needs a function or method, got {got}; {usage}")
@@ -59,10 +69,10 @@ def decorated(function: Any, begin: Callable[[Any], Begin], *, what: str, usage:
         return _coroutine(function, begin(function))
     if inspect.isgeneratorfunction(function):
         return _generator(function, begin(function))
-    return _sync(function, begin(function))
+    return _sync(function, begin(function), into_generators=into_generators)
 
 
-def _sync(function: Callable[..., Any], begin: Begin) -> Callable[..., Any]:
+def _sync(function: Callable[..., Any], begin: Begin, *, into_generators: bool) -> Callable[..., Any]:
     @functools.wraps(function)
     def invoke(*args: Any, **kwargs: Any) -> Any:
         work = begin(args, kwargs)
@@ -75,11 +85,21 @@ def _sync(function: Callable[..., Any], begin: Begin) -> Callable[..., Any]:
         if inspect.iscoroutine(result):
             # A plain function that returns a coroutine has not run yet.
             return _awaited(result, work)
+        if into_generators and (runs := _runner_of(result)) is not None:
+            return runs(lambda: result, lambda args, kwargs: work)()
         work.returned(result)
         work.end()
         return result
 
     return invoke
+
+
+def _runner_of(result: Any) -> Callable[[Callable[..., Any], Begin], Callable[..., Any]] | None:
+    """Return what surrounds a generator that only the caller has; None for anything else."""
+    # Another holder may read on when the caller drops it, which closes one that is surrounded.
+    if sys.getrefcount(result) > _OF_THE_CALLER_ALONE:
+        return None
+    return _generator if inspect.isgenerator(result) else _async_generator if inspect.isasyncgen(result) else None
 
 
 def _coroutine(function: Callable[..., Any], begin: Begin) -> Callable[..., Any]:
@@ -106,6 +126,7 @@ def _generator(function: Callable[..., Any], begin: Begin) -> Callable[..., Any]
     @functools.wraps(function)
     def invoke(*args: Any, **kwargs: Any) -> Any:
         work = begin(args, kwargs)
+        never_mind = at_exit(partial(work.end, GeneratorExit()))
         try:
             with work.body():
                 generator = function(*args, **kwargs)
@@ -130,6 +151,8 @@ def _generator(function: Callable[..., Any], begin: Begin) -> Callable[..., Any]
         except BaseException as error:
             work.end(error)
             raise
+        finally:
+            never_mind()
 
     return invoke
 
@@ -138,6 +161,7 @@ def _async_generator(function: Callable[..., Any], begin: Begin) -> Callable[...
     @functools.wraps(function)
     async def invoke(*args: Any, **kwargs: Any) -> Any:
         work = begin(args, kwargs)
+        never_mind = at_exit(partial(work.end, GeneratorExit()))
         try:
             with work.body():
                 generator = function(*args, **kwargs)
@@ -162,5 +186,7 @@ def _async_generator(function: Callable[..., Any], begin: Begin) -> Callable[...
         except BaseException as error:
             work.end(error)
             raise
+        finally:
+            never_mind()
 
     return invoke

@@ -206,6 +206,7 @@ def _tell_losses() -> None:
 
 def deliver_at_exit() -> None:
     """Deliver what can be delivered quickly; this process is about to end."""
+    later.program_ends()
     later.do_waiting()
     _tell_losses()
     if _runtime is not None:

@@ -76,12 +76,13 @@ class ToolCall:
             spans.mark_failed(span, "tool_error", text or "the tool reported an error")
 
     def end(self, error: BaseException | None = None) -> None:
-        """End the span; ``error`` is what the tool raised, None if it returned."""
+        """End the span; ``error`` is what the tool raised, None if it returned. Only the first end counts."""
+        span, self._span = self._span, None
         if isinstance(error, GeneratorExit):
             # A tool that yields and was closed early, perhaps by garbage collection, has not failed.
-            spans.end_soon(self._span)
+            spans.end_soon(span)
         else:
-            spans.end(self._span, error)
+            spans.end(span, error)
 
     def __enter__(self) -> ToolCall:
         self._body = use_scope(self.scope)

@@ -10,9 +10,11 @@ import lightning_instrumentation as lt
 import openai
 import pytest
 from langchain.agents import create_agent
-from langchain_core.tools import InjectedToolArg, ToolException, tool
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import InjectedToolArg, InjectedToolCallId, ToolException, tool
 from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.types import Command
 from lightning_adapters.langchain import agent_of
 from lightning_instrumentation import semconv
 from lightning_instrumentation.telemetry.packing import unpack_token_ids
@@ -239,6 +241,21 @@ def test_a_tool_that_tells_the_model_of_its_failure_has_failed(recording):
     span = recording.span("execute_tool")
     assert span.error == "no such file"
     assert span.attributes[semconv.TOOL_CALL_RESULT] == "no such file"
+
+
+@pytest.mark.parametrize("status", ["success", "error"])
+def test_a_tool_that_commands_the_graph_is_recorded_with_what_the_model_gets(recording, status):
+    @tool
+    def hand_over(to: str, call_id: Annotated[str, InjectedToolCallId]) -> Command:
+        """Hand over."""
+        other = ToolMessage("of another call", tool_call_id="c2")
+        told = ToolMessage(f"over to {to}", tool_call_id=call_id, status=status)
+        return Command(goto=to, update={"messages": [other, told]})
+
+    hand_over.invoke({"type": "tool_call", "id": "c1", "name": "hand_over", "args": {"to": "bob"}})
+    span = recording.span("execute_tool")
+    assert span.attributes[semconv.TOOL_CALL_RESULT] == "over to bob"
+    assert span.error == ("over to bob" if status == "error" else None)
 
 
 def test_what_the_framework_injects_is_not_recorded_as_the_models_arguments(recording):

@@ -160,6 +160,35 @@ def test_a_generator_receives_throws_closes_and_returns_as_before(recording):
     assert [span.error for span in recording.spans()] == [None, None]
 
 
+def test_a_function_that_returns_a_generator_speaks_under_its_name_while_the_generator_runs(recording):
+    def pages():
+        received = yield name_here()
+        yield received, name_here()
+        return "returned"
+
+    async def async_pages():
+        yield name_here()
+
+    @lt.agent("reader")
+    def read(begin):
+        return begin()
+
+    reading = read(pages)
+    assert next(reading) == "reader"
+    assert name_here() is None
+    assert reading.send("hello") == ("hello", "reader")
+    with pytest.raises(StopIteration, match="returned"):
+        next(reading)
+
+    async def collect():
+        return [item async for item in read(async_pages)]
+
+    assert asyncio.run(collect()) == ["reader"]
+    shared = pages()
+    assert read(lambda: shared) is shared
+    assert [span.error for span in recording.spans()] == [None, None, None]
+
+
 def test_a_suspended_generator_is_not_around_the_code_that_reads_it(recording):
     @lt.agent("reader")
     def read():

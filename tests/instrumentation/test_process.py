@@ -8,6 +8,7 @@ import textwrap
 import time
 
 import lightning_instrumentation as lt
+import pytest
 from lightning_instrumentation import semconv
 from lightning_instrumentation.delivery.spool import endpoint_folder, orphaned_spools
 
@@ -70,6 +71,48 @@ def test_a_program_that_ends_at_once_has_delivered_everything(receiver, tmp_path
     run("for _ in range(20): work()", receiver.url, tmp_path)
     assert len(receiver.spans()) == 20
     assert list(endpoint_folder(tmp_path, receiver.url).iterdir()) == []
+
+
+@pytest.mark.parametrize("before", ["pass", "import tempfile; kept = tempfile.TemporaryDirectory()"])
+def test_what_is_read_halfway_at_the_end_is_delivered_whatever_came_first(receiver, model, tmp_path, before):
+    code = f"""
+    {before}
+    import lightning_instrumentation as lt
+    import httpx
+    lt.init()
+    asked = {{"model": "m", "stream": True, "messages": [{{"role": "user", "content": "a b c"}}]}}
+    client = httpx.Client()
+    request = client.build_request("POST", "{model.base_url}/chat/completions", json=asked)
+    lines = client.send(request, stream=True).iter_lines()
+    @lt.agent("reader")
+    def read():
+        yield next(lines)
+    @lt.agent("async reader")
+    async def read_on():
+        yield next(lines)
+    async def begin():
+        global reading_on
+        reading_on = read_on()
+        await anext(reading_on)
+    @lt.tool
+    def listing():
+        yield 1
+    reading, listed = read(), listing()
+    next(reading), next(listed)
+    import asyncio
+    asyncio.run(begin())
+    """
+    environment = {**os.environ, "LIGHTNING_ENDPOINT": receiver.url, "LIGHTNING_SPOOL_DIR": str(tmp_path)}
+    program = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(program, env=environment, check=True, timeout=60, capture_output=True, text=True)
+    assert done.stderr == ""
+    held, *generators = receiver.wait_for(4)
+    assert held.attributes[semconv.STREAM_COMPLETE] is False
+    assert [(span.name, span.error) for span in generators] == [
+        ("invoke_agent reader", None),
+        ("execute_tool listing", None),
+        ("invoke_agent async reader", None),
+    ]
 
 
 def test_an_unreachable_daemon_does_not_delay_the_end_and_spans_wait(receiver, tmp_path):

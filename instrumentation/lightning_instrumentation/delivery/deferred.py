@@ -7,6 +7,7 @@ at exit. Appending to a deque takes no lock.
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -14,11 +15,45 @@ from typing import Any
 from lightning_instrumentation.failures import guarded
 
 _waiting: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
+_at_exit: dict[object, Callable[[], None]] = {}
 
 
 def defer(work: Callable[..., Any], *arguments: Any) -> None:
     """Note work for later; safe in a finalizer, since it takes no lock."""
     _waiting.append((work, arguments))
+
+
+def when_gone(thing: object, work: Callable[[], None]) -> None:
+    """Do ``work``, which must be safe in a finalizer, as soon as nothing holds ``thing``, or at exit."""
+    never_mind = at_exit(work)
+
+    def gone() -> None:
+        never_mind()
+        work()
+
+    # Its own exit handler would run after delivery, if the program used a finalizer before it imported us.
+    weakref.finalize(thing, gone).atexit = False
+
+
+def at_exit(work: Callable[[], None]) -> Callable[[], None]:
+    """Do ``work`` when the program ends, before delivery; call what is returned to leave it undone."""
+    key = object()
+    _at_exit[key] = work
+
+    def never_mind() -> None:
+        _at_exit.pop(key, None)
+
+    return never_mind
+
+
+def program_ends() -> None:
+    """Do what was left for the end of the program."""
+    while _at_exit:
+        try:
+            _, work = _at_exit.popitem()
+        except KeyError:  # another thread took it
+            return
+        guarded("later", work)
 
 
 def do_waiting() -> None:
@@ -34,3 +69,4 @@ def do_waiting() -> None:
 def forget() -> None:
     """Drop the noted work in a forked child, because the parent does it."""
     _waiting.clear()
+    _at_exit.clear()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
+from lightning_instrumentation.delivery.deferred import when_gone
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.gateway.edge import Edge
 from lightning_instrumentation.hooks import patching
@@ -154,7 +154,7 @@ def _answered(out: Outgoing, response: Any) -> None:
     body = Body(out.call, response.headers.get("content-type", ""), encoding)
     response.content = (RewrittenReader if body.rewrites else WatchedReader)(response.content, body)
     out.call.under_way = True
-    weakref.finalize(response, body.abandon)
+    when_gone(response, body.abandon)
 
 
 def _close(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

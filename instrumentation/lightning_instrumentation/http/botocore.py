@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
+from lightning_instrumentation.delivery.deferred import when_gone
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.gateway.destination import not_routed
 from lightning_instrumentation.hooks import patching
@@ -58,4 +58,4 @@ def _answered(out: Outgoing, request: Any, response: Any) -> None:
     response.raw = WatchedRaw(response.raw, out.call, content_type, response.headers.get("content-encoding"))
     out.call.under_way = True
     # A reader of the stream keeps the stream and not the response.
-    weakref.finalize(response.raw, out.call.abandon)
+    when_gone(response.raw, out.call.abandon)

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import cache, partial
 from typing import Any
 
+from lightning_instrumentation.delivery.deferred import when_gone
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.gateway.companion_clients import beside
 from lightning_instrumentation.gateway.edge import Edge
@@ -221,7 +221,7 @@ def _answered(
     watched = _streams(module)[0 if isinstance(response.stream, module.SyncByteStream) else 1]
     response.stream = watched(response.stream, body)
     call.under_way = True
-    weakref.finalize(response, body.abandon)
+    when_gone(response, body.abandon)
 
 
 def _hide_requests(module: Any, request: Any, changed: Any, redirects: Redirects | None, response: Any) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from lightning_instrumentation.delivery.deferred import when_gone
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.gateway.companion_clients import beside
 from lightning_instrumentation.gateway.edge import Edge
@@ -125,7 +125,7 @@ def _answered(out: Outgoing, request: Any, changed: Any, redirects: Redirects | 
         return
     response.raw = WatchedRaw(response.raw, out.call, content_type, response.headers.get("content-encoding"))
     out.call.under_way = True
-    weakref.finalize(response, out.call.abandon)
+    when_gone(response, out.call.abandon)
 
 
 def _hide_requests(request: Any, changed: Any, redirects: Redirects | None, response: Any) -> None:

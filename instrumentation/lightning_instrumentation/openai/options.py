@@ -15,6 +15,9 @@ from lightning_instrumentation.telemetry.otlp import ByIdentity
 from lightning_instrumentation.wire.api import Api
 from lightning_instrumentation.wire.apis import api_at
 
+_SHORTEST_KEY = 8
+"""In characters."""
+
 # Formatting a URL costs as much as encoding a message, and so does hashing one.
 _as_base: ByIdentity[Any, str] = ByIdentity(lambda url: str(url).rstrip("/") + "/", most=64)
 """A client's base URL with a trailing slash."""
@@ -45,9 +48,9 @@ def body_of(options: Any) -> dict[str, Any]:
 
 
 def key_of(client: Any) -> str | None:
-    """Return the client's API key; None if it has none."""
+    """Return the client's API key; None if it has none, or only a word in a key's place (``x``, ``EMPTY``)."""
     key = getattr(client, "api_key", None)
-    return key if isinstance(key, str) and key else None
+    return key if isinstance(key, str) and len(key) >= _SHORTEST_KEY else None
 
 
 def timeout_of(client: Any, options: Any) -> Any:

@@ -258,6 +258,13 @@ def test_no_span_holds_the_key(recording, client):
     assert "Bearer [secret]" in repr(spans)
 
 
+def test_a_word_in_place_of_a_key_is_not_cut_out_of_errors(recording, model):
+    client = openai.OpenAI(base_url=model.base_url, api_key="code", max_retries=0)
+    with pytest.raises(openai.BadRequestError):
+        client.chat.completions.create(model="m", messages=ask("status 400"))
+    assert "Error code: 400" in recording.span("chat").error
+
+
 def test_retries_are_one_call(recording, model):
     client = openai.OpenAI(base_url=model.base_url, api_key=KEY, max_retries=1)
     with pytest.raises(openai.InternalServerError):
