@@ -267,12 +267,18 @@ class Endpoint:
         self.headers = {"authorization": "Bearer engine-secret"}
         self.up = asyncio.Event()
         self.up.set()
+        self.waiting = 0
+        """Calls that wait for it; not those that only look whether it is there."""
 
     async def ready(self, timeout_s: float) -> None:
+        waits = timeout_s > 0
+        self.waiting += waits
         try:
             await asyncio.wait_for(self.up.wait(), max(timeout_s, 0.001))
         except TimeoutError as error:
             raise EngineError(f"the engine is not ready after {timeout_s:.1f} s") from error
+        finally:
+            self.waiting -= waits
 
 
 @contextlib.asynccontextmanager

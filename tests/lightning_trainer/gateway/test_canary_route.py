@@ -209,8 +209,10 @@ async def test_while_the_live_versions_engine_is_away_too_nothing_is_said_of_the
     route.begin(4)
     for engine in (gateway, beside):
         engine.endpoint.up.clear()
-    asyncio.get_running_loop().call_later(0.5, gateway.endpoint.up.set)
-    answers = await asyncio.gather(*(ask(gateway, f"r{number}") for number in range(20)))
+    asked = asyncio.gather(*(ask(gateway, f"r{number}") for number in range(20)))
+    await until(lambda: gateway.endpoint.waiting == 20)
+    gateway.endpoint.up.set()
+    answers = await asked
     assert {answer.headers["x-lightning-policy-version"] for answer in answers} == {"3"}
     assert (route.asked > 2, route.failed) == (True, 0)
 
