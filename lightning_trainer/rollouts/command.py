@@ -18,7 +18,6 @@ from typing import IO, Any
 from urllib.parse import quote
 
 import lightning_instrumentation as lt
-import psutil
 from lightning_instrumentation.scope import current
 from lightning_instrumentation.zero_code.environ import BEGUN, ProgramRollout, with_site, write_rollout
 
@@ -129,15 +128,24 @@ class Command:
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
     """Kill its process group and, while it lives, anything it started in other groups: nothing outlives the attempt."""
-    children: list[psutil.Process] = []
-    if process.poll() is None:
-        with suppress(psutil.Error):
-            children = psutil.Process(process.pid).children(recursive=True)
+    elsewhere = _descendants(process.pid) if process.poll() is None else []
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    for child in children:
-        with suppress(psutil.Error):
-            child.kill()
+    for pid in elsewhere:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _descendants(pid: int) -> list[int]:
+    """Return the processes below it; none where psutil is missing, which the client alone does not install."""
+    try:
+        import psutil
+    except ImportError:
+        return []
+    try:
+        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+    except psutil.Error:
+        return []
 
 
 def _last_line(output: IO[bytes]) -> str:

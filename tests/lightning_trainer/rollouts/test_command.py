@@ -2,7 +2,9 @@
 
 import json
 import math
+import subprocess
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Iterator
@@ -34,6 +36,20 @@ def python(code: str, *arguments: str, **options) -> Command:
 
 def run(command: Command) -> AttemptEnded:
     return run_attempt(command, TASK, stage="train", step=1, group_id="g", mode="train", timeout_s=60.0)
+
+
+def test_the_client_alone_can_run_programs():
+    """What agents run in their own process needs no extra (`pip install lightning-trainer`)."""
+    extras = ("fastapi", "httpx", "numpy", "psutil", "pydantic", "ray", "rich", "typer", "uvicorn", "xxhash")
+    code = f"""
+        import sys
+        sys.modules.update(dict.fromkeys({extras}))
+        from lightning_trainer.rollouts import Command, Runner
+        from lightning_trainer.rollouts.task_file import FileTask
+        command = Command([sys.executable, "-c", "print(0.5)"], endpoint="{ENDPOINT}")
+        assert command(FileTask("t", {{}})) == 0.5
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
 
 
 @pytest.mark.parametrize(
