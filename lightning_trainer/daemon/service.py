@@ -21,6 +21,7 @@ from lightning_trainer.agents.live_census import LiveCensus
 from lightning_trainer.config import Config, GatewayConfig
 from lightning_trainer.daemon.access.identity import challenge_router, identity_of_daemon, leave_to_its_owner
 from lightning_trainer.daemon.access.token import token_of_daemon, told_to_clients
+from lightning_trainer.daemon.announcement import announced
 from lightning_trainer.daemon.api.feedback import feedback_api
 from lightning_trainer.daemon.api.health import health_router
 from lightning_trainer.daemon.api.labels import labels_router
@@ -40,7 +41,7 @@ from lightning_trainer.daemon.loop.checkpoints import oldest_checkpoints
 from lightning_trainer.daemon.policy_runtime import DaemonContext, PolicyRuntime
 from lightning_trainer.daemon.rewards.feedback import FeedbackSettler
 from lightning_trainer.daemon.spools import drain_spools
-from lightning_trainer.daemon.state_folder import announced, close_to_others, keep_within_limits
+from lightning_trainer.daemon.state_folder import close_to_others, keep_within_limits
 from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
 from lightning_trainer.dashboard.routes import Dashboard
 from lightning_trainer.dashboard.site import Check, Site

@@ -1,14 +1,12 @@
-"""The state folder is its owner's alone: prompts, answers and weights lie in it, and where the daemon is."""
+"""The state folder is its owner's alone: prompts, answers and weights lie in it."""
 
 import asyncio
 import contextlib
-import fcntl
-import json
 import logging
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -100,44 +98,3 @@ async def keep_within_limits(store: "Store", *, every_s: float = _EVERY_S) -> No
         except Exception:
             _log.exception("nothing could be deleted from the store, for a reason that nobody has thought of")
         await asyncio.sleep(every_s)
-
-
-@contextlib.contextmanager
-def announced(path: Path, url: str) -> Iterator[None]:
-    """``daemon.json``: where a running daemon is; gone when it is, or no longer locked if it was killed.
-
-    Raises:
-        StoreError: it cannot be written.
-    """
-    with contextlib.ExitStack() as stack:
-        try:
-            file = stack.enter_context(path.open("a"))
-            fcntl.flock(file, fcntl.LOCK_EX)
-            file.truncate(0)
-            file.write(json.dumps({"pid": os.getpid(), "url": url}))
-            file.flush()
-        except OSError as error:
-            raise StoreError(f"{path}, by which the daemon is found, cannot be written: {error.strerror}") from error
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
-
-
-def announced_url(path: Path) -> str | None:
-    """Return where the daemon of that ``daemon.json`` is, None where none runs; one that was killed left it behind.
-
-    The kernel drops a lock however its process ends, and the number of a process is soon another's in a container.
-    """
-    try:
-        with path.open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return None
-    except BlockingIOError:
-        pass
-    except OSError:
-        return None
-    try:
-        return json.loads(path.read_text())["url"]
-    except (OSError, ValueError, KeyError):
-        return None

@@ -9,11 +9,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from lightning_trainer.report.svg import Frame, Scale, drawing, frame_of, hover_columns, x_axis, y_axis
+from lightning_trainer.report.svg import (
+    BOTTOM,
+    LEFT,
+    RIGHT,
+    TOP,
+    Frame,
+    Scale,
+    drawing,
+    frame_of,
+    hover_columns,
+    x_axis,
+    y_axis,
+)
 
 COLORS = 6
 """Number of classes, ``c0`` to ``c5``; a seventh curve starts over."""
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 12, 38
 _DOTS = 60
 """Beyond this many points a curve is drawn as a line only."""
 
@@ -85,12 +96,12 @@ def histogram(bins: Sequence[Bin], *, width: int, height: int, label: str) -> st
     frame = Frame(
         width,
         height,
-        Scale(0, len(bins), _LEFT, width - _RIGHT),
-        Scale(ticks[0], ticks[-1], height - _BOTTOM, _TOP),
+        Scale(0, len(bins), LEFT, width - RIGHT),
+        Scale(ticks[0], ticks[-1], height - BOTTOM, TOP),
     )
     parts = [y_axis(frame, ticks, _short)]
-    base = height - _BOTTOM
-    every = max(1, math.ceil(len(bins) * 40 / (width - _LEFT - _RIGHT)))
+    base = height - BOTTOM
+    every = max(1, math.ceil(len(bins) * 40 / (width - LEFT - RIGHT)))
     for index, one in enumerate(bins):
         left, right = frame.x(index), frame.x(index + 1)
         top = frame.y(one.count)
@@ -98,7 +109,7 @@ def histogram(bins: Sequence[Bin], *, width: int, height: int, label: str) -> st
         column = (
             f'<rect class="bin{" chosen" * one.chosen}" x="{left + 1:.1f}" y="{top:.1f}" '
             f'width="{max(1.0, right - left - 2):.1f}" height="{base - top:.1f}"/>'
-            f'<rect class="hit" x="{left:.1f}" y="{_TOP}" width="{right - left:.1f}" height="{base - _TOP}">'
+            f'<rect class="hit" x="{left:.1f}" y="{TOP}" width="{right - left:.1f}" height="{base - TOP}">'
             f"<title>{escape(said)}</title></rect>"
         )
         if one.href is not None:
@@ -108,7 +119,7 @@ def histogram(bins: Sequence[Bin], *, width: int, height: int, label: str) -> st
             parts.append(f'<text class="tick" x="{left:.1f}" y="{base + 17}" text-anchor="middle">{one.low:g}</text>')
     parts.append(
         f'<text class="tick" x="{frame.x(len(bins)):.1f}" y="{base + 17}" text-anchor="end">{bins[-1].high:g}</text>'
-        f'<line class="axis" x1="{_LEFT}" x2="{width - _RIGHT}" y1="{base}" y2="{base}"/>'
+        f'<line class="axis" x1="{LEFT}" x2="{width - RIGHT}" y1="{base}" y2="{base}"/>'
     )
     return drawing(width, height, parts, label, role="group")
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
 
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 12, 38
+LEFT, RIGHT, TOP, BOTTOM = 56, 12, 12, 38
+"""Margins of a chart in pixels, for its axes."""
 _LABEL_WIDTH = 34
 """Width that one label of the x axis needs."""
 
@@ -141,17 +142,17 @@ def interval_chart(rows: Sequence[tuple[str, str, float, tuple[float, float]]], 
 
 def frame_of(width: int, height: int, ticks: Sequence[float], *, low: float, high: float, pad: float) -> Frame:
     """Return a frame whose y axis spans the ticks and whose x axis spans ``[low - pad, high + pad]``."""
-    x = Scale(low - pad, high + pad, _LEFT, width - _RIGHT)
-    y = Scale(ticks[0], ticks[-1], height - _BOTTOM, _TOP)
+    x = Scale(low - pad, high + pad, LEFT, width - RIGHT)
+    y = Scale(ticks[0], ticks[-1], height - BOTTOM, TOP)
     return Frame(width, height, x, y)
 
 
 def y_axis(frame: Frame, ticks: Sequence[float], text: Callable[[float], str]) -> str:
     """Draw a line across the frame at each tick, with its label."""
-    right = frame.width - _RIGHT
+    right = frame.width - RIGHT
     return "".join(
-        f'<line class="grid" x1="{_LEFT}" x2="{right}" y1="{frame.y(t):.1f}" y2="{frame.y(t):.1f}"/>'
-        f'<text class="tick" x="{_LEFT - 7}" y="{frame.y(t) + 4:.1f}" text-anchor="end">{escape(text(t))}</text>'
+        f'<line class="grid" x1="{LEFT}" x2="{right}" y1="{frame.y(t):.1f}" y2="{frame.y(t):.1f}"/>'
+        f'<text class="tick" x="{LEFT - 7}" y="{frame.y(t) + 4:.1f}" text-anchor="end">{escape(text(t))}</text>'
         for t in ticks
     )
 
@@ -160,19 +161,19 @@ def x_axis(frame: Frame, xs: Sequence[int], name: str) -> str:
     """Draw the line at the bottom, with as many round values as there is room for; ``xs`` ascend."""
     text_width = 8 * len(str(xs[-1]))
     label_width = max(_LABEL_WIDTH, text_width + 6)
-    room = max(1, int((frame.width - _LEFT - _RIGHT) / label_width))
+    room = max(1, int((frame.width - LEFT - RIGHT) / label_width))
     steps = (factor * 10**power for power in range(19) for factor in (1, 2, 5))
     every = next(step for step in steps if (xs[-1] - xs[0] + 1) / step <= room)
     shown = range(-(-xs[0] // every) * every, xs[-1] + 1, every) or [xs[0]]
-    base = frame.height - _BOTTOM
+    base = frame.height - BOTTOM
     furthest = frame.width - text_width / 2  # a label that leaves the drawing is cut off, and reads as another number
     labels = "".join(
         f'<text class="tick" x="{min(frame.x(x), furthest):.1f}" y="{base + 17}" text-anchor="middle">{x}</text>'
         for x in shown
     )
-    middle = (_LEFT + frame.width - _RIGHT) / 2
+    middle = (LEFT + frame.width - RIGHT) / 2
     return (
-        f'<line class="axis" x1="{_LEFT}" x2="{frame.width - _RIGHT}" y1="{base}" y2="{base}"/>{labels}'
+        f'<line class="axis" x1="{LEFT}" x2="{frame.width - RIGHT}" y1="{base}" y2="{base}"/>{labels}'
         f'<text class="tick" x="{middle:.1f}" y="{frame.height - 4}" text-anchor="middle">{escape(name)}</text>'
     )
 
@@ -180,9 +181,9 @@ def x_axis(frame: Frame, xs: Sequence[int], name: str) -> str:
 def hover_columns(frame: Frame, xs: Sequence[int], titles: Sequence[str]) -> list[str]:
     """Return invisible columns with the steps' titles, easier to hit than a dot: each goes halfway to the next."""
     edges = [frame.x.start, *(frame.x((x + following) / 2) for x, following in pairwise(xs)), frame.x.end]
-    height = frame.height - _TOP - _BOTTOM
+    height = frame.height - TOP - BOTTOM
     return [
-        f'<rect class="hit" x="{left:.1f}" y="{_TOP}" width="{right - left:.1f}" height="{height}">'
+        f'<rect class="hit" x="{left:.1f}" y="{TOP}" width="{right - left:.1f}" height="{height}">'
         f"<title>{escape(title)}</title></rect>"
         for (left, right), title in zip(pairwise(edges), titles, strict=True)
     ]

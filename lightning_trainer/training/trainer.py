@@ -45,6 +45,7 @@ class Trainer:
             TrainingError: the model or the settings cannot be trained with.
         """
         self._settings = settings
+        self._model_mark = model_mark(settings.model_dir)
         self._learner = Learner(settings, base)
         self._probe_ids = probe_token_ids(
             settings.model_dir, self._learner.policy.vocabulary_size, settings.max_model_len
@@ -194,7 +195,7 @@ class Trainer:
         if settings.lora is not None:
             shape = adapter_shape(self.module, settings.lora)
             weights = f"an adapter of rank {shape.rank}, alpha {shape.alpha}, on {', '.join(shape.target_modules)}"
-        return Manifest(settings.policy, step, weights, model_mark(settings.model_dir))
+        return Manifest(settings.policy, step, weights, self._model_mark)
 
     def _exported(self) -> dict[str, torch.Tensor]:
         dtype = _TORCH_DTYPES[self._settings.serving_dtype]

@@ -12,8 +12,8 @@ from lightning_instrumentation.errors import UnprovenDaemonError
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.daemon.access.token import token_for_clients
+from lightning_trainer.daemon.announcement import announced_url
 from lightning_trainer.daemon.http.tls import first_certificate
-from lightning_trainer.daemon.state_folder import announced_url
 from lightning_trainer.errors import ConfigError, LightningError
 
 

@@ -1,15 +1,13 @@
 """Nobody but its owner reads the state folder."""
 
 import asyncio
-import json
-import os
 import stat
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from lightning_trainer.daemon.state_folder import announced, announced_url, close_to_others, keep_within_limits
+from lightning_trainer.daemon.state_folder import close_to_others, keep_within_limits
 from lightning_trainer.errors import ConfigError, StoreError
 
 
@@ -47,27 +45,6 @@ def test_one_that_was_open_is_closed_and_that_is_said(tmp_path, caplog):
     close_to_others(tmp_path)
     assert _mode(tmp_path) == 0o700
     assert "was open to other users (mode 755); it is closed to them now" in caplog.text
-
-
-def test_a_disk_that_does_not_take_the_daemons_address_is_one_sentence(tmp_path):
-    (tmp_path / "daemon.json").mkdir()
-    with (
-        pytest.raises(
-            StoreError, match=r"daemon\.json, by which the daemon is found, cannot be written: Is a directory"
-        ),
-        announced(tmp_path / "daemon.json", "http://127.0.0.1:1"),
-    ):
-        raise AssertionError
-
-
-def test_what_a_killed_daemon_left_is_not_taken_for_a_running_one_whoever_has_its_number_now(tmp_path):
-    path = tmp_path / "daemon.json"
-    path.write_text(json.dumps({"pid": os.getpid(), "url": "http://127.0.0.1:1"}))
-    assert announced_url(path) is None
-    with announced(path, "http://127.0.0.1:2"):
-        assert announced_url(path) == "http://127.0.0.1:2"
-        assert json.loads(path.read_text())["pid"] == os.getpid()
-    assert announced_url(path) is None
 
 
 def test_what_is_not_a_folder_is_one_sentence(tmp_path):

@@ -1,0 +1,51 @@
+"""``daemon.json`` in the state folder: where its daemon is, if one runs."""
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from lightning_trainer.errors import StoreError
+
+
+@contextlib.contextmanager
+def announced(path: Path, url: str) -> Iterator[None]:
+    """``daemon.json``: where a running daemon is; gone when it is, or no longer locked if it was killed.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(path.open("a"))
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.truncate(0)
+            file.write(json.dumps({"pid": os.getpid(), "url": url}))
+            file.flush()
+        except OSError as error:
+            raise StoreError(f"{path}, by which the daemon is found, cannot be written: {error.strerror}") from error
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def announced_url(path: Path) -> str | None:
+    """Return where the daemon of that ``daemon.json`` is, None where none runs; one that was killed left it behind.
+
+    The kernel drops a lock however its process ends, and the number of a process is soon another's in a container.
+    """
+    try:
+        with path.open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return None
+    except BlockingIOError:
+        pass
+    except OSError:
+        return None
+    try:
+        return json.loads(path.read_text())["url"]
+    except (OSError, ValueError, KeyError):
+        return None
