@@ -1,7 +1,7 @@
 """``lightning-trainer plan``: what a model needs on some hardware, by part, and the settings that fit."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -14,6 +14,10 @@ from lightning_trainer.plan.footprint import EngineMemory, TrainerMemory
 from lightning_trainer.plan.hardware import GIB, Hardware, hardware
 from lightning_trainer.plan.shape import Shape
 from lightning_trainer.plan.source import find_shape
+
+_TABLE_HEAD = """\
+| model | hardware | trains | trainer, of each GPU | engine | micro-batch | tokens/s trained | generated |
+|---|---|---|---|---|---|---|---|"""
 
 
 def plan(
@@ -34,17 +38,18 @@ def plan(
     console = TerminalConsole(soft_wrap=as_table or as_json)
     meant = [hardware(one) for one in words]
     shapes = {model: find_shape(model) for model in models}
-    if as_table:
-        for line in _markdown(shapes, meant, lora_rank, max_model_len):
-            console.print(line, markup=False, highlight=False)
-        return 0
     status = 0
-    documents = []
+    documents: list[dict[str, Any]] = []
+    if as_table:
+        console.print(_TABLE_HEAD, markup=False, highlight=False)
     for model, (shape, source) in shapes.items():
         for one in meant:
             plans = {rank: fit(shape, one, lora_rank=rank, max_model_len=max_model_len) for rank in (None, lora_rank)}
             status |= int(not any(plans.values()))
-            if as_json:
+            if as_table:
+                for rank, found in plans.items():
+                    console.print(_table_row(model, one, rank, found), markup=False, highlight=False)
+            elif as_json:
                 documents += [_document(model, one, rank, found) for rank, found in plans.items()]
             else:
                 _show(console, model, shape, source, one, plans, max_model_len)
@@ -136,22 +141,13 @@ def _document(model: str, on: Hardware, rank: int | None, found: Plan | None) ->
     }
 
 
-def _markdown(
-    shapes: dict[str, tuple[Shape, str]], meant: Sequence[Hardware], lora_rank: int, max_model_len: int
-) -> Iterator[str]:
-    yield "| model | hardware | trains | trainer, of each GPU | engine | micro-batch | tokens/s trained | generated |"
-    yield "|---|---|---|---|---|---|---|---|"
-    for model, (shape, _) in shapes.items():
-        for one in meant:
-            for rank in (None, lora_rank):
-                found = fit(shape, one, lora_rank=rank, max_model_len=max_model_len)
-                what = "all weights" if rank is None else f"LoRA {rank}"
-                head = f"| {model.rpartition('/')[2]} | {one} | {what} |"
-                if found is None:
-                    yield f"{head} does not fit | | | | |"
-                    continue
-                engine = f"{found.replicas} x {found.tensor_parallel} GPU" + ", shared" * found.shared
-                trainer = f"{found.trainers} x {found.trainer.total / GIB:.0f} GiB"
-                tokens = f"{found.tokens:,}" + ", layers again" * found.checkpointing
-                speeds = f"{found.trained_per_s:,.0f} | {found.generated_per_s:,.0f}"
-                yield f"{head} {trainer} | {engine} | {tokens} | {speeds} |"
+def _table_row(model: str, on: Hardware, rank: int | None, found: Plan | None) -> str:
+    what = "all weights" if rank is None else f"LoRA {rank}"
+    head = f"| {model.rpartition('/')[2]} | {on} | {what} |"
+    if found is None:
+        return f"{head} does not fit | | | | |"
+    engine = f"{found.replicas} x {found.tensor_parallel} GPU" + ", shared" * found.shared
+    trainer = f"{found.trainers} x {found.trainer.total / GIB:.0f} GiB"
+    tokens = f"{found.tokens:,}" + ", layers again" * found.checkpointing
+    speeds = f"{found.trained_per_s:,.0f} | {found.generated_per_s:,.0f}"
+    return f"{head} {trainer} | {engine} | {tokens} | {speeds} |"

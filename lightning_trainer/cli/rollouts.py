@@ -18,7 +18,7 @@ from lightning_trainer.cli.daemon.running_daemon import running_daemon
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.config.file import load_config
 from lightning_trainer.daemon.access.token import token_for_clients
-from lightning_trainer.errors import ConfigError
+from lightning_trainer.errors import ConfigError, EvaluationError
 from lightning_trainer.rollouts import AttemptEnded, Command, Curriculum, Event, Runner, StepEnded
 from lightning_trainer.rollouts.daemon_client import DaemonClient
 from lightning_trainer.rollouts.run_name import command_label
@@ -153,7 +153,11 @@ def _evaluate(options: Options, endpoint: str, command: Command, tasks: Sequence
 
 
 def print_summary(console: Console, stage: str, ended: Sequence[AttemptEnded]) -> None:
-    """Print an evaluation's mean reward, over the attempts that have one, and how many attempts failed."""
+    """Print an evaluation's mean reward, over the attempts that have one, and how many attempts failed.
+
+    Raises:
+        EvaluationError: all of them did, so nothing was evaluated.
+    """
     rewards = [attempt.reward for attempt in ended if attempt.reward is not None]
     mean = f"mean reward {sum(rewards) / len(rewards):.3f}" if rewards else "no reward was given"
     failed = sum(attempt.error is not None for attempt in ended)
@@ -162,6 +166,8 @@ def print_summary(console: Console, stage: str, ended: Sequence[AttemptEnded]) -
         markup=False,
         highlight=False,
     )
+    if ended and failed == len(ended):
+        raise EvaluationError(f"{stage} evaluated nothing, since every attempt failed; see the errors above")
 
 
 def _runner(

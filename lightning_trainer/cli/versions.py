@@ -1,6 +1,6 @@
 """``lightning-trainer versions``: a policy's versions, read from the store itself, with or without a daemon."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.table import Table
@@ -56,7 +56,7 @@ def _table(rows: list[VersionRow]) -> Table:
     with_canary = any(row["canary"] for row in rows)
     if with_canary:
         table.add_column("canary", overflow="fold")
-    table.add_column("made")
+    table.add_column("made, UTC")
     for row in rows:
         table.add_row(
             f"v{row['version']}",
@@ -66,7 +66,7 @@ def _table(rows: list[VersionRow]) -> Table:
             _figure(row["held_out"]),
             str(row["held_out_attempts"] or ""),
             *([_canary(row["canary"])] if with_canary else []),
-            f"{datetime.fromtimestamp(row['created_ns'] / 1e9):%Y-%m-%d %H:%M:%S}",
+            f"{datetime.fromtimestamp(row['created_ns'] / 1e9, UTC):%Y-%m-%d %H:%M:%S}",
             style="bold" if row["state"] == "serving" else None,
         )
     return table

@@ -6,6 +6,7 @@ same spans. A line that cannot be read is left out and reported, such as the las
 written.
 """
 
+import codecs
 import gzip
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -98,6 +99,8 @@ def read_lines(lines: Iterable[bytes], name: str, problems: list[str]) -> Iterat
     """
     others = 0
     for number, line in enumerate(lines, start=1):
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
         if not line.strip():
             continue
         try:

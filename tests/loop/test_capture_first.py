@@ -12,7 +12,7 @@ from threading import Thread
 import psutil
 import pytest
 
-SCRIPT = Path(__file__).with_name("capture_script.py")
+SCRIPT = Path(__file__).parent / "scripts" / "capture_script.py"
 POLICY = """
 [[policy]]
 name = "tiny"

@@ -8,8 +8,8 @@ import pytest
 
 pytestmark = [pytest.mark.loop, pytest.mark.engine, pytest.mark.verl, pytest.mark.slow]
 
-AGENT = Path(__file__).with_name("agent_script.py")
-EVALUATION = Path(__file__).with_name("guard_script.py")
+AGENT = Path(__file__).parent / "scripts" / "agent_script.py"
+EVALUATION = Path(__file__).parent / "scripts" / "guard_script.py"
 POLICY = """
 [[policy]]
 name = "tiny"

@@ -1,6 +1,6 @@
 """Several runs of one policy at the same time, the examples that train, and the dashboard of it all, on one daemon.
 
-Runs of several policies: ``tests/lightning_trainer/daemon/test_runs_at_once.py``.
+Runs of several policies: ``tests/lightning_trainer/daemon/loop/test_runs_at_once.py``.
 """
 
 import json
@@ -49,7 +49,7 @@ def runs(daemon) -> Counter[str]:
 
 
 def test_two_runners_and_the_command_line_share_no_group_wait_for_nobody_and_train_every_token(daemon):
-    script = HERE / "runs_script.py"
+    script = HERE / "scripts" / "runs_script.py"
     go, count, tasks = (daemon.folder / name for name in ("go", "count", "tasks.jsonl"))
     tasks.write_text("".join(json.dumps({"id": f"task-{n}"}) + "\n" for n in range(GROUPS)))
     program = [sys.executable, str(script), "--wait-for", str(go), "--count", str(count)]
@@ -148,7 +148,7 @@ def test_a_browser_follows_a_step_shows_what_was_trained_and_goes_back(daemon, c
     page.evaluate("window.same = true")
     options = ("--policy", "team", "--agent", "tester", "--groups", str(GROUPS), "--steps", str(done + 1))
     with ThreadPoolExecutor() as pool:
-        step = pool.submit(daemon.script, HERE / "runs_script.py", *options)
+        step = pool.submit(daemon.script, HERE / "scripts" / "runs_script.py", *options)
         page.wait_for_selector(f".figures a:text-is('v{done + 1}')", timeout=300_000)
         step.result()
     assert page.evaluate("window.same") is True, "nobody loaded the page again"

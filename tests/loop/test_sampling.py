@@ -10,7 +10,7 @@ import pytest
 
 pytestmark = [pytest.mark.loop, pytest.mark.engine, pytest.mark.verl]
 
-AGENT = Path(__file__).with_name("sampling_script.py")
+AGENT = Path(__file__).parent / "scripts" / "sampling_script.py"
 WAYS = (
     "plain",
     "json_schema",

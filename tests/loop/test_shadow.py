@@ -9,7 +9,7 @@ import pytest
 
 pytestmark = [pytest.mark.loop, pytest.mark.engine, pytest.mark.verl, pytest.mark.slow]
 
-TRAFFIC = Path(__file__).with_name("shadow_script.py")
+TRAFFIC = Path(__file__).parent / "scripts" / "shadow_script.py"
 JUDGE = """
 def score(told):
     if ".shadow-v" in told["attempt_id"]:

@@ -16,7 +16,7 @@ from lightning_trainer.store.tables.steps import select_batches
 
 pytestmark = [pytest.mark.loop, pytest.mark.engine, pytest.mark.verl, pytest.mark.slow]
 
-AGENT = Path(__file__).with_name("agent_script.py")
+AGENT = Path(__file__).parent / "scripts" / "agent_script.py"
 ANSWERS = ("a tale of two cities", "fish", "the sea, the sea")
 SHOWN_STEPS, STEPS = 4, 7
 POLICY = """

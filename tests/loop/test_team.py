@@ -13,7 +13,7 @@ from lightning_trainer.store.tables.steps import select_batches
 
 pytestmark = [pytest.mark.loop, pytest.mark.engine, pytest.mark.verl, pytest.mark.slow]
 
-SCRIPT = Path(__file__).with_name("team_script.py")
+SCRIPT = Path(__file__).parent / "scripts" / "team_script.py"
 STEPS = 20
 POLICY = """
 [[policy]]

@@ -27,9 +27,9 @@ from lightning_trainer.types import TrainingBatch
 
 pytestmark = [pytest.mark.loop, pytest.mark.engine, pytest.mark.verl]
 
-AGENT = Path(__file__).with_name("agent_script.py")
-COMMAND_AGENT = Path(__file__).with_name("command_agent.py")
-TWO_LINE_AGENT = Path(__file__).with_name("two_line_agent.py")
+AGENT = Path(__file__).parent / "scripts" / "agent_script.py"
+COMMAND_AGENT = Path(__file__).parent / "scripts" / "command_agent.py"
+TWO_LINE_AGENT = Path(__file__).parent / "scripts" / "two_line_agent.py"
 THE_TWO_LINES = ("import lightning_instrumentation as lt\n", '@lt.agent("two lines")\n')
 READY_TIMEOUT_S = 400
 STEP_TIMEOUT_S = 300

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
@@ -103,7 +103,7 @@ def restore(config_path: Path | None, folder: Path) -> None:
         restored = restore_postgres(url, folder, shared_dir, state_dir=state_dir, journal=journal, limits=config.store)
     else:
         restored = restore_store(folder, state_dir, shared_dir=shared_dir, journal=journal, limits=config.store)
-    at = f"{datetime.fromtimestamp(restored.at_ns / 1e9):%Y-%m-%d %H:%M:%S}"
+    at = f"{datetime.fromtimestamp(restored.at_ns / 1e9, UTC):%Y-%m-%d %H:%M:%S} UTC"
     _say(console, f"restored the backup of {at}: {restored.spans:,} spans, {restored.from_journal:,} from the journal")
     for problem in restored.problems:
         _say(console, problem, style="yellow")

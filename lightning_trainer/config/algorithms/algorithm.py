@@ -5,7 +5,7 @@ Names and meanings are verl's wherever it has an equivalent, so that its papers,
 
 from typing import Any, Literal, Self, TypeAlias
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, FiniteFloat, field_validator, model_validator
 
 from lightning_trainer.config.algorithms.losses import POLICY_LOSSES
 from lightning_trainer.config.algorithms.presets import PRESETS, with_preset
@@ -131,12 +131,12 @@ class AlgorithmConfig(Section):
     """Discount per token, for ``gae`` and ``reinforce_plus_plus``."""
     lam: float = Field(default=0.95, ge=0, le=1)
     """For ``gae``."""
-    entropy_coeff: float = Field(default=0.0, ge=0)
+    entropy_coeff: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Weight of the entropy bonus; with 0 it is not computed."""
-    kl_loss_coef: float = Field(default=0.0, ge=0)
+    kl_loss_coef: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Weight of the divergence from the reference model in the loss; 0 in both places loads no reference."""
     kl_loss_type: KlEstimator = "k3"
-    kl_reward_coef: float = Field(default=0.0, ge=0)
+    kl_reward_coef: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Weight of the divergence in the reward, taken off at every token."""
     kl_reward_type: Literal["k1", "k2", "k3", "abs", "low_var_kl"] = "k1"
     reference_model: str | None = None
@@ -156,14 +156,14 @@ class AlgorithmConfig(Section):
     """Decay of that average: how much of its earlier value a step keeps."""
     overlong: OverlongConfig | None = None
     """``"none"``: not, where the preset has it."""
-    tau_pos: float = Field(default=1.0, gt=0)
-    tau_neg: float = Field(default=1.05, gt=0)
+    tau_pos: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    tau_neg: float = Field(default=1.05, gt=0, allow_inf_nan=False)
     clip_cov_ratio: float = Field(default=0.0002, gt=0, le=1)
-    clip_cov_lb: float = 1.0
-    clip_cov_ub: float = 5.0
+    clip_cov_lb: FiniteFloat = 1.0
+    clip_cov_ub: FiniteFloat = 5.0
     kl_cov_ratio: float = Field(default=0.0002, gt=0, le=1)
-    ppo_kl_coef: float = Field(default=0.1, ge=0)
-    dro_beta: float | None = Field(default=None, gt=0)
+    ppo_kl_coef: float = Field(default=0.1, ge=0, allow_inf_nan=False)
+    dro_beta: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     old_logprobs: Literal["behaviour", "trainer"] = "behaviour"
     """What the ratio is taken against: the engine's logprobs, or the trainer's own before the step (one more pass)."""
     rollout_is: Literal["token", "sequence"] | None = None

@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from operator import attrgetter
 
 from lightning_instrumentation import semconv
@@ -48,21 +49,23 @@ async def settle(
     Raises:
         StoreError: the store cannot be read or written.
     """
-    known = shadows.settled
-    found = await store.scan(lambda connection: canaries.select_shadows(connection, since_ns, sorted(known)))
-    mine = {name: live for name in found if (live := shadowed(name, version)) is not None}
-    shadows.incomplete.update(set(found) - mine.keys())  # of another candidate: they say nothing about this one
+    seen = shadows.settled
     became: list[str] = []
-    names = list(mine)
-    for start in range(0, len(names), _AT_ONCE):
-        some = {name: mine[name] for name in names[start : start + _AT_ONCE]}
-        spans = await store.spans_of_attempts([*some, *some.values()])
-        ends, incomplete = await asyncio.to_thread(_settled, some, spans, policy)
-        if ends:
-            await sink.append(list(ends.values()))
-        shadows.whole.update({name: some[name] for name in ends})
-        shadows.incomplete.update(incomplete)
-        became += ends
+    # Some never end, so newer ones are looked at as well, however many of them there are.
+    while found := await store.scan(partial(canaries.select_shadows, since_ns=since_ns, known=sorted(seen))):
+        seen.update(found)
+        mine = {name: live for name in found if (live := shadowed(name, version)) is not None}
+        shadows.incomplete.update(set(found) - mine.keys())  # of another candidate: they say nothing about this one
+        names = list(mine)
+        for start in range(0, len(names), _AT_ONCE):
+            some = {name: mine[name] for name in names[start : start + _AT_ONCE]}
+            spans = await store.spans_of_attempts([*some, *some.values()])
+            ends, incomplete = await asyncio.to_thread(_settled, some, spans, policy)
+            if ends:
+                await sink.append(list(ends.values()))
+            shadows.whole.update({name: some[name] for name in ends})
+            shadows.incomplete.update(incomplete)
+            became += ends
     return became
 
 

@@ -39,6 +39,19 @@ def test_as_json_every_part_is_there_and_what_does_not_fit_is_said():
     }
 
 
+def test_as_a_table_what_does_not_fit_is_a_failure_too():
+    status, said = run("--model", "meta-llama/Llama-3.1-8B", "--hardware", "1x80GB", "--hardware", "1x24GB", "--table")
+    assert status == 1, "on one of them nothing fits"
+    head, line, *rows = said.splitlines()
+    assert head.startswith("| model | hardware | trains |")
+    assert line == "|---|---|---|---|---|---|---|---|"
+    assert [row.split(" | ")[1:4] for row in rows if "does not fit" in row] == [
+        ["1x80GB", "all weights", "does not fit"],
+        ["1x24GB", "all weights", "does not fit"],
+        ["1x24GB", "LoRA 16", "does not fit"],
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

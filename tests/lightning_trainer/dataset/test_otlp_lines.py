@@ -50,6 +50,10 @@ def test_a_document_of_the_specification_is_read() -> None:
     assert problems == []
 
 
+def test_a_file_that_an_editor_began_with_a_byte_order_mark_is_read() -> None:
+    assert read(b"\xef\xbb\xbf" + LINE, LINE) == read(LINE, LINE)
+
+
 _values = st.one_of(
     st.text(),
     st.booleans(),

@@ -17,7 +17,7 @@ from lightning_trainer.cli import rollouts
 from lightning_trainer.cli.app import app
 from lightning_trainer.cli.rollouts import Options
 from lightning_trainer.errors import LightningError
-from lightning_trainer.rollouts import Runner
+from lightning_trainer.rollouts import AttemptEnded, Runner
 from lightning_trainer.rollouts.daemon_client import DaemonClient
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "rollouts.md").read_text(encoding="utf-8")
@@ -53,6 +53,26 @@ def test_an_environments_tasks_have_no_fields_to_choose_by() -> None:
     done = CliRunner().invoke(app, shlex.split(command), env={"COLUMNS": "300"})
     assert done.exit_code == 2
     assert "--curriculum tells tasks of --tasks apart by a field" in done.stderr
+
+
+@pytest.mark.parametrize(("failed", "status"), [(1, 0), (2, 1)])
+def test_an_evaluation_in_which_every_attempt_failed_has_failed(failed, status, tmp_path, monkeypatch) -> None:
+    class Evaluating(Runner):
+        def evaluate(self, tasks, *, stage):
+            errors = [None if number >= failed else "it was not there" for number in range(len(tasks))]
+            return [
+                AttemptEnded(stage, None, task.id, None if error else 1.0, 0.1, error)
+                for task, error in zip(tasks, errors, strict=True)
+            ]
+
+    monkeypatch.setattr(rollouts, "Runner", Evaluating)
+    path = tmp_path / "tasks.jsonl"
+    path.write_text('{"id": "a"}\n{"id": "b"}\n')
+    command = f"rollouts --tasks {path} --evaluate held-out -- python agent.py"
+    done = CliRunner().invoke(app, shlex.split(command), env={"COLUMNS": "200"})
+    assert done.exit_code == status, done.output
+    assert f"over {2 - failed} of 2 tasks; {failed} failed" in done.output
+    assert ("held-out evaluated nothing, since every attempt failed" in done.output) is (status == 1)
 
 
 @pytest.mark.parametrize(("tasks", "candidates"), [(40, 8), (6, 6), (2, 2)])

@@ -95,6 +95,8 @@ def test_the_parts_of_dapo_can_be_had_alone():
         ({"rollout_is_threshold": "5_2"}, "rollout_is_threshold = '5_2' is not a threshold"),
         ({"rollout_is_threshold": -1.0}, "rollout_is_threshold = -1.0 is not a threshold"),
         ({"keep_most_uncertain": 0.0}, "greater than 0"),
+        ({"kl_loss_coef": math.inf}, "finite number"),
+        ({"policy_loss": "clip_cov", "clip_cov_ub": math.nan}, "finite number"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(algorithm, said):

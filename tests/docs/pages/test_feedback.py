@@ -1,0 +1,129 @@
+"""docs/feedback.md: its program gives feedback to a daemon, its commands run, its table has every setting."""
+
+import asyncio
+import os
+import re
+import shlex
+import subprocess
+import sys
+import threading
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from lightning_trainer.cli.app import app
+from lightning_trainer.config import Config
+from lightning_trainer.config.file import load_config
+from lightning_trainer.config.sections import FeedbackConfig
+from lightning_trainer.daemon.service import Daemon
+from lightning_trainer.store import SqliteStore
+from lightning_trainer.store.scan import read_only
+from lightning_trainer.store.tables import feedback as table
+
+PAGE = (Path(__file__).parents[3] / "docs" / "feedback.md").read_text(encoding="utf-8")
+SETTINGS = '[daemon]\nport = 0\ntoken = "a-token-of-the-tests"\n'
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def url(tmp_path, monkeypatch, rollout_spans):
+    """A daemon that records, and the rollout that the page speaks of."""
+    (tmp_path / "lightning.toml").write_text(SETTINGS)
+    monkeypatch.chdir(tmp_path)
+
+    async def record():
+        async with SqliteStore(tmp_path / ".lightning" / "lightning.sqlite") as store:
+            await store.append(rollout_spans("ticket-4711", "chatcmpl-1"))
+
+    asyncio.run(record())
+    loop, stop, ready = asyncio.new_event_loop(), asyncio.Event(), threading.Event()
+    daemon = Daemon(load_config(tmp_path / "lightning.toml"))
+
+    async def serve():
+        running = asyncio.create_task(daemon.run(stop))
+        while not (tmp_path / ".lightning" / "daemon.json").exists() and not running.done():
+            await asyncio.sleep(0.02)
+        ready.set()
+        await running
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    assert ready.wait(60)
+    yield daemon.url
+    loop.call_soon_threadsafe(stop.set)
+    thread.join(60)
+
+
+@pytest.fixture
+def rollout_spans():
+    from lightning_instrumentation import semconv
+
+    from lightning_trainer.types import Span
+
+    def make(rollout: str, response: str) -> list[Span]:
+        own = {semconv.ROLLOUT_ID: rollout, semconv.ATTEMPT_ID: f"{rollout}-1", semconv.TASK_ID: rollout}
+        call = {**own, semconv.OPERATION: semconv.CHAT, semconv.RESPONSE_ID: response}
+        return [
+            Span("1" * 32, "2" * 16, None, "rollout", 1, 9, {**own, semconv.ROLLOUT_ROOT: True}),
+            Span("1" * 32, "3" * 16, "2" * 16, "chat", 2, 3, call),
+        ]
+
+    return make
+
+
+def run(command: str) -> str:
+    done = CliRunner().invoke(app, shlex.split(command)[1:], env={"COLUMNS": "200"}, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_the_program_and_the_commands_work_as_they_stand(url, tmp_path):
+    (program,) = blocks("python")
+    posted, shown, forgotten = blocks("bash")
+    here = {
+        **os.environ,
+        "LIGHTNING_ENDPOINT": url,
+        "LIGHTNING_TOKEN": "a-token-of-the-tests",
+        "LIGHTNING_SPOOL_DIR": str(tmp_path / "spool"),
+    }
+    finish = f"{program}\nassert lt.flush(30)"
+    subprocess.run([sys.executable, "-c", finish], env=here, check=True, timeout=120)
+    asked = posted.replace("http://127.0.0.1:8321", url)
+    done = subprocess.run(asked, shell=True, env=here, capture_output=True, text=True, timeout=60)
+    assert '"accepted":true,"new":true' in done.stdout, done
+    with read_only(tmp_path / ".lightning" / "lightning.sqlite") as connection:
+        found = [(one.source, one.name, one.value, one.edited, one.attempt_id) for one in table.select(connection)]
+    attempt = "ticket-4711-1"
+    assert sorted(found) == [
+        ("crm", "resolved", 0.0, False, attempt),
+        ("editor-2", "feedback", None, True, attempt),
+        ("user-17", "feedback", 0.0, False, attempt),
+        ("user-17", "feedback", 1.0, False, attempt),
+        ("user-18", "feedback", 0.75, False, attempt),
+    ]
+    assert "5 pieces of feedback: 5 quarantined" in run(shown)
+    source, rollout = forgotten.splitlines()
+    assert "source user-17 is forgotten: 2 pieces of feedback" in run(source)
+    assert "rollout ticket-4711 is forgotten: 1 attempt, 3 pieces of feedback (1 edited answer)" in run(rollout)
+
+
+def test_the_configuration_is_accepted():
+    (text,) = blocks("toml")
+    config = Config.model_validate(tomllib.loads(text))
+    (policy,) = config.policy
+    assert set(policy.reward_weights) == {"feedback", "score"}
+    assert policy.reward_wait_s > config.feedback.quarantine
+
+
+def test_the_table_has_every_setting_with_its_default():
+    rows = dict(re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", PAGE, flags=re.MULTILINE))
+    assert rows.keys() == FeedbackConfig.model_fields.keys()
+    stated = FeedbackConfig.model_validate(
+        tomllib.loads("\n".join(f"{name} = {value}" for name, value in rows.items()))
+    )
+    assert stated == FeedbackConfig()
