@@ -30,7 +30,7 @@ def test_learning_goes_on_where_it_was_and_its_claim_can_fail(tmp_path, capsys):
     for corrected, holds in ((0.76, True), (0.74, False)):
         success = {"true": 0.8, "plain": 0.1, "corrected": corrected}
         lines = [json.dumps({"arm": asdict(arm), "success": success[arm.reward]}) for arm in arms(quick=False)]
-        assert len(lines) == len(set(lines)) == 27
+        assert len(lines) == len(set(lines)) == 24
         (tmp_path / "results.jsonl").write_text("\n".join(lines))
         assert learning(tmp_path / "results.jsonl", quick=False) is holds
         table = capsys.readouterr().out.splitlines()
