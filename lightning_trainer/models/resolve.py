@@ -65,7 +65,8 @@ def found_model(spec: str, cache_dir: Path) -> Path | None:
     folder = _cache_folder(spec, cache_dir) if spec in WRITERS else Path(os.path.expanduser(spec))
     if folder.is_dir():
         return folder.absolute()
-    return cached_folder(spec) if is_hub_id(spec) else None
+    cached = cached_folder(spec) if is_hub_id(spec) else None
+    return cached if cached is not None and _lacks(cached) is None else None
 
 
 def resolve_model(spec: str, cache_dir: Path) -> Path:
@@ -208,11 +209,14 @@ def hub_folder(model_id: str) -> Path:
         raise MissingExtraError(
             f"the model {model_id} needs huggingface_hub: pip install 'lightning-trainer[train]'"
         ) from None
-    if (cached := cached_folder(model_id)) is not None:
+    cached = cached_folder(model_id)
+    lacks = None if cached is None else _lacks(cached)
+    if cached is not None and lacks is None:
         return cached
     if _offline():
+        where = "not in the local Hugging Face cache" if lacks is None else f"not whole in the local cache ({lacks})"
         raise ModelError(
-            f"the model {model_id} is not in the local Hugging Face cache and HF_HUB_OFFLINE is set: unset it, "
+            f"the model {model_id} is {where} and HF_HUB_OFFLINE is set: unset it, "
             f"or run `hf download {model_id}` where there is a network and give the folder"
         )
     try:
@@ -226,13 +230,17 @@ def hub_folder(model_id: str) -> Path:
     except Exception as error:
         # requests, httpx and the hub each have their own; they all mean that it could not be had.
         raise DownloadError(
-            f"the model {model_id} is not in the local cache and could not be downloaded ({type(error).__name__}): "
+            f"the model {model_id} is not {'whole ' if cached else ''}in the local cache and could not be downloaded "
+            f"({type(error).__name__}): "
             f"check the network, or give a folder"
         ) from error
 
 
 def cached_folder(model_id: str) -> Path | None:
-    """Return the snapshot's folder where it is in the local cache; nothing is fetched."""
+    """Return the snapshot's folder where it is in the local cache; nothing is fetched.
+
+    It lacks files where a download was interrupted, or where only some were asked for.
+    """
     try:
         from huggingface_hub import errors, snapshot_download
     except ImportError:
@@ -241,6 +249,15 @@ def cached_folder(model_id: str) -> Path | None:
         return Path(snapshot_download(model_id, allow_patterns=_HUB_FILES, local_files_only=True))
     except errors.LocalEntryNotFoundError:
         return None
+
+
+def _lacks(folder: Path) -> str | None:
+    """Say what the folder lacks to be used; None if nothing."""
+    try:
+        check_folder(folder)
+    except ModelError as error:
+        return str(error)
+    return None
 
 
 def _offline() -> bool:

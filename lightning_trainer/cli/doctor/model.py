@@ -7,9 +7,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from lightning_trainer.cli.doctor.check import Check, failure, ok, warning
-from lightning_trainer.errors import LightningError
+from lightning_trainer.errors import LightningError, ModelError
 from lightning_trainer.models import smollm2
-from lightning_trainer.models.resolve import WRITERS, cache_folder, found_model, is_hub_id, resolve_model
+from lightning_trainer.models.resolve import WRITERS, cache_folder, check_folder, found_model, is_hub_id, resolve_model
 
 _PARAMETERS = {
     "embedded:smollm2-135m-instruct": 134_515_008,
@@ -79,17 +79,19 @@ def _parameters_in(file: Path) -> int | None:
 
 
 def _check_hub(spec: str) -> Check:
+    where = "not in the local cache"
     if (snapshot := _hub_snapshot(spec)) is not None:
-        return ok("model", f"{spec} in the local cache ({snapshot})")
+        try:
+            return ok("model", f"{spec} in the local cache ({check_folder(snapshot)})")
+        except ModelError as error:  # a download that was interrupted, or `plan`, which fetches its config.json alone
+            where = f"not whole in the local cache ({error})"
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
         return failure(
             "model",
-            f"{spec} is not in the local cache and HF_HUB_OFFLINE is set",
+            f"{spec} is {where} and HF_HUB_OFFLINE is set",
             f"Unset HF_HUB_OFFLINE, or fetch it first: hf download {spec}",
         )
-    return warning(
-        "model", f"{spec} is not in the local cache", f"It is fetched at the start; before that: hf download {spec}"
-    )
+    return warning("model", f"{spec} is {where}", f"It is fetched at the start; before that: hf download {spec}")
 
 
 def _is_hub_id(spec: str) -> bool:

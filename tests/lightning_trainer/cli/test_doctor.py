@@ -339,6 +339,12 @@ def test_a_hub_model_is_looked_up_in_the_cache_and_never_fetched(tmp_path, monke
     snapshot = tmp_path / "models--owner--name" / "snapshots" / "abc"
     snapshot.mkdir(parents=True)
     (snapshot / "config.json").write_text("{}")
+    found = check_model("owner/name")
+    assert (found.state, "has no model.safetensors" in found.found) == (State.FAILURE, True), "it cannot be completed"
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    assert check_model("owner/name").state is State.WARNING
+    for name in ("model.safetensors", "tokenizer.json"):
+        (snapshot / name).touch()
     assert check_model("owner/name").state is State.OK
 
 

@@ -3,10 +3,12 @@
 import json
 import pwd
 
+import huggingface_hub
 import pytest
+from huggingface_hub import constants
 
 from lightning_trainer.errors import ConfigError, ModelError
-from lightning_trainer.models.resolve import model_cache, resolve_model
+from lightning_trainer.models.resolve import cached_folder, found_model, model_cache, resolve_model
 
 
 @pytest.mark.parametrize(
@@ -34,6 +36,34 @@ def test_a_model_that_is_not_cached_is_refused_without_a_network(tmp_path, monke
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(ModelError, match="owner/absent-model"):
         resolve_model("owner/absent-model", tmp_path)
+
+
+def test_what_an_interrupted_download_left_is_completed(tmp_path, monkeypatch):
+    """As what `plan` leaves in the cache, which fetches config.json alone."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    snapshot = tmp_path / "models--owner--name" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (refs := tmp_path / "models--owner--name" / "refs").mkdir()
+    (refs / "main").write_text("abc")
+    (snapshot / "config.json").write_text("{}")
+    assert cached_folder("owner/name") == snapshot, "the hub's own function takes it for whole"
+    assert found_model("owner/name", tmp_path) is None
+
+    in_cache = huggingface_hub.snapshot_download
+
+    def fetched(model_id, *, allow_patterns, local_files_only=False):
+        if not local_files_only:
+            for name in ("model.safetensors", "tokenizer.json"):
+                (snapshot / name).touch()
+        return in_cache(model_id, allow_patterns=allow_patterns, local_files_only=True)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fetched)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ModelError, match=r"not whole in the local cache \(.* has no model.safetensors.*OFFLINE is set"):
+        resolve_model("owner/name", tmp_path)
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    assert resolve_model("owner/name", tmp_path) == snapshot
+    assert found_model("owner/name", tmp_path) == snapshot
 
 
 @pytest.mark.parametrize(
