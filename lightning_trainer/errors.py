@@ -88,6 +88,14 @@ class JudgeError(LightningError, RuntimeError):
     """A judge gave no verdict; the reward is missing, and the message says why."""
 
 
+class UnknownVersionError(LightningError, ValueError):
+    """A name is not that of a version."""
+
+
+class ExportError(LightningError, ValueError):
+    """A version's weights cannot be written where they were asked for."""
+
+
 class RollbackError(LightningError, ValueError):
     """A policy cannot go back to that version; everything stays as it was."""
 

@@ -24,7 +24,19 @@ _EXIT_USER_ERROR = 2
 _EXIT_CONFIG = 78
 """Of ``serve``, for whatever starts it again: another start would end in the same way (``cli/daemon/serve.py``)."""
 _COMMANDS = (
-    *("agents", "build", "doctor", "drop", "environments", "explain", "feedback", "forget", "health", "judge"),
+    *(
+        "agents",
+        "build",
+        "doctor",
+        "drop",
+        "environments",
+        "explain",
+        "export",
+        "feedback",
+        "forget",
+        "health",
+        "judge",
+    ),
     *(
         "label",
         "pause",

@@ -8,9 +8,12 @@ from rich.table import Table
 from lightning_trainer.cli.terminal.console import TerminalConsole, visible_json
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.config.file import load_config
+from lightning_trainer.errors import UnknownVersionError
 from lightning_trainer.store.places import place_of, reading
 from lightning_trainer.versions.archive import archive_root, stored_versions
 from lightning_trainer.versions.listing import CanaryRow, VersionRow, list_versions
+
+_BEST = "best"
 
 
 def versions(config_path: Path, policy: str | None, *, as_json: bool, limit: int, before: int | None) -> None:
@@ -47,6 +50,36 @@ def read_versions(
             before=before,
             newest=limit,
         )
+
+
+def named_version(config_path: Path, policy_name: str | None, version_name: str) -> tuple[Config, PolicyConfig, int]:
+    """Return the configuration, the policy and the version that a command names.
+
+    Args:
+        policy_name: needed where there are several policies and the version does not name one.
+        version_name: ``12``, ``v12``, ``POLICY@v12`` or ``best``.
+
+    Raises:
+        LightningError: the configuration or the store cannot be read, or the name is of no version.
+    """
+    config = load_config(config_path)
+    named, _, version_name = version_name.rpartition("@")
+    if named and policy_name not in (None, named):
+        raise UnknownVersionError(f"--policy is {policy_name!r} and the version is one of {named!r}; name one of them")
+    policy = config.named_policy(policy_name or named or None)
+    return config, policy, _number(config, policy, version_name)
+
+
+def _number(config: Config, policy: PolicyConfig, name: str) -> int:
+    if name == _BEST:
+        scored = [row for row in read_versions(config, policy) if row["held_out"] is not None]
+        if not scored:
+            raise UnknownVersionError(f"no version of {policy.name!r} has a held-out score; name one by its number")
+        return max(scored, key=lambda row: (row["held_out"] or 0.0, row["version"]))["version"]
+    digits = name.removeprefix("v")
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 12):
+        raise UnknownVersionError(f"version {name!r} is not a version; write it as 12, v12 or best")
+    return int(digits)
 
 
 def _table(rows: list[VersionRow]) -> Table:

@@ -12,7 +12,7 @@ from typing import Any
 from lightning_trainer.errors import PublicationError
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
-_ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_CONFIG = "adapter_config.json"
 _LARGEST_RANK = 512
 """vLLM's limit."""
 
@@ -69,4 +69,4 @@ class AdapterShape:
             "bias": "none",
             "inference_mode": True,
         }
-        (folder / _ADAPTER_CONFIG).write_text(json.dumps(document, indent=2), encoding="utf-8")
+        (folder / ADAPTER_CONFIG).write_text(json.dumps(document, indent=2), encoding="utf-8")

@@ -21,7 +21,8 @@ from lightning_trainer.training.checkpoint_folder import whole_folder
 
 _NAME = re.compile(r"v(\d{8,})")
 _WEIGHTS = "model.safetensors"
-_PUBLICATION = "publication.json"
+PUBLICATION = "publication.json"
+"""What the weights were proven with."""
 _BESIDE_WEIGHTS = ("*.json", "*.jinja", "*.model", "*.txt")
 
 
@@ -36,7 +37,7 @@ class VersionArchive:
 
     def folder(self, version: int) -> Path:
         """Return the folder of a version, which exists only if it is stored."""
-        return self._root / f"v{version:08d}"
+        return version_folder(self._root, version)
 
     def versions(self) -> list[int]:
         """Return the stored versions, ascending."""
@@ -55,9 +56,9 @@ class VersionArchive:
             if publication.adapter is not None:
                 publication.adapter.write_config(partial, base_model=str(self._model_dir.absolute()))
             else:
-                self._copy_beside_weights(partial)
+                copy_beside_weights(self._model_dir, partial)
             shutil.copyfile(publication.path, partial / _weights_name(publication))
-            (partial / _PUBLICATION).write_text(json.dumps(publication.to_json()))
+            (partial / PUBLICATION).write_text(json.dumps(publication.to_json()))
 
     def publication(self, version: int) -> Publication:
         """Return a stored version's publication, with the path of the stored file.
@@ -67,7 +68,7 @@ class VersionArchive:
         """
         folder = self.folder(version)
         try:
-            document = json.loads((folder / _PUBLICATION).read_text())
+            document = json.loads((folder / PUBLICATION).read_text())
         except (OSError, ValueError) as error:
             raise PublicationError(f"version {version} is not stored in {self._root} ({error})") from error
         publication = Publication.from_json(document)
@@ -84,11 +85,13 @@ class VersionArchive:
             if entry.is_dir() and entry.name not in names:
                 shutil.rmtree(entry, ignore_errors=True)
 
-    def _copy_beside_weights(self, folder: Path) -> None:
-        for pattern in _BESIDE_WEIGHTS:
-            for file in self._model_dir.glob(pattern):
-                if not file.name.endswith(".index.json"):  # of the initial model's own weight files
-                    shutil.copyfile(file, folder / file.name)
+
+def copy_beside_weights(model_dir: Path, folder: Path) -> None:
+    """Copy what a model's folder has beside its weights: configuration, tokenizer, chat template."""
+    for pattern in _BESIDE_WEIGHTS:
+        for file in model_dir.glob(pattern):
+            if not file.name.endswith(".index.json"):  # of the initial model's own weight files
+                shutil.copyfile(file, folder / file.name)
 
 
 def _weights_name(publication: Publication) -> str:
@@ -100,6 +103,11 @@ def stored_versions(root: Path) -> list[int]:
     if not root.is_dir():
         return []
     return sorted(int(match[1]) for entry in root.iterdir() if (match := _NAME.fullmatch(entry.name)))
+
+
+def version_folder(root: Path, version: int) -> Path:
+    """Return the folder of a policy's version."""
+    return root / f"v{version:08d}"
 
 
 def archive_root(state_dir: Path, policy: str) -> Path:

@@ -26,6 +26,23 @@ def versions(
 
 
 @commands.command()
+def export(
+    out: Annotated[Path, typer.Option(help="A folder that is not there yet.")],
+    version: Annotated[
+        str | None, typer.Argument(help="12, v12, POLICY@v12, or best (by held-out score); default: the served one.")
+    ] = None,
+    merge: Annotated[bool, typer.Option("--merge", help="Add a LoRA adapter to its model's weights.")] = False,
+    policy: Annotated[str | None, typer.Option(help="The policy, if there are several.")] = None,
+    config: Annotated[Path, typer.Option(help="The configuration file.")] = Path("lightning.toml"),
+) -> None:
+    """Write a version's weights to a folder that transformers, vLLM and PEFT load; with or without a daemon."""
+    with one_sentence():
+        from lightning_trainer.cli.export import export as run
+
+        run(config, policy, version, out=out, merge=merge)
+
+
+@commands.command()
 def rollback(
     version: Annotated[str, typer.Argument(help="12, v12, POLICY@v12, or best (by held-out score).")],
     policy: Annotated[str | None, typer.Option(help="The policy, if there are several.")] = None,

@@ -8,15 +8,12 @@ import httpx
 
 from lightning_trainer.cli.daemon.running_daemon import daemon_client, running_daemon
 from lightning_trainer.cli.terminal.console import TerminalConsole
-from lightning_trainer.cli.versions import read_versions
-from lightning_trainer.config import Config, PolicyConfig
-from lightning_trainer.config.file import load_config
+from lightning_trainer.cli.versions import named_version
+from lightning_trainer.config import Config
 from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
 from lightning_trainer.errors import RollbackError
 from lightning_trainer.store.places import recorded_place, store_at
 from lightning_trainer.versions.rollback import record_rollback
-
-_BEST = "best"
 
 
 def rollback(config_path: Path, policy_name: str | None, version_name: str) -> None:
@@ -30,7 +27,7 @@ def rollback(config_path: Path, policy_name: str | None, version_name: str) -> N
     Raises:
         LightningError: there is no such way back, or the daemon failed on it.
     """
-    config, policy, version = _named(config_path, policy_name, version_name)
+    config, policy, version = named_version(config_path, policy_name, version_name)
     console = TerminalConsole()
     url = running_daemon(config)
     if url is None:
@@ -49,7 +46,7 @@ def promote(config_path: Path, policy_name: str | None, version_name: str) -> No
     Raises:
         LightningError: no daemon runs, there is no such version, or trainer and engine do not agree on it.
     """
-    config, policy, version = _named(config_path, policy_name, version_name)
+    config, policy, version = named_version(config_path, policy_name, version_name)
     url = running_daemon(config)
     if url is None:
         raise RollbackError(
@@ -60,27 +57,6 @@ def promote(config_path: Path, policy_name: str | None, version_name: str) -> No
     with daemon_client(url, config) as client:
         _ask(client, url, policy.name, version, "promote")
     console.print(f"{policy.name} serves version {version} and trains on from it")
-
-
-def _named(config_path: Path, policy_name: str | None, version_name: str) -> tuple[Config, PolicyConfig, int]:
-    config = load_config(config_path)
-    named, _, version_name = version_name.rpartition("@")
-    if named and policy_name not in (None, named):
-        raise RollbackError(f"--policy is {policy_name!r} and the version is one of {named!r}; name one of them")
-    policy = config.named_policy(policy_name or named or None)
-    return config, policy, _number(config, policy, version_name)
-
-
-def _number(config: Config, policy: PolicyConfig, name: str) -> int:
-    if name == _BEST:
-        scored = [row for row in read_versions(config, policy) if row["held_out"] is not None]
-        if not scored:
-            raise RollbackError(f"no version of {policy.name!r} has a held-out score; name one by its number")
-        return max(scored, key=lambda row: (row["held_out"] or 0.0, row["version"]))["version"]
-    digits = name.removeprefix("v")
-    if not (digits.isascii() and digits.isdigit() and len(digits) < 12):
-        raise RollbackError(f"version {name!r} is not a version; write it as 12, v12 or best")
-    return int(digits)
 
 
 def _ask(client: httpx.Client, url: str, policy: str, version: int, action: str) -> None:

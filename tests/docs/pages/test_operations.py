@@ -109,6 +109,10 @@ def test_the_commands_work_as_they_stand(after_twenty_steps):
     outputs = []
     for command in commands:
         done = CliRunner().invoke(app, shlex.split(command)[1:])
+        if " export " in command:  # tests/lightning_trainer/versions/test_export.py has one that succeeds
+            said = "does not keep the weights of version 12; kept are none"
+            assert (done.exit_code, said in done.output.replace("\n", " ")) == (2, True)
+            continue
         if " promote " in command:  # it publishes, and no daemon runs here
             assert (done.exit_code, "start `lightning-trainer serve`" in done.output.replace("\n", " ")) == (2, True)
             continue
@@ -136,6 +140,8 @@ def test_versions_come_in_pages(after_twenty_steps):
         (("rollback", "best", "--policy", "support"), "no version of 'support' has a held-out score"),
         (("rollback", "sales@v3"), "name one of the policies support; 'sales' is not one of them"),
         (("rollback", "support@v3", "--policy", "sales"), "--policy is 'sales' and the version is one of 'support'"),
+        (("export", "99", "--out", "x"), "policy 'support' has no version 99; kept are none"),
+        (("export", "--out", "x"), "does not keep the weights of version 20; kept are none; [policy.versions] says"),
         (("status",), "no daemon runs on"),
     ],
 )

@@ -1,0 +1,78 @@
+"""``lightning-trainer export``: a version's weights as a folder for other programs, with or without a daemon."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from lightning_trainer.cli.terminal.console import TerminalConsole
+from lightning_trainer.cli.versions import named_version, read_versions
+from lightning_trainer.config import Config, PolicyConfig
+from lightning_trainer.config.file import load_config
+from lightning_trainer.errors import ExportError
+from lightning_trainer.models.resolve import model_cache, resolve_model
+from lightning_trainer.versions.archive import archive_root, stored_versions, version_folder
+from lightning_trainer.versions.export import RECORD, export_version, is_adapter, merge_version
+from lightning_trainer.versions.listing import VersionRow, Whereabouts
+
+
+def export(config_path: Path, policy_name: str | None, version_name: str | None, *, out: Path, merge: bool) -> None:
+    """Write the folder and say how to serve it.
+
+    Args:
+        version_name: ``12``, ``v12``, ``POLICY@v12`` or ``best``; None: the served version.
+        merge: whether an adapter is added to its model's weights.
+
+    Raises:
+        LightningError: the version's weights are not kept, or the folder cannot be written.
+    """
+    if version_name is None:
+        config = load_config(config_path)
+        policy, version = config.named_policy(policy_name), None
+    else:
+        config, policy, version = named_version(config_path, policy_name, version_name)
+    row, stored = _stored(config, policy, version)
+    out, console = out.absolute(), TerminalConsole()
+    record = _record(policy, row)
+    if merge:
+        if not is_adapter(stored):
+            raise ExportError(f"{record['version']} is a whole model, not an adapter; leave out --merge")
+        merge_version(stored, out, model_dir=resolve_model(policy.model, model_cache()), record=record)
+    else:
+        export_version(stored, out, model=policy.model, record=record)
+    size = sum(file.stat().st_size for file in out.iterdir())
+    what = f"an adapter of {policy.model}" if is_adapter(out) else "a whole model"
+    console.print(f"{record['version']} is in {out}: {what}, {size / 1e6:,.1f} MB; {RECORD} says what it is")
+    if is_adapter(out):
+        console.print(f"vllm serve {policy.model} --enable-lora --lora-modules {policy.name}={out}", style="dim")
+    else:
+        console.print(f"vllm serve {out} --served-model-name {policy.name}", style="dim")
+
+
+def _stored(config: Config, policy: PolicyConfig, version: int | None) -> tuple[VersionRow, Path]:
+    """Return the version's row, and the folder of its weights; None: of the served one."""
+    root = archive_root(config.shared_dir, policy.name)
+    rows = read_versions(config, policy)
+    if version is None:
+        version = next((row["version"] for row in rows if row["state"] == Whereabouts.SERVING), None)
+        if version is None:
+            raise ExportError(f"no version of {policy.name!r} is served yet; see `lightning-trainer versions`")
+    row = next((row for row in rows if row["version"] == version), None)
+    kept = stored_versions(root)
+    if row is None or version not in kept:
+        there = ", ".join(f"v{one}" for one in kept) or "none"
+        more = "" if row is None else "; [policy.versions] says which are kept, and a rollback makes one again"
+        what = "has no" if row is None else "does not keep the weights of"
+        raise ExportError(f"policy {policy.name!r} {what} version {version}; kept are {there}{more}")
+    return row, version_folder(root, version)
+
+
+def _record(policy: PolicyConfig, row: VersionRow) -> dict[str, Any]:
+    return {
+        "version": f"{policy.name}@v{row['version']}",
+        "parent": None if row["parent"] is None else f"{policy.name}@v{row['parent']}",
+        "model": policy.model,
+        "made": f"{datetime.fromtimestamp(row['created_ns'] / 1e9, UTC):%Y-%m-%dT%H:%M:%SZ}",
+        "state": row["state"],
+        "held_out": row["held_out"],
+        "held_out_attempts": row["held_out_attempts"],
+    }

@@ -1,0 +1,83 @@
+"""A version's weights in a folder of their own: a model for transformers and vLLM, or an adapter for PEFT and vLLM.
+
+Nothing in the folder refers to the state folder, so it can be copied to another machine or uploaded. ``RECORD`` in it
+says which version of which policy it is.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning_trainer.errors import ExportError
+from lightning_trainer.models.resolve import is_hub_id
+from lightning_trainer.serving.adapter import ADAPTER_CONFIG
+from lightning_trainer.training.checkpoint_folder import whole_folder
+from lightning_trainer.versions.archive import PUBLICATION, copy_beside_weights
+
+RECORD = "lightning_trainer.json"
+
+
+def is_adapter(stored: Path) -> bool:
+    """Return whether a stored version is an adapter, not a whole model."""
+    return (stored / ADAPTER_CONFIG).is_file()
+
+
+def export_version(stored: Path, out: Path, *, model: str, record: Mapping[str, Any]) -> None:
+    """Copy a stored version.
+
+    Args:
+        stored: its folder in the archive.
+        out: a folder that is not there, or is empty.
+        model: what the policy's configuration names; an adapter's configuration refers to it if it is on the Hugging
+            Face Hub.
+        record: what ``RECORD`` says.
+
+    Raises:
+        ExportError: ``out`` is taken.
+        CheckpointError: the disk could not be read or written.
+    """
+    _check_free(out)
+    with whole_folder(out) as partial:
+        for file in stored.iterdir():
+            if file.name != PUBLICATION:
+                shutil.copyfile(file, partial / file.name)
+        if is_adapter(partial) and is_hub_id(model):
+            path = partial / ADAPTER_CONFIG
+            document = {**json.loads(path.read_text(encoding="utf-8")), "base_model_name_or_path": model}
+            path.write_text(json.dumps(document, indent=2), encoding="utf-8")
+        _write_record(partial, record)
+
+
+def merge_version(stored: Path, out: Path, *, model_dir: Path, record: Mapping[str, Any]) -> None:
+    """Write the model with the stored adapter added to its weights, in their precision (``W + alpha / r * B A``).
+
+    Args:
+        model_dir: of the model that the adapter belongs to; it is loaded into memory.
+        stored: as of ``export_version``, like ``out`` and ``record``.
+
+    Raises:
+        ExportError: ``out`` is taken.
+        CheckpointError: the disk could not be read or written.
+        ModuleNotFoundError: torch, transformers or peft is not installed.
+    """
+    _check_free(out)
+    import transformers
+    from peft import PeftModel
+
+    with whole_folder(out) as partial:
+        copy_beside_weights(model_dir, partial)
+        architecture = transformers.AutoConfig.from_pretrained(model_dir).architectures[0]
+        model = getattr(transformers, architecture).from_pretrained(model_dir, dtype="auto", local_files_only=True)
+        PeftModel.from_pretrained(model, str(stored)).merge_and_unload().save_pretrained(partial)
+        _write_record(partial, record)
+
+
+def _check_free(out: Path) -> None:
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise ExportError(f"{out} is there already and is not an empty folder; choose another with --out")
+
+
+def _write_record(folder: Path, record: Mapping[str, Any]) -> None:
+    (folder / RECORD).write_text(json.dumps(record, indent=2), encoding="utf-8")

@@ -1,0 +1,138 @@
+"""A version can be taken elsewhere: what is written loads by itself, and says which version it is."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from lightning_trainer.cli.app import app
+from lightning_trainer.errors import ExportError
+from lightning_trainer.serving.adapter import AdapterShape
+from lightning_trainer.serving.publication import Probe, Publication, Tolerance
+from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.types import PolicyVersion, VersionState
+from lightning_trainer.versions.archive import VersionArchive
+from lightning_trainer.versions.export import RECORD, export_version
+
+CONFIG = '[[policy]]\nname = "support"\nagents = ["support"]\nmodel = "random:tiny"\n'
+
+
+def stored(root: Path, weights: Path, model_dir: Path, version: int, adapter: AdapterShape | None = None) -> Path:
+    probe = Probe(((1, 2, 3),), ((-0.5, -1.25),))
+    tolerance = Tolerance(1e-3, 1e-4)
+    archive = VersionArchive(root, model_dir=model_dir)
+    archive.add(Publication("support", version, str(weights), "ab" * 16, 1, "float32", probe, tolerance, adapter))
+    return archive.folder(version)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name in ("config.json", "tokenizer.json", "chat_template.jinja"):
+        (folder / name).write_text("{}")
+    (folder / "model.safetensors").write_text("weights")
+    return folder
+
+
+@pytest.fixture
+async def served(tmp_path, model, monkeypatch):
+    """A state folder in which version 1 is served and kept, and version 0 is not kept."""
+    (tmp_path / "lightning.toml").write_text(CONFIG)
+    async with SqliteStore(tmp_path / ".lightning" / "lightning.sqlite") as store:
+        for version in (0, 1):
+            await store.put_version(PolicyVersion("support", version, version, VersionState.LIVE, version))
+    stored(tmp_path / ".lightning" / "versions" / "support", model / "model.safetensors", model, 1)
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["export", *arguments], env={"COLUMNS": "400"})
+    return done.exit_code, done.output
+
+
+@pytest.mark.parametrize("named", [(), ("1",), ("support@v1",)])
+def test_the_served_version_is_what_transformers_loads_and_says_what_it_is(served, tmp_path, named) -> None:
+    status, said = run(*named, "--out", "taken")
+    assert status == 0, said
+    out = tmp_path / "taken"
+    assert f"support@v1 is in {out}: a whole model" in said
+    assert f"vllm serve {out} --served-model-name support" in said
+    names = {path.name for path in out.iterdir()}
+    assert names == {"config.json", "tokenizer.json", "chat_template.jinja", "model.safetensors", RECORD}
+    assert (out / "model.safetensors").read_text() == "weights"
+    record = json.loads((out / RECORD).read_text())
+    assert (record["version"], record["model"], record["state"]) == ("support@v1", "random:tiny", "serving")
+
+
+def test_what_is_there_is_not_replaced(served, tmp_path) -> None:
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "mine.txt").write_text("mine")
+    status, said = run("--out", "taken")
+    assert (status, "taken is there already and is not an empty folder" in said) == (2, True)
+    assert [path.name for path in (tmp_path / "taken").iterdir()] == ["mine.txt"]
+    status, said = run("--out", "lightning.toml")
+    assert (status, "lightning.toml is there already" in said) == (2, True)
+    assert not list(tmp_path.glob(".*.partial"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("0",), "does not keep the weights of version 0; kept are v1; [policy.versions] says"),
+        (("7",), "policy 'support' has no version 7; kept are v1"),
+        (("1", "--merge"), "support@v1 is a whole model, not an adapter; leave out --merge"),
+        (("one",), "version 'one' is not a version"),
+    ],
+)
+def test_what_cannot_be_taken_is_one_sentence(served, tmp_path, arguments, said) -> None:
+    status, output = run(*arguments, "--out", "taken")
+    assert (status, said in output) == (2, True), output
+    assert not (tmp_path / "taken").exists()
+
+
+def test_an_adapter_names_its_model_as_others_can_find_it(tmp_path, model) -> None:
+    shape = AdapterShape(4, 8, ("q_proj",))
+    folder = stored(tmp_path / "versions", model / "model.safetensors", model, 1, shape)
+    for name, found in (("owner/name", "owner/name"), ("random:tiny", str(model))):
+        out = tmp_path / name.replace("/", "-")
+        export_version(folder, out, model=name, record={})
+        assert {path.name for path in out.iterdir()} == {"adapter_config.json", "adapter_model.safetensors", RECORD}
+        document = json.loads((out / "adapter_config.json").read_text())
+        assert (document["base_model_name_or_path"], document["r"], document["lora_alpha"]) == (found, 4, 8)
+    with pytest.raises(ExportError, match="is there already"):
+        export_version(folder, out, model="owner/name", record={})
+
+
+@pytest.mark.torch
+def test_a_merged_adapter_is_the_model_that_peft_computes_with(served, tmp_path, tiny_model) -> None:
+    import torch
+    from peft import LoraConfig, PeftModel, get_peft_model
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    torch.manual_seed(0)
+    adapted = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(tiny_model),
+        LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "down_proj"], init_lora_weights=False),
+    )
+    adapted.save_pretrained(tmp_path / "peft")
+    shape = AdapterShape(4, 8, ("down_proj", "q_proj"))
+    root = tmp_path / ".lightning" / "versions" / "support"
+    shutil.rmtree(root)
+    stored(root, tmp_path / "peft" / "adapter_model.safetensors", tiny_model, 1, shape)
+
+    for arguments, what in (((), "an adapter of random:tiny"), (("--merge",), "a whole model")):
+        status, said = run(*arguments, "--out", f"taken{len(arguments)}")
+        assert (status, what in said) == (0, True), said
+    ids = torch.tensor([AutoTokenizer.from_pretrained(tmp_path / "taken1")("What is it?")["input_ids"]])
+    with torch.no_grad():
+        right = adapted(ids).logits
+        base = AutoModelForCausalLM.from_pretrained(tiny_model)
+        plain = base(ids).logits
+        merged = AutoModelForCausalLM.from_pretrained(tmp_path / "taken1")(ids).logits
+        loaded = PeftModel.from_pretrained(base, str(tmp_path / "taken0"))(ids).logits
+    assert (plain - right).abs().max() > 0.01
+    assert (merged - right).abs().max() < 1e-5
+    assert (loaded - right).abs().max() < 1e-5
