@@ -58,7 +58,7 @@ def merge_version(stored: Path, out: Path, *, model_dir: Path, record: Mapping[s
         stored: as of ``export_version``, like ``out`` and ``record``.
 
     Raises:
-        ExportError: ``out`` is taken.
+        ExportError: ``out`` is taken, or transformers or PEFT cannot do it with this model.
         CheckpointError: the disk could not be read or written.
         ModuleNotFoundError: torch, transformers or peft is not installed.
     """
@@ -68,9 +68,14 @@ def merge_version(stored: Path, out: Path, *, model_dir: Path, record: Mapping[s
 
     with whole_folder(out) as partial:
         copy_beside_weights(model_dir, partial)
-        architecture = transformers.AutoConfig.from_pretrained(model_dir).architectures[0]
-        model = getattr(transformers, architecture).from_pretrained(model_dir, dtype="auto", local_files_only=True)
-        PeftModel.from_pretrained(model, str(stored)).merge_and_unload().save_pretrained(partial)
+        try:
+            named = json.loads((model_dir / "config.json").read_text(encoding="utf-8"))["architectures"][0]
+            model = getattr(transformers, named).from_pretrained(model_dir, dtype="auto", local_files_only=True)
+            PeftModel.from_pretrained(model, str(stored)).merge_and_unload().save_pretrained(partial)
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            raise ExportError(
+                f"the adapter cannot be added to the weights of {model_dir} ({error}); leave out --merge"
+            ) from error
         _write_record(partial, record)
 
 

@@ -14,7 +14,7 @@ from lightning_trainer.serving.publication import Probe, Publication, Tolerance
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.types import PolicyVersion, VersionState
 from lightning_trainer.versions.archive import VersionArchive
-from lightning_trainer.versions.export import RECORD, export_version
+from lightning_trainer.versions.export import RECORD, export_version, merge_version
 
 CONFIG = '[[policy]]\nname = "support"\nagents = ["support"]\nmodel = "random:tiny"\n'
 
@@ -104,6 +104,15 @@ def test_an_adapter_names_its_model_as_others_can_find_it(tmp_path, model) -> No
         assert (document["base_model_name_or_path"], document["r"], document["lora_alpha"]) == (found, 4, 8)
     with pytest.raises(ExportError, match="is there already"):
         export_version(folder, out, model="owner/name", record={})
+
+
+@pytest.mark.torch
+def test_a_model_that_transformers_does_not_know_cannot_be_merged(tmp_path, model) -> None:
+    (model / "config.json").write_text('{"architectures": ["OursForCausalLM"]}')
+    folder = stored(tmp_path / "versions", model / "model.safetensors", model, 1, AdapterShape(4, 8, ("q_proj",)))
+    with pytest.raises(ExportError, match=r"cannot be added to the weights of .*OursForCausalLM.*; leave out --merge"):
+        merge_version(folder, tmp_path / "taken", model_dir=model, record={})
+    assert not (tmp_path / "taken").exists()
 
 
 @pytest.mark.torch
