@@ -1,10 +1,11 @@
 """The calculator agent, trained with a judge that errs beside a second reward: what correction is worth, for real.
 
 The judge says whether an answer is right, and is wrong at the given rate, whatever is right. Beside it stands a reward
-that pulls the other way: half a point for an answer without the calculator. A judge that errs at 30 % of either kind
-tells right from wrong by 0.4 instead of 1, so without correction half a point outweighs it, and the best policy is
-one that never calculates. That is where correction matters: in the weights between several rewards. Alone, under an
-advantage that is divided by the group's deviation, it cancels out (docs/rewards.md), and nothing is measured here.
+that pulls the other way: 0.3 for an answer without the calculator. Before training, about half of the answers that use
+it are right, so the right reward favors using it. A judge that errs at 30 % of either kind tells right from wrong by
+0.4 instead of 1: without correction, 0.2 on average is less than 0.3, and the policy learns never to calculate. That is
+where correction matters: in the weights between several rewards. Alone, under an advantage that is divided by the
+group's deviation, it cancels out (docs/rewards.md), and nothing is measured here.
 
 Every run has a daemon, an engine and a trainer of its own, and a line in the file of results when it has ended: a run
 that is there is not made again.
@@ -28,8 +29,11 @@ _EXAMPLE = Path(__file__).parents[2] / "examples" / "calculator"
 _POLICY = "calculator"
 RATES = (0.3, 0.2, 0.1, 0.0)
 """Of the judge; the claim's first, so that an interrupted benchmark has it."""
-_BESIDE = 0.5
+_BESIDE = 0.3
 """Weight of the reward for an answer without the calculator."""
+_TEMPERATURE = 0.4
+"""Of rollouts. At 1.0, one answer in ten with the calculator is right before training, so any weight worth measuring
+would outweigh the right reward too."""
 _PROGRAM = """
 import hashlib
 
@@ -132,10 +136,10 @@ def _trained(folder: Path, arm: Arm) -> float:
     from lightning_trainer.rollouts import Runner
 
     def sampled(task: Any) -> None:
-        lt.reward(score(solve(task.question, temperature=1.0), task), name="score")
+        lt.reward(score(solve(task.question, temperature=_TEMPERATURE), task), name="score")
 
     def labeled(task: Any) -> None:
-        right = score(solve(task.question, temperature=1.0), task)
+        right = score(solve(task.question, temperature=_TEMPERATURE), task)
         lt.reward(right, name="score")
         lt.reward(right, name="checked")
 

@@ -146,6 +146,8 @@ def put_chat_template(folder: Path) -> None:
     aside.replace(target)
 
 
+ADAPTER_CONFIG = "adapter_config.json"
+"""Of a folder that is an adapter, not a model (PEFT)."""
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 _INDEX = "model.safetensors.index.json"
 
@@ -159,6 +161,11 @@ def check_folder(folder: Path) -> Path:
     try:
         json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
+        if (folder / ADAPTER_CONFIG).is_file():
+            raise ModelError(
+                f"{folder} is an adapter, not a model: add it to its model's weights first, as "
+                "`lightning-trainer export --merge` does"
+            ) from None
         raise ModelError(f"{folder} has no config.json: it is not a model folder") from None
     except (OSError, ValueError) as error:
         raise ModelError(f"{folder}/config.json cannot be read: {error}") from error

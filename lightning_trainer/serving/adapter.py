@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from lightning_trainer.errors import PublicationError
+from lightning_trainer.models.resolve import ADAPTER_CONFIG
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
-ADAPTER_CONFIG = "adapter_config.json"
 _LARGEST_RANK = 512
 """vLLM's limit."""
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_trainer.errors import ExportError
-from lightning_trainer.models.resolve import is_hub_id
-from lightning_trainer.serving.adapter import ADAPTER_CONFIG
+from lightning_trainer.models.resolve import ADAPTER_CONFIG, is_hub_id
 from lightning_trainer.training.checkpoint_folder import whole_folder
 from lightning_trainer.versions.archive import PUBLICATION, copy_beside_weights
 

@@ -68,7 +68,12 @@ def test_what_an_interrupted_download_left_is_completed(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("files", "said"),
-    [((), "config.json"), (("config.json",), "safetensors"), (("config.json", "model.safetensors"), "tokenizer")],
+    [
+        ((), "config.json"),
+        (("config.json",), "safetensors"),
+        (("config.json", "model.safetensors"), "tokenizer"),
+        (("adapter_config.json", "adapter_model.safetensors"), "is an adapter, not a model.*export --merge"),
+    ],
 )
 def test_a_folder_that_lacks_something_is_refused(tmp_path, files, said):
     for name in files:
