@@ -2,9 +2,11 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from lightning_instrumentation import semconv
 
 from lightning_trainer.config.sections import FeedbackConfig
 from lightning_trainer.config.store import StoreConfig
@@ -310,3 +312,16 @@ async def test_what_was_said_in_an_hour_is_counted_by_source(store):
     await arrive(store, 3, source="u1")
     await arrive(store, 2, source="u2", first_ns=10 * SECOND)
     assert await store.scan(lambda c: feedback.said_lately(c, 2 * SECOND)) == {"u1": 2, "u2": 2}
+
+
+@pytest.mark.parametrize("name", ["r-a0", "a0"])
+async def test_a_rollout_is_forgotten_with_what_a_candidate_answered_beside_it(store, attempt_spans, name):
+    await store.append([*attempt_spans("a0", [1], 10), *attempt_spans("a1", [1], 10)])
+    for live in ("a0", "a1"):
+        _, beside = attempt_spans(f"{live}.shadow-v3", [1], 10)
+        attributes = {**beside.attributes, semconv.ROLLOUT_ID: f"r-{live}.shadow-v3", semconv.ROLLOUT_MODE: "shadow"}
+        await store.append([replace(beside, attributes=attributes)])
+    done = await store.write(lambda c: forget_rollout(c, name, now_ns=time.time_ns()))
+    assert (done.attempts, done.spans) == (2, 3)
+    left = await store.spans_of_attempts(["a0", "a0.shadow-v3", "a1", "a1.shadow-v3"])
+    assert {span.attributes[semconv.ATTEMPT_ID] for span in left} == {"a1", "a1.shadow-v3"}
