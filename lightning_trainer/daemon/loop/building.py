@@ -182,13 +182,19 @@ class Builder:
         return policy if self._image_token is not None else policy.model_copy(update={"non_text": "drop"})
 
     async def _deviation_floor(self, step: int) -> float:
-        """Return it from what is recorded of earlier steps, so that a daemon that starts anew has the same one."""
-        algorithm = self._policy.at_step(step).algorithm
+        """Return it from what is recorded of the stage's earlier steps, so that a daemon that starts anew has the same
+        one; another stage's rewards may be on another scale."""
+        algorithm, stage = self._policy.at_step(step).algorithm, self._policy.stage_at(step)
         if algorithm.deviation_floor is None:
             return 0.0
         deviations = await self._store.scan(
             lambda connection: select_measure(
-                connection, self._policy.name, DEVIATION, before=step, newest=_STEPS_REMEMBERED
+                connection,
+                self._policy.name,
+                DEVIATION,
+                since=1 if stage is None else stage[0],
+                before=step,
+                newest=_STEPS_REMEMBERED,
             )
         )
         return moving_floor(deviations, algorithm.deviation_floor, algorithm.deviation_decay)

@@ -113,10 +113,14 @@ def select_states(connection: Connection, policy: str) -> dict[int, StepState]:
     return {step: StepState(state) for step, state in rows}
 
 
-def select_measure(connection: Connection, policy: str, name: str, *, before: int, newest: int) -> list[float]:
-    """Return the values of one measurement in the newest steps before one, in ascending order of steps."""
+def select_measure(
+    connection: Connection, policy: str, name: str, *, since: int, before: int, newest: int
+) -> list[float]:
+    """Return the values of one measurement in the newest steps from one up to, but not including, another, in ascending
+    order of steps."""
     rows = connection.execute(
-        "SELECT metrics FROM steps WHERE policy = ? AND step < ? ORDER BY step DESC LIMIT ?", (policy, before, newest)
+        "SELECT metrics FROM steps WHERE policy = ? AND step >= ? AND step < ? ORDER BY step DESC LIMIT ?",
+        (policy, since, before, newest),
     ).fetchall()
     measured = (decode_metrics(metrics).get(name) for (metrics,) in reversed(rows))
     return [value for value in measured if value is not None]
