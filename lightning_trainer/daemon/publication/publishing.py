@@ -224,6 +224,11 @@ class Publisher:
     async def _record(
         self, publication: Publication, report: PublicationReport, step: int, created_ns: int, seconds: float
     ) -> PolicyVersion:
+        reason = report.reason
+        if report.accepted and reason is None:
+            before = await self._store.version(self._policy, publication.version)
+            if before is not None and before.state in (VersionState.LIVE, VersionState.RETIRED):
+                reason = before.reason  # that a person promoted it
         outcome = PolicyVersion(
             self._policy,
             publication.version,
@@ -234,7 +239,7 @@ class Publisher:
             probe_max_abs=report.max_abs_diff,
             probe_mean_abs=report.mean_abs_diff,
             publish_s=seconds,
-            reason=report.reason,
+            reason=reason,
         )
         await self._store.put_version(outcome)
         if report.accepted:
