@@ -170,7 +170,7 @@ class PolicyRuntime:
             judges=judges,
             sink=context.sink,
             say=self.progress.say,
-            interrupted=lambda: self.rollbacks.pending is not None,
+            interrupted=lambda: self._loop.goes_back(),
             promoted=self.rollbacks.promotes,
         )
 

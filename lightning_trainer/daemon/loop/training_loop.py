@@ -31,7 +31,7 @@ from lightning_trainer.store.records import StepState
 from lightning_trainer.store.tables import pauses
 from lightning_trainer.training.remote import TrainerClient
 from lightning_trainer.types import VersionState
-from lightning_trainer.versions.rollback import record_promotion, record_rollback
+from lightning_trainer.versions.rollback import can_be_gone_to, record_promotion, record_rollback
 
 _log = logging.getLogger(__name__)
 
@@ -159,6 +159,24 @@ class TrainingLoop:
         if self._turn.ours:
             await self._weights.save()
 
+    async def goes_back(self) -> bool:
+        """Whether a person asks for a version and can have it; who cannot is told so now, and nothing ends for it."""
+        asked = self._rollbacks.pending
+        if asked is None or asked.recorded:
+            return asked is not None
+        try:
+            await can_be_gone_to(
+                self._store,
+                self._policy.name,
+                asked.version,
+                promote=asked.promote,
+                checkpoints=self._checkpoints.steps(),
+            )
+        except RollbackError as error:
+            self._rollbacks.end(error)
+            return False
+        return True
+
     async def _next_state(self) -> LoopState:
         if not self._turn.ours:
             self._recovered = False
@@ -179,7 +197,7 @@ class TrainingLoop:
     async def _recover(self) -> None:
         published = await self._weights.recover(restart=self._failures > 0)
         self._recovered = True
-        self._rollbacks.end(refusal(published))
+        self._rollbacks.end_recorded(refusal(published))
 
     async def _follow(self) -> None:
         holder = self._turn.other
@@ -198,7 +216,6 @@ class TrainingLoop:
         until = None if longest_s is None else asyncio.get_running_loop().time() + longest_s
         while not await self._go_back():
             if self._rollbacks.changed:
-                self._rollbacks.end()
                 return
             try:
                 async with asyncio.timeout_at(until):
@@ -339,7 +356,7 @@ class TrainingLoop:
         )
         _log.error("training is paused: %s%s", reason, again)
         self._progress.enter(Phase.PAUSED, f"{reason}{again}")
-        self._rollbacks.end(TrainingError(f"training is paused: {reason}"))
+        self._rollbacks.end_recorded(TrainingError(f"training is paused: {reason}"))
         await self._progress.wake_waiters()
         await self._rest(rest_s)
 
