@@ -68,6 +68,10 @@ class Steps:
         """The number of the step that is taken next."""
         return self._weights.step + 1
 
+    async def enroll(self) -> None:
+        """Have attempts that end wait for a later step."""
+        await self._worklist.enroll()
+
     async def collect(self) -> Collection:
         """Look once at the attempts that wait."""
         return await self._worklist.collect(self._policy.at_step(self.next_step).algorithm.needs_baseline)

@@ -200,15 +200,14 @@ class TrainingLoop:
         self._rollbacks.end_recorded(refusal(published))
 
     async def _follow(self) -> None:
-        holder = self._turn.other
-        self._progress.enter(Phase.FOLLOWING, f"the daemon {holder} trains this policy; this one records and serves")
+        newest = await self._store.steps(self._policy.name, newest=2)
+        done = max((one.step for one in newest if one.state is not StepState.ASSIGNED), default=0)
+        following = f"the daemon {self._turn.other} trains this policy; this one records and serves"
+        self._progress.enter(*(self._end_after(done) or (Phase.FOLLOWING, following)))
         await self._weights.close()
         await self._publisher.follow()
-        newest = await self._store.steps(self._policy.name, newest=2)
         await self._progress.want_groups(self._policy.groups_per_step)
-        await self._progress.finish_step(
-            max((one.step for one in newest if one.state is not StepState.ASSIGNED), default=0)
-        )
+        await self._progress.finish_step(done)
         await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def _rest(self, longest_s: float | None = None) -> None:
@@ -229,6 +228,8 @@ class TrainingLoop:
             await self._rollbacks.wait()
 
     async def _imitate(self) -> None:
+        if self._policy.takes_attempts_after(self.steps.next_step):
+            await self.steps.enroll()  # what agents do meanwhile is of a later stage
         await self.steps.train(*self._demonstrations.build(self.steps.next_step))
         self._failures = 0
 
@@ -252,7 +253,8 @@ class TrainingLoop:
             await record(self._store, self._policy.name, asked.version, checkpoints=self._checkpoints.steps())
         except LightningError as error:
             self._rollbacks.end(error)
-            self._recovered = self._recovered and not isinstance(error, TrainingError)
+            if isinstance(error, TrainingError):  # a loop that rests has to recover, too
+                self._rollbacks.look_again()
             return False
         except Exception as error:  # asked again and again, it would keep the loop from everything else
             _log.exception("the rollback to version %s could not be recorded", asked.version)
@@ -280,25 +282,33 @@ class TrainingLoop:
         if live is not None and live.version == version:  # its canary has ended for it
             self._rollbacks.end()
             return True
-        published = await self._weights.publish_again()
+        phase, detail = self._progress.phase, self._progress.detail
+        try:
+            published = await self._weights.publish_again()
+        finally:
+            self._progress.enter(phase, detail)  # of a loop that rests, and goes on to
         if published.state is VersionState.LIVE:
             self._progress.say(f"version {version} was promoted by a person")
         self._rollbacks.end(refusal(published))
         return True
 
     async def _has_ended(self) -> bool:
-        if not self._policy.train:
-            await self._weights.close()
-            self._progress.enter(Phase.SERVING, "train = false: recorded and served, never trained")
-            await self._progress.wake_waiters()
-            return True
-        last_step = self._policy.last_step
-        if last_step is None or self._weights.step < last_step:
+        ended = self._end_after(self._weights.step)
+        if ended is None:
             return False
-        await self._weights.save_if_possible()
-        self._progress.enter(Phase.FINISHED, f"{self._weights.step} steps are done, the last that were asked for")
+        await (self._weights.save_if_possible() if self._policy.train else self._weights.close())
+        self._progress.enter(*ended)
         await self._progress.wake_waiters()
         return True
+
+    def _end_after(self, step: int) -> tuple[Phase, str] | None:
+        """Return where there is nothing to train after a step, and why; None while there is."""
+        if not self._policy.train:
+            return Phase.SERVING, "train = false: recorded and served, never trained"
+        last_step = self._policy.last_step
+        if last_step is None or step < last_step:
+            return None
+        return Phase.FINISHED, f"{step} steps are done, the last that were asked for"
 
     async def _paused_before(self) -> str | None:
         """Why it was paused in an earlier life of the daemon; a store that cannot be read now is waited for."""
