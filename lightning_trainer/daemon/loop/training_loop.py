@@ -118,6 +118,8 @@ class TrainingLoop:
         self._failures = 0
         """Of the trainer, or of what nobody has thought of, since the last step."""
         self._wait_s = 1.0
+        self._promoted = False
+        """Whether a version that was held back has gone live since the loop began to rest."""
 
     async def run(self) -> None:
         """Go from state to state until cancelled."""
@@ -211,10 +213,12 @@ class TrainingLoop:
         await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def _rest(self, longest_s: float | None = None) -> None:
-        """Return when a rollback was asked for and recorded, a recorded step was taken out, or after that time."""
+        """Return when a rollback was asked for and recorded, a version was promoted, a recorded step was taken out, or
+        after that time."""
         until = None if longest_s is None else asyncio.get_running_loop().time() + longest_s
+        self._promoted = False
         while not await self._go_back():
-            if self._rollbacks.changed:
+            if self._rollbacks.changed or self._promoted:
                 return
             try:
                 async with asyncio.timeout_at(until):
@@ -288,6 +292,7 @@ class TrainingLoop:
         finally:
             self._progress.enter(phase, detail)  # of a loop that rests, and goes on to
         if published.state is VersionState.LIVE:
+            self._promoted = True
             self._progress.say(f"version {version} was promoted by a person")
         self._rollbacks.end(refusal(published))
         return True

@@ -712,3 +712,14 @@ async def test_who_asks_for_a_version_that_there_is_not_is_told_so_and_no_canary
         run.rollbacks.end()
         await asked
     assert await run.store.rollbacks("p") == []
+
+
+async def test_training_that_was_paused_for_refused_publications_goes_on_from_what_is_promoted(make_run):
+    run = await make_run(1, 2, 3)
+    run.publisher.refuses, run.publisher.refused_in_a_row, run.publisher.last_reason = 3, 2, "the probe disagrees"
+    await run.until(Phase.PAUSED)
+    run.publisher.refuses = None
+    async with asyncio.timeout(10):
+        await run.rollbacks.ask(3, promote=True)
+    await run.until(Phase.COLLECTING)
+    assert (await run.store.live_version("p")).version == 3
