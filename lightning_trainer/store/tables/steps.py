@@ -52,8 +52,8 @@ class Assignment:
 def attempts_of(batch: TrainingBatch | None) -> frozenset[str]:
     """Return the attempts that a batch has tokens of."""
     samples = () if batch is None else batch.samples
-    others = {segment.attempt_id for sample in samples for segment in sample.segments} - {None}
-    return frozenset(others).union(sample.attempt_id for sample in samples)
+    others = (segment.attempt_id for sample in samples for segment in sample.segments)
+    return frozenset(one for one in (*others, *(sample.attempt_id for sample in samples)) if one is not None)
 
 
 def assign(connection: Connection, assignment: Assignment) -> None:
