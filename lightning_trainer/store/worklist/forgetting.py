@@ -123,6 +123,12 @@ def _refuse_from_now_on(connection: Connection, rollout: str, attempt_ids: Seque
         ).fetchall()
         forgotten.mark(connection, kind, [name for (name,) in rows], now_ns)
     forgotten.mark(connection, Named.ROLLOUT, [rollout], now_ns)
+    # What a candidate is still answering beside them comes under a name that was not seen yet.
+    candidates = connection.execute("SELECT DISTINCT version FROM canaries WHERE ended_ns IS NULL").fetchall()
+    connection.executemany(
+        "INSERT INTO expired VALUES (?, ?) ON CONFLICT DO NOTHING",
+        [(f"{name}{SHADOW_MARK}{version}", now_ns) for name in attempt_ids for (version,) in candidates],
+    )
 
 
 def _steps(connection: Connection, attempt_ids: Collection[str]) -> tuple[TrainedStep, ...]:

@@ -18,7 +18,8 @@ from lightning_trainer.store import Store
 from lightning_trainer.store import schema as sqlite_schema
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.postgres import schema as postgres_schema
-from lightning_trainer.store.tables import feedback
+from lightning_trainer.store.tables import canaries, feedback
+from lightning_trainer.store.tables.canaries import CanaryRecord
 from lightning_trainer.store.upkeep import journal
 from lightning_trainer.store.worklist.forgetting import forget_rollout, forget_source
 from lightning_trainer.store.worklist.settling import Changes, look, not_released
@@ -325,3 +326,13 @@ async def test_a_rollout_is_forgotten_with_what_a_candidate_answered_beside_it(s
     assert (done.attempts, done.spans) == (2, 3)
     left = await store.spans_of_attempts(["a0", "a0.shadow-v3", "a1", "a1.shadow-v3"])
     assert {span.attributes[semconv.ATTEMPT_ID] for span in left} == {"a1", "a1.shadow-v3"}
+
+
+async def test_what_a_candidate_answers_beside_a_rollout_after_it_was_forgotten_is_not_stored(store, attempt_spans):
+    for version, ended_ns in ((2, 9), (3, None)):
+        record = CanaryRecord("math", version, 1, "going_on", 1, ended_ns, {}, None)
+        await store.write(lambda connection, record=record: canaries.put(connection, record))
+    await store.append(attempt_spans("a0", [1], 10))
+    await store.write(lambda c: forget_rollout(c, "r-a0", now_ns=time.time_ns()))
+    stored = [await store.append(attempt_spans(f"{name}.shadow-v3", [1], 10)[1:]) for name in ("a0", "a1")]
+    assert stored == [0, 1]
