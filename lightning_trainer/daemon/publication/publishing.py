@@ -190,8 +190,8 @@ class Publisher:
         await self._engine.ready(timeout_s)
 
     async def follow(self) -> None:
-        """Serve what another daemon made live, from the weights that it keeps; where they are not kept, or the engine here
-        refuses them, what was served before goes on.
+        """Serve what another daemon made live, from the weights that it keeps; where they are not kept, or the engine
+        here refuses them, what was served before goes on.
 
         Raises:
             EngineError: the engine stayed away.
