@@ -48,6 +48,10 @@ class DamagedStoreError(StoreError):
     """A part of the store's file cannot be read; the rest can."""
 
 
+class TakenOutError(StoreError):
+    """Something that a step was about to train was dropped or forgotten while the step was built."""
+
+
 class TurnLostError(StoreError):
     """Another daemon trains the policy; nothing was written."""
 

@@ -73,6 +73,8 @@ class LiveDaemon:
 
     async def drop(self, name: str, *, reason: str) -> str:
         dropped = await self._store.drop(name, reason=reason, kind=Kind.ROLLOUT)
+        for one in self._policies.values():
+            one.rollbacks.wake()
         attempts = f"{dropped.attempts} attempt{'s' * (dropped.attempts != 1)}"
         kept = ", ".join(f"{attempt} (step {step})" for attempt, step in dropped.trained.items())
         also = f"; steps had taken these already, and what was trained stays trained: {kept}" if kept else ""

@@ -170,14 +170,15 @@ class PolicyRuntime:
             judges=judges,
             sink=context.sink,
             say=self.progress.say,
-            interrupted=lambda: self.rollbacks.pending is not None,
+            interrupted=lambda: self._loop.goes_back(),
             promoted=self.rollbacks.promotes,
         )
 
     @property
     def takes_attempts(self) -> bool:
         """Whether there will be steps that take what is recorded."""
-        return self.policy.train and self.progress.phase not in (Phase.FINISHED, Phase.SERVING)
+        later = self.policy.train and self.policy.takes_attempts_after(self.progress.steps_done)
+        return later and self.progress.phase not in (Phase.FINISHED, Phase.SERVING)
 
     def shadow(self, sink: SpanSink) -> Shadow | None:
         """Return what has candidates answer alongside the live version; None where they answer in its place, or never.

@@ -22,22 +22,21 @@ from lightning_trainer.gateway.canary_route import CanaryRoute, OldVersions
 from lightning_trainer.gateway.engine import sse
 from lightning_trainer.gateway.errors import RefusalError
 from lightning_trainer.gateway.request import EngineRequest
-from lightning_trainer.types import RolloutMode, SpanSink
+from lightning_trainer.types import SHADOW_MARK, RolloutMode, SpanSink
 
 _log = logging.getLogger(__name__)
 
 _LONGEST_CALL_S = 300.0
-_MARK = ".shadow-v"
 
 
 def shadow_id(name: str, version: int) -> str:
     """Return the name of the shadow of a rollout, attempt, or group."""
-    return f"{name}{_MARK}{version}"
+    return f"{name}{SHADOW_MARK}{version}"
 
 
 def shadowed(name: str, version: int) -> str | None:
     """Return the name whose shadow this is; None if it is not a shadow of that candidate."""
-    live, mark, number = name.rpartition(_MARK)
+    live, mark, number = name.rpartition(SHADOW_MARK)
     return live if mark and number == str(version) else None
 
 

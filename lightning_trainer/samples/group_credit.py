@@ -123,9 +123,10 @@ def judge_groups(
         except Exception as error:
             _log.exception("group %s is set aside", group_id)
             groups.append(_set_aside(judged(group_id, refuse_all(own, Reason.QUARANTINED)), error))
-    summaries = leave_out_below([group.summary for group in groups], deviation_floor)
-    if policy.algorithm.keep_most_uncertain is not None:
+    summaries = [group.summary for group in groups]
+    if policy.algorithm.keep_most_uncertain is not None:  # a share of all of them, those below the floor too
         summaries = keep_most_uncertain(summaries, policy.algorithm.keep_most_uncertain)
+    summaries = leave_out_below(summaries, deviation_floor)
     return [replace(group, summary=summary) for group, summary in zip(groups, summaries, strict=True)]
 
 

@@ -266,6 +266,7 @@ class Store(MediaStore):
             batch=None if batch is None else await asyncio.to_thread(encode_batch, batch),
             ledger=tuple(ledger),
             metrics=metrics or {},
+            trained=step_table.attempts_of(batch),
             media=() if batch is None else tuple(media_table.digests_of(m for s in batch.samples for m in s.media)),
         )
         await self._write(self._fenced(policy, lambda connection: step_table.assign(connection, assignment)))

@@ -63,11 +63,12 @@ class TrainerProcess(ABC):
         """Stop training the policy; idempotent."""
         async with self._changing:
             self._lost.pop(policy, None)
+            held = self.holds(policy)
             self._open.discard(policy)
-            if self._open:
-                self._unneeded.append(policy)
-            else:
+            if not self._open:
                 await self._end()
+            elif held:
+                self._unneeded.append(policy)
 
     async def call(self, policy: str, method: str, *arguments: Any) -> Any:
         """Call a method of the policy's trainer; ``computing`` must be held.

@@ -5,6 +5,7 @@ nats, times are Unix nanoseconds. ``None`` means "not measured" and is never a s
 """
 
 from lightning_trainer.types.recorded import (
+    SHADOW_MARK,
     Attempt,
     AttemptState,
     AttributeValue,
@@ -34,6 +35,7 @@ from lightning_trainer.types.trained import (
 )
 
 __all__ = [
+    "SHADOW_MARK",
     "Attempt",
     "AttemptState",
     "AttributeValue",

@@ -89,6 +89,10 @@ class RolloutMode(StrEnum):
     """A person took it out (``lightning-trainer drop``), whatever its mode was; recorded, never trained."""
 
 
+SHADOW_MARK = ".shadow-v"
+"""Stands between the name of a rollout or an attempt and the candidate's number in the name of its shadow."""
+
+
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """One try at a rollout (a requested execution of a task)."""

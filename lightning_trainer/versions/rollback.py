@@ -26,15 +26,8 @@ async def record_rollback(store: Store, policy: str, version: int, *, checkpoint
         RollbackError: there is no such version, it was never proven served, it is already the newest, or the data to
             rebuild it was deleted.
     """
-    known, lineage = await _known(store, policy, version)
-    if known.state in (VersionState.REFUSED, VersionState.TRAINED):
-        raise RollbackError(
-            f"{known.name} is {known.state} and was never served; `lightning-trainer promote {version}` serves it all "
-            "the same"
-        )
-    if version == lineage.head:
-        raise RollbackError(f"{known.name} is what training goes on from already")
-    return await _record(store, known, lineage, checkpoints)
+    await can_be_gone_to(store, policy, version, promote=False, checkpoints=checkpoints)
+    return await store.put_rollback(policy, version, at_ns=time.time_ns())
 
 
 async def record_promotion(
@@ -48,10 +41,34 @@ async def record_promotion(
     Raises:
         RollbackError: there is no such version, it was served before, or the data to rebuild it was deleted.
     """
+    if not await can_be_gone_to(store, policy, version, promote=True, checkpoints=checkpoints):
+        return None
+    return await store.put_rollback(policy, version, at_ns=time.time_ns())
+
+
+async def can_be_gone_to(
+    store: Store, policy: str, version: int, *, promote: bool, checkpoints: Collection[int] = ()
+) -> bool:
+    """Whether training has to leave the version that it continues from for the one that is asked for; nothing is
+    recorded.
+
+    Raises:
+        RollbackError: see ``record_rollback`` and ``record_promotion``.
+    """
     known, lineage = await _known(store, policy, version)
-    if known.state is VersionState.RETIRED:
+    if promote and known.state is VersionState.RETIRED:
         raise RollbackError(f"{known.name} was served before; `lightning-trainer rollback {version}` goes back to it")
-    return None if version == lineage.head else await _record(store, known, lineage, checkpoints)
+    if promote and version == lineage.head:
+        return False
+    if not promote and known.state in (VersionState.REFUSED, VersionState.TRAINED):
+        raise RollbackError(
+            f"{known.name} is {known.state} and was never served; `lightning-trainer promote {version}` serves it all "
+            "the same"
+        )
+    if not promote and version == lineage.head:
+        raise RollbackError(f"{known.name} is what training goes on from already")
+    await _can_be_made(store, known, lineage, checkpoints)
+    return True
 
 
 async def _known(store: Store, policy: str, version: int) -> tuple[PolicyVersion, Lineage]:
@@ -62,18 +79,16 @@ async def _known(store: Store, policy: str, version: int) -> tuple[PolicyVersion
     return known, lineage
 
 
-async def _record(store: Store, known: PolicyVersion, lineage: Lineage, checkpoints: Collection[int]) -> Rollback:
-    policy, version = known.policy, known.version
-    path = lineage.path(version)
+async def _can_be_made(store: Store, known: PolicyVersion, lineage: Lineage, checkpoints: Collection[int]) -> None:
+    path = lineage.path(known.version)
     saved = max((step for step in checkpoints if step in path), default=0)
-    gone = await store.without_batch(policy, [step for step in path if step > saved])
+    gone = await store.without_batch(known.policy, [step for step in path if step > saved])
     if gone:
         raise RollbackError(
             f"{known.name} cannot be made again: the batches of {len(gone)} steps that lead to it ({gone[0]} to "
             f"{gone[-1]}) were deleted by retention, and no checkpoint is left between; choose a version that is newer "
             f"than step {gone[-1]}, and set [store] retention_size, retention_time or retention_steps higher"
         )
-    return await store.put_rollback(policy, version, at_ns=time.time_ns())
 
 
 async def _listed(store: Store, policy: str) -> str:

@@ -151,7 +151,7 @@ class AlgorithmConfig(Section):
     """Share of a step's groups that is trained, those with the largest deviation of rewards (StarPO-S)."""
     deviation_floor: float | None = Field(default=None, gt=0, le=10)
     """A group is trained if the deviation of its rewards is at least this many times the moving average over earlier
-    steps (RLPR, arXiv 2506.18254)."""
+    steps of its stage (RLPR, arXiv 2506.18254)."""
     deviation_decay: float = Field(default=0.9, ge=0, lt=1)
     """Decay of that average: how much of its earlier value a step keeps."""
     overlong: OverlongConfig | None = None

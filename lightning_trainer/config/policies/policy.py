@@ -1,5 +1,6 @@
 """``[[policy]]``: a set of weights, the agents whose calls are served from it, and how they are trained."""
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
@@ -218,6 +219,17 @@ class PolicyConfig(Section):
     def last_step(self) -> int | None:
         """The step after which training ends: ``max_steps``, or the last stage's last one; None: it never does."""
         return min((end for end in (self.max_steps, last_step(self.stage)) if end is not None), default=None)
+
+    def takes_attempts_after(self, step: int) -> bool:
+        """Return whether a later step takes attempts: one that is shown a file takes none."""
+        last = math.inf if self.last_step is None else self.last_step
+        if not self.stage:
+            return step < last
+        for first, stage in zip(first_steps(self.stage), self.stage, strict=True):
+            end = last if stage.steps is None else min(last, first + stage.steps - 1)
+            if stage.data is None and first <= end and step < end:
+                return True
+        return False
 
     @property
     def shown_steps(self) -> tuple[tuple[int, int | None], ...]:

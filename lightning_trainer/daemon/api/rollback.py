@@ -79,6 +79,15 @@ class RollbackRequests:
         self._asked.set()
         self._wake.set()
 
+    def wake(self) -> None:
+        """Wake a loop that collects or waits for rewards: attempts were taken out."""
+        self._wake.set()
+
+    def end_recorded(self, error: LightningError | None = None) -> None:
+        """As ``end``, for a request that is recorded: another one came meanwhile, and is yet to be looked at."""
+        if self.pending is not None and self.pending.recorded:
+            self.end(error)
+
     def end(self, error: LightningError | None = None) -> None:
         """Tell the request that waits how it ended; nothing where there is none."""
         asked, self.pending = self.pending, None

@@ -43,7 +43,10 @@ def store_router(store: Store, rollbacks: Mapping[str, RollbackRequests]) -> API
             return error_response(503, str(error), retry_after_s=1)
         # With a shared store, the daemon that trains hears of it from the store, be it this one or another.
         loop = None if store.shared else rollbacks.get(dropped.name.rpartition("@")[0])
-        if dropped.kind is Kind.STEP and loop is not None:
+        if dropped.kind is not Kind.STEP:
+            for one in rollbacks.values():
+                one.wake()
+        elif loop is not None:
             loop.look_again()
         return JSONResponse(asdict(dropped))
 

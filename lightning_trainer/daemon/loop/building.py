@@ -25,7 +25,8 @@ from lightning_trainer.store.media.exchange import SCHEME
 from lightning_trainer.store.media.table import digests_of
 from lightning_trainer.store.store import Store
 from lightning_trainer.store.tables.steps import select_measure
-from lightning_trainer.types import Attempt, Call, Span
+from lightning_trainer.store.worklist import drops
+from lightning_trainer.types import Attempt, Call, RolloutMode, Span
 
 _log = logging.getLogger(__name__)
 
@@ -100,7 +101,8 @@ class Builder:
     ) -> Build | None:
         """Build the step, and build it again when spans arrive, while rewards are missing that may still come.
 
-        None when a rollback is asked for meanwhile. Groups that cannot be built are set aside, and the others go on.
+        None when a rollback is asked for meanwhile, or the loop has to look at the records anew. Groups that cannot be
+        built are set aside, and the others go on.
 
         Args:
             versions: whose tokens are not stale (``fresh``); None: of any.
@@ -109,8 +111,8 @@ class Builder:
             StoreError: the store cannot be read.
         """
         if self._judges is not None:
-            await self._judges.wait(attempts, step, lambda: self._rollbacks.pending is not None)
-            if self._rollbacks.pending is not None:
+            await self._judges.wait(attempts, step, self._is_called_away)
+            if self._is_called_away():
                 return None
         # Whose clock runs ahead says that its attempt will end; the waiting has an end by ours.
         ended_ns = min(max(attempt.ended_ns or 0 for attempt in attempts), time.time_ns())
@@ -122,12 +124,15 @@ class Builder:
             if not build.unscored or left_s <= 0:
                 return build
             self._progress.enter(Phase.BUILDING, f"step {step}: waiting for rewards of {len(build.unscored)} attempts")
-            if self._rollbacks.pending is None:
+            if not self._is_called_away():
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(left_s):
                         await self._stored.wait()
-            if self._rollbacks.pending is not None:
+            if self._is_called_away():
                 return None
+
+    def _is_called_away(self) -> bool:
+        return self._rollbacks.pending is not None or self._rollbacks.changed
 
     async def _without_poison(self, attempts: Sequence[Attempt], step: int, versions: Container[int] | None) -> Build:
         """Build; when that ends in an error, find the groups that it comes from, and build the others."""
@@ -160,6 +165,7 @@ class Builder:
         return replace(build, groups=(*build.groups, *aside), problems=(*sentences, *build.problems))
 
     async def _once(self, attempts: Sequence[Attempt], step: int, versions: Container[int] | None) -> Build:
+        attempts = await self._as_they_are(attempts)
         spans = await self._store.spans_of_attempts([attempt.attempt_id for attempt in attempts])
         corrections = {} if self._judges is None else await self._judges.corrections(step)
         floor = await self._deviation_floor(step)
@@ -168,6 +174,12 @@ class Builder:
         return await asyncio.to_thread(
             self._build, spans, reading, attempts, step, versions, corrections, floor, images
         )
+
+    async def _as_they_are(self, attempts: Sequence[Attempt]) -> list[Attempt]:
+        """Return them with what someone has taken out since they were collected: rewards may be waited for long."""
+        ids = [attempt.attempt_id for attempt in attempts]
+        out = await self._store.scan(lambda connection: drops.among(connection, ids))
+        return [replace(one, mode=RolloutMode.DROPPED) if one.attempt_id in out else one for one in attempts]
 
     async def _kept_images(self, calls: Sequence[Call]) -> KeptImages | None:
         """Return which images of the calls are kept; None of a model that sees none."""
@@ -182,13 +194,19 @@ class Builder:
         return policy if self._image_token is not None else policy.model_copy(update={"non_text": "drop"})
 
     async def _deviation_floor(self, step: int) -> float:
-        """Return it from what is recorded of earlier steps, so that a daemon that starts anew has the same one."""
-        algorithm = self._policy.at_step(step).algorithm
+        """Return it from what is recorded of the stage's earlier steps, so that a daemon that starts anew has the same
+        one; another stage's rewards may be on another scale."""
+        algorithm, stage = self._policy.at_step(step).algorithm, self._policy.stage_at(step)
         if algorithm.deviation_floor is None:
             return 0.0
         deviations = await self._store.scan(
             lambda connection: select_measure(
-                connection, self._policy.name, DEVIATION, before=step, newest=_STEPS_REMEMBERED
+                connection,
+                self._policy.name,
+                DEVIATION,
+                since=1 if stage is None else stage[0],
+                before=step,
+                newest=_STEPS_REMEMBERED,
             )
         )
         return moving_floor(deviations, algorithm.deviation_floor, algorithm.deviation_decay)

@@ -6,6 +6,7 @@ them, so no attempt is ever in two steps.
 
 import asyncio
 import contextlib
+import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from lightning_trainer.daemon.loop.context import LoopContext
 from lightning_trainer.daemon.loop.weights import Weights
 from lightning_trainer.daemon.loop.worklist import Worklist
 from lightning_trainer.daemon.watching.progress import Phase
+from lightning_trainer.errors import TakenOutError
 from lightning_trainer.metrics.row import group_metrics, judge_metrics
 from lightning_trainer.metrics.sampling import sampling_metrics
 from lightning_trainer.samples.batches import Build
@@ -23,6 +25,8 @@ from lightning_trainer.samples.credit.groups import groups_wanted
 from lightning_trainer.samples.problems import nothing_trained
 from lightning_trainer.store.records import StepState
 from lightning_trainer.types import Attempt
+
+_log = logging.getLogger(__name__)
 
 _LOOK_AGAIN_S = 1.0
 """Group time-outs are noticed this late where few attempts wait; new spans wake the loop at once."""
@@ -64,6 +68,10 @@ class Steps:
         """The number of the step that is taken next."""
         return self._weights.step + 1
 
+    async def enroll(self) -> None:
+        """Have attempts that end wait for a later step."""
+        await self._worklist.enroll()
+
     async def collect(self) -> Collection:
         """Look once at the attempts that wait."""
         return await self._worklist.collect(self._policy.at_step(self.next_step).algorithm.needs_baseline)
@@ -102,7 +110,8 @@ class Steps:
                     await self._stored.wait()
 
     async def take(self, attempts: tuple[Attempt, ...]) -> None:
-        """Take a step on these attempts, filled up where the algorithm asks for it."""
+        """Take a step on these attempts, filled up where the algorithm asks for it; none where the loop is called away,
+        or some of them were taken out when all was built: then what waits is looked at again."""
         collecting_since, began = self._collecting_since, time.monotonic()
         filled = await self.filled((*attempts, *self._worklist.dropped), self.next_step)
         if filled is None:
@@ -117,7 +126,10 @@ class Steps:
             "attempts/incomplete": self._worklist.gave_up_on(attempts),
         }
         seconds = {"rollout": began - collecting_since, "build": time.monotonic() - began}
-        await self.train(build, metrics, attempts=attempts, seconds=seconds)
+        try:
+            await self.train(build, metrics, attempts=attempts, seconds=seconds)
+        except TakenOutError as error:
+            _log.info("%s", error)
 
     async def train(
         self,

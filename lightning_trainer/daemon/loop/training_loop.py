@@ -31,7 +31,7 @@ from lightning_trainer.store.records import StepState
 from lightning_trainer.store.tables import pauses
 from lightning_trainer.training.remote import TrainerClient
 from lightning_trainer.types import VersionState
-from lightning_trainer.versions.rollback import record_promotion, record_rollback
+from lightning_trainer.versions.rollback import can_be_gone_to, record_promotion, record_rollback
 
 _log = logging.getLogger(__name__)
 
@@ -118,6 +118,8 @@ class TrainingLoop:
         self._failures = 0
         """Of the trainer, or of what nobody has thought of, since the last step."""
         self._wait_s = 1.0
+        self._promoted = False
+        """Whether a version that was held back has gone live since the loop began to rest."""
 
     async def run(self) -> None:
         """Go from state to state until cancelled."""
@@ -159,6 +161,24 @@ class TrainingLoop:
         if self._turn.ours:
             await self._weights.save()
 
+    async def goes_back(self) -> bool:
+        """Whether a person asks for a version and can have it; who cannot is told so now, and nothing ends for it."""
+        asked = self._rollbacks.pending
+        if asked is None or asked.recorded:
+            return asked is not None
+        try:
+            await can_be_gone_to(
+                self._store,
+                self._policy.name,
+                asked.version,
+                promote=asked.promote,
+                checkpoints=self._checkpoints.steps(),
+            )
+        except RollbackError as error:
+            self._rollbacks.end(error)
+            return False
+        return True
+
     async def _next_state(self) -> LoopState:
         if not self._turn.ours:
             self._recovered = False
@@ -179,26 +199,26 @@ class TrainingLoop:
     async def _recover(self) -> None:
         published = await self._weights.recover(restart=self._failures > 0)
         self._recovered = True
-        self._rollbacks.end(refusal(published))
+        self._rollbacks.end_recorded(refusal(published))
 
     async def _follow(self) -> None:
-        holder = self._turn.other
-        self._progress.enter(Phase.FOLLOWING, f"the daemon {holder} trains this policy; this one records and serves")
+        newest = await self._store.steps(self._policy.name, newest=2)
+        done = max((one.step for one in newest if one.state is not StepState.ASSIGNED), default=0)
+        following = f"the daemon {self._turn.other} trains this policy; this one records and serves"
+        self._progress.enter(*(self._end_after(done) or (Phase.FOLLOWING, following)))
         await self._weights.close()
         await self._publisher.follow()
-        newest = await self._store.steps(self._policy.name, newest=2)
         await self._progress.want_groups(self._policy.groups_per_step)
-        await self._progress.finish_step(
-            max((one.step for one in newest if one.state is not StepState.ASSIGNED), default=0)
-        )
+        await self._progress.finish_step(done)
         await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def _rest(self, longest_s: float | None = None) -> None:
-        """Return when a rollback was asked for and recorded, a recorded step was taken out, or after that time."""
+        """Return when a rollback was asked for and recorded, a version was promoted, a recorded step was taken out, or
+        after that time."""
         until = None if longest_s is None else asyncio.get_running_loop().time() + longest_s
+        self._promoted = False
         while not await self._go_back():
-            if self._rollbacks.changed:
-                self._rollbacks.end()
+            if self._rollbacks.changed or self._promoted:
                 return
             try:
                 async with asyncio.timeout_at(until):
@@ -212,6 +232,8 @@ class TrainingLoop:
             await self._rollbacks.wait()
 
     async def _imitate(self) -> None:
+        if self._policy.takes_attempts_after(self.steps.next_step):
+            await self.steps.enroll()  # what agents do meanwhile is of a later stage
         await self.steps.train(*self._demonstrations.build(self.steps.next_step))
         self._failures = 0
 
@@ -235,7 +257,8 @@ class TrainingLoop:
             await record(self._store, self._policy.name, asked.version, checkpoints=self._checkpoints.steps())
         except LightningError as error:
             self._rollbacks.end(error)
-            self._recovered = self._recovered and not isinstance(error, TrainingError)
+            if isinstance(error, TrainingError):  # a loop that rests has to recover, too
+                self._rollbacks.look_again()
             return False
         except Exception as error:  # asked again and again, it would keep the loop from everything else
             _log.exception("the rollback to version %s could not be recorded", asked.version)
@@ -263,25 +286,34 @@ class TrainingLoop:
         if live is not None and live.version == version:  # its canary has ended for it
             self._rollbacks.end()
             return True
-        published = await self._weights.publish_again()
+        phase, detail = self._progress.phase, self._progress.detail
+        try:
+            published = await self._weights.publish_again()
+        finally:
+            self._progress.enter(phase, detail)  # of a loop that rests, and goes on to
         if published.state is VersionState.LIVE:
+            self._promoted = True
             self._progress.say(f"version {version} was promoted by a person")
         self._rollbacks.end(refusal(published))
         return True
 
     async def _has_ended(self) -> bool:
-        if not self._policy.train:
-            await self._weights.close()
-            self._progress.enter(Phase.SERVING, "train = false: recorded and served, never trained")
-            await self._progress.wake_waiters()
-            return True
-        last_step = self._policy.last_step
-        if last_step is None or self._weights.step < last_step:
+        ended = self._end_after(self._weights.step)
+        if ended is None:
             return False
-        await self._weights.save_if_possible()
-        self._progress.enter(Phase.FINISHED, f"{self._weights.step} steps are done, the last that were asked for")
+        await (self._weights.save_if_possible() if self._policy.train else self._weights.close())
+        self._progress.enter(*ended)
         await self._progress.wake_waiters()
         return True
+
+    def _end_after(self, step: int) -> tuple[Phase, str] | None:
+        """Return where there is nothing to train after a step, and why; None while there is."""
+        if not self._policy.train:
+            return Phase.SERVING, "train = false: recorded and served, never trained"
+        last_step = self._policy.last_step
+        if last_step is None or step < last_step:
+            return None
+        return Phase.FINISHED, f"{step} steps are done, the last that were asked for"
 
     async def _paused_before(self) -> str | None:
         """Why it was paused in an earlier life of the daemon; a store that cannot be read now is waited for."""
@@ -339,7 +371,7 @@ class TrainingLoop:
         )
         _log.error("training is paused: %s%s", reason, again)
         self._progress.enter(Phase.PAUSED, f"{reason}{again}")
-        self._rollbacks.end(TrainingError(f"training is paused: {reason}"))
+        self._rollbacks.end_recorded(TrainingError(f"training is paused: {reason}"))
         await self._progress.wake_waiters()
         await self._rest(rest_s)
 

@@ -61,6 +61,16 @@ class Worklist:
         """Return how many of these go on without some of their spans."""
         return self._completeness.gave_up_on(attempts)
 
+    async def enroll(self) -> None:
+        """Have what ends wait for the policy: from then on it is kept until a step takes it.
+
+        Raises:
+            StoreError: the store cannot be written.
+        """
+        if not self._enrolled:
+            await self._store.enroll(self._policy.name, earlier=self._policy.train_recorded)
+            self._enrolled = True
+
     async def collect(self, needs_baseline: bool) -> Collection:
         """Look at what waits; what no step wants for now is let go until its group or task is heard of again.
 
@@ -68,9 +78,7 @@ class Worklist:
             StoreError: the store cannot be read or written.
         """
         policy = self._policy.name
-        if not self._enrolled:
-            await self._store.enroll(policy, earlier=self._policy.train_recorded)
-            self._enrolled = True
+        await self.enroll()
         if self._took_part:
             await self._trusted_calls.note()
         waiting = await self._store.waiting_attempts(policy)

@@ -7,7 +7,7 @@ what was decided stands, so that no restart gives users a version again that was
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -79,7 +79,7 @@ class Canary:
         judges: Mapping[str, Judging],
         sink: SpanSink,
         say: Callable[[str], None],
-        interrupted: Callable[[], bool],
+        interrupted: Callable[[], Awaitable[bool]],
         promoted: Callable[[int], bool] = lambda version: False,
         look_every_s: float = 2.0,
     ) -> None:
@@ -89,7 +89,7 @@ class Canary:
             judges: all of the daemon's, by name. Training, which usually asks them, waits meanwhile.
             sink: where the ends of shadow rollouts go.
             say: is told what was decided, and how far it is.
-            interrupted: whether something else was asked for meanwhile (a rollback).
+            interrupted: whether another version was asked for meanwhile (a rollback).
             promoted: whether a person wants the candidate live, whatever was seen of it.
         """
         self._policy = policy
@@ -110,16 +110,20 @@ class Canary:
         Raises:
             StoreError: what was decided cannot be read.
         """
-        found = await self._store.scan(
-            lambda connection: canaries.select(connection, self._policy.name, version, version)
-        )
-        record = found.get(version)
+        record = await self._earlier(version)
         if record is None or record.state not in (Decision.REFUSED, Decision.STOPPED):
             return None
         return record.reason
 
+    async def _earlier(self, version: int) -> CanaryRecord | None:
+        found = await self._store.scan(
+            lambda connection: canaries.select(connection, self._policy.name, version, version)
+        )
+        return found.get(version)
+
     async def refusal(self, candidate: Publication, live: int) -> str | None:
-        """Return why a candidate must not go live, None where it may.
+        """Return why a candidate must not go live, None where it may: also where that was decided before the engine
+        refused it or the daemon ended.
 
         Args:
             live: the version that is served now.
@@ -127,7 +131,10 @@ class Canary:
         Raises:
             StoreError: what was seen cannot be read or written, or another daemon trains the policy by now.
         """
-        version = candidate.version
+        version, earlier = candidate.version, await self._earlier(candidate.version)
+        if earlier is not None and (earlier.state, earlier.live) == (Decision.PROMOTED, live):
+            _log.info("%s was promoted by its canary: %s", candidate.name, earlier.evidence)
+            return None
         record = CanaryRecord(self._policy.name, version, live, Decision.GOING_ON.value, time.time_ns(), None, {}, None)
         try:
             async with serve_candidate(self._old_versions, candidate, _START_S):
@@ -181,7 +188,7 @@ class Canary:
                 return record
             if self._promoted(record.version):
                 return replace(record, state=Decision.PROMOTED.value, reason="a person promoted it")
-            if self._interrupted():
+            if await self._interrupted():
                 return replace(record, state=Decision.INTERRUPTED.value, reason="its canary ended for a rollback")
             rewarded = f"with a reward of {finding.comparison.candidate.count} of its rollouts"
             if judges.spent is not None:
@@ -257,7 +264,7 @@ class Canary:
         """Have judges asked, once, about rollouts that lack a reward; True where there were any."""
         new = [name for name, one in seen.rollouts.items() if one.reward is None and name not in seen.judged]
         for start in range(0, len(new), _AT_ONCE):
-            if self._interrupted() or judges.spent is not None:
+            if await self._interrupted() or judges.spent is not None:
                 return True
             some = new[start : start + _AT_ONCE]
             await judges.ask(await self._store.scan(partial(attempt_table.select, attempt_ids=some)))

@@ -102,6 +102,8 @@ class Publisher:
         self._canary = canary
         self.refused_in_a_row = 0
         self.last_reason: str | None = None
+        self._refused_here: int | None = None
+        """What another daemon has made live, and the engine of this one has refused."""
 
     async def publish(self, *, version: int, step: int, asked_for: bool = False) -> PolicyVersion:
         """Write the weights, let guard and canary compare them, the engine take and prove them, and record the outcome.
@@ -188,19 +190,23 @@ class Publisher:
         await self._engine.ready(timeout_s)
 
     async def follow(self) -> None:
-        """Serve what another daemon made live, from the weights that it keeps; where they are not kept, what was served
-        before goes on.
+        """Serve what another daemon made live, from the weights that it keeps; where they are not kept, or the engine
+        here refuses them, what was served before goes on.
 
         Raises:
             EngineError: the engine stayed away.
             PublicationError: what is kept cannot be read.
         """
         live = await self._store.live_version(self._policy)
-        if live is not None and live.version != self._served():
-            await self.serve_kept(live.version, record=False)
+        if live is None or live.version in (self._served(), self._refused_here):
+            return  # an engine that is offered each second what it refuses answers no calls meanwhile
+        self._refused_here = live.version if await self.serve_kept(live.version, record=False) is False else None
 
-    async def serve_kept(self, version: int, *, record: bool = True) -> None:
+    async def serve_kept(self, version: int, *, record: bool = True) -> bool | None:
         """Serve a version from its kept weights at once; nothing changes where they are not kept or not accepted.
+
+        Returns:
+            Whether they were accepted; None where they are not kept.
 
         Raises:
             EngineError: the engine stayed away.
@@ -208,7 +214,7 @@ class Publisher:
         """
         await self._keeper.settled()
         if version not in self._keeper.archive.versions():
-            return
+            return None
         began = time.monotonic()
         kept = self._keeper.archive.publication(version)
         publication = replace(kept, path=str(self._weights.path(version)))
@@ -220,10 +226,16 @@ class Publisher:
             await self._record(publication, report, version, time.time_ns(), time.monotonic() - began)
         else:
             _log.warning("the kept weights of %s were refused: %s", publication.name, report.reason)
+        return report.accepted
 
     async def _record(
         self, publication: Publication, report: PublicationReport, step: int, created_ns: int, seconds: float
     ) -> PolicyVersion:
+        reason = report.reason
+        if report.accepted and reason is None:
+            before = await self._store.version(self._policy, publication.version)
+            if before is not None and before.state in (VersionState.LIVE, VersionState.RETIRED):
+                reason = before.reason  # that a person promoted it
         outcome = PolicyVersion(
             self._policy,
             publication.version,
@@ -234,7 +246,7 @@ class Publisher:
             probe_max_abs=report.max_abs_diff,
             probe_mean_abs=report.mean_abs_diff,
             publish_s=seconds,
-            reason=report.reason,
+            reason=reason,
         )
         await self._store.put_version(outcome)
         if report.accepted:

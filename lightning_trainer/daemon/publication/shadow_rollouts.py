@@ -34,11 +34,13 @@ class Shadows:
     """Live attempt by shadow attempt: both have ended, and have the same calls."""
     incomplete: set[str] = field(default_factory=set)
     """Shadow attempts that lack a call, and are not compared."""
+    others: set[str] = field(default_factory=set)
+    """Shadow attempts of another candidate, which say nothing about this one."""
 
     @property
     def settled(self) -> set[str]:
         """Return the shadow attempts that need not be looked at again."""
-        return {*self.whole, *self.incomplete}
+        return {*self.whole, *self.incomplete, *self.others}
 
 
 async def settle(
@@ -52,10 +54,11 @@ async def settle(
     seen = shadows.settled
     became: list[str] = []
     # Some never end, so newer ones are looked at as well, however many of them there are.
-    while found := await store.scan(partial(canaries.select_shadows, since_ns=since_ns, known=sorted(seen))):
+    find = partial(canaries.select_shadows, policy=policy, since_ns=since_ns)
+    while found := await store.scan(partial(find, known=sorted(seen))):
         seen.update(found)
         mine = {name: live for name in found if (live := shadowed(name, version)) is not None}
-        shadows.incomplete.update(set(found) - mine.keys())  # of another candidate: they say nothing about this one
+        shadows.others.update(set(found) - mine.keys())
         names = list(mine)
         for start in range(0, len(names), _AT_ONCE):
             some = {name: mine[name] for name in names[start : start + _AT_ONCE]}

@@ -70,12 +70,14 @@ def select_rollouts(connection: Connection, policy: str, since_ns: int, known: S
     return [attempt_id for (attempt_id,) in rows]
 
 
-def select_shadows(connection: Connection, since_ns: int, known: Sequence[str]) -> list[str]:
-    """Return a candidate's shadow attempts since then, the first ones not in ``known``."""
+def select_shadows(connection: Connection, policy: str, since_ns: int, known: Sequence[str]) -> list[str]:
+    """Return the shadow attempts of the policy's candidates since then, the first ones not in ``known``."""
     rows = connection.execute(
         """SELECT attempt_id FROM attempts WHERE started_ns >= ? AND mode = 'shadow'
+           AND EXISTS (SELECT 1 FROM participations
+                       WHERE participations.policy = ? AND participations.attempt_id = attempts.attempt_id)
            AND attempt_id NOT IN (SELECT value FROM json_each(?)) ORDER BY started_ns LIMIT ?""",
-        (since_ns, json.dumps(list(known)), _NAMES),
+        (since_ns, policy, json.dumps(list(known)), _NAMES),
     )
     return [attempt_id for (attempt_id,) in rows]
 

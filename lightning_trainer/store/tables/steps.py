@@ -8,7 +8,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from lightning_trainer.errors import StoreError
+from lightning_trainer.errors import StoreError, TakenOutError
 from lightning_trainer.store.batch_codec import (
     decode_batch,
     decode_metrics,
@@ -19,8 +19,9 @@ from lightning_trainer.store.batch_codec import (
 from lightning_trainer.store.connection import ALL, Connection
 from lightning_trainer.store.media import table as media_table
 from lightning_trainer.store.records import StepRecord, StepState
+from lightning_trainer.store.retention.sweep import expired_among
 from lightning_trainer.store.tables import totals
-from lightning_trainer.store.worklist import waiting
+from lightning_trainer.store.worklist import drops, waiting
 from lightning_trainer.types import LedgerRow, Outcome, StepReport, TrainingBatch
 
 _ALLOWED = {
@@ -42,17 +43,32 @@ class Assignment:
     batch: bytes | None
     ledger: tuple[LedgerRow, ...]
     metrics: Mapping[str, float]
+    trained: frozenset[str] = frozenset()
+    """Attempts that the batch has tokens of."""
     media: tuple[str, ...] = ()
     """Hashes of media that the batch refers to."""
+
+
+def attempts_of(batch: TrainingBatch | None) -> frozenset[str]:
+    """Return the attempts that a batch has tokens of."""
+    samples = () if batch is None else batch.samples
+    others = (segment.attempt_id for sample in samples for segment in sample.segments)
+    return frozenset(one for one in (*others, *(sample.attempt_id for sample in samples)) if one is not None)
 
 
 def assign(connection: Connection, assignment: Assignment) -> None:
     """Record a step and mark its attempts as consumed.
 
     Raises:
+        TakenOutError: an attempt that it trains was dropped or forgotten since the batch was built.
         StoreError: the step exists, or an attempt is unknown, named twice, or consumed by a step of this policy.
     """
     policy, step = assignment.policy, assignment.step
+    if out := drops.among(connection, assignment.trained) | expired_among(connection, assignment.trained):
+        raise TakenOutError(
+            f"step {step} of policy {policy!r}: attempt {min(out)!r} was dropped or forgotten while the step was "
+            "built; it is built again without it"
+        )
     written = connection.execute(
         "INSERT INTO steps(policy, step, state, batch, metrics) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
         (policy, step, assignment.state, assignment.batch, encode_metrics(assignment.metrics)),
@@ -113,10 +129,14 @@ def select_states(connection: Connection, policy: str) -> dict[int, StepState]:
     return {step: StepState(state) for step, state in rows}
 
 
-def select_measure(connection: Connection, policy: str, name: str, *, before: int, newest: int) -> list[float]:
-    """Return the values of one measurement in the newest steps before one, in ascending order of steps."""
+def select_measure(
+    connection: Connection, policy: str, name: str, *, since: int, before: int, newest: int
+) -> list[float]:
+    """Return the values of one measurement in the newest steps from one up to, but not including, another, in ascending
+    order of steps."""
     rows = connection.execute(
-        "SELECT metrics FROM steps WHERE policy = ? AND step < ? ORDER BY step DESC LIMIT ?", (policy, before, newest)
+        "SELECT metrics FROM steps WHERE policy = ? AND step >= ? AND step < ? ORDER BY step DESC LIMIT ?",
+        (policy, since, before, newest),
     ).fetchall()
     measured = (decode_metrics(metrics).get(name) for (metrics,) in reversed(rows))
     return [value for value in measured if value is not None]

@@ -7,7 +7,7 @@ not trained yet becomes a skipped one, and its tokens are ``dropped`` in its own
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -59,6 +59,15 @@ def before_drop(connection: Connection, attempts: Sequence[Attempt]) -> list[Att
     )
     modes = {attempt_id: RolloutMode(mode) for attempt_id, mode in rows}
     return [replace(one, mode=modes.get(one.attempt_id, one.mode)) for one in attempts]
+
+
+def among(connection: Connection, attempt_ids: Collection[str]) -> set[str]:
+    """Return those of some attempts that were taken out."""
+    rows = connection.execute(
+        "SELECT attempt_id FROM drops WHERE attempt_id IN (SELECT value FROM json_each(?))",
+        (json.dumps(sorted(attempt_ids)),),
+    )
+    return {attempt_id for (attempt_id,) in rows}
 
 
 def attempt_ids(connection: Connection) -> set[str]:

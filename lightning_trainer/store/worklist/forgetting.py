@@ -15,6 +15,7 @@ from lightning_trainer.store.retention.sweep import delete_rows, expire_attempt
 from lightning_trainer.store.tables import feedback, forgotten
 from lightning_trainer.store.tables.forgotten import Named
 from lightning_trainer.store.tables.spans import numbers_of_attempts
+from lightning_trainer.types import SHADOW_MARK
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,8 @@ def forget_source(connection: Connection, source: str, *, now_ns: int) -> Forgot
 
 
 def forget_rollout(connection: Connection, rollout: str, *, now_ns: int) -> Forgotten:
-    """Delete everything of a rollout (by its or an attempt's id): its spans, feedback on it, and its rewards.
+    """Delete everything of a rollout (by its or an attempt's id): its spans, feedback on it, its rewards, and what
+    candidates answered beside it.
 
     Raises:
         ForgetError: nothing of it is stored.
@@ -80,7 +82,9 @@ def forget_rollout(connection: Connection, rollout: str, *, now_ns: int) -> Forg
     ids = [
         one
         for (one,) in connection.execute(
-            "SELECT attempt_id FROM attempts WHERE rollout_id = ?1 OR attempt_id = ?1 ORDER BY attempt_id", (rollout,)
+            """SELECT attempt_id FROM attempts WHERE rollout_id = ?1 OR attempt_id = ?1 OR (mode = 'shadow' AND
+               (rollout_id >= ?2 AND rollout_id < ?3 OR attempt_id >= ?2 AND attempt_id < ?3)) ORDER BY attempt_id""",
+            (rollout, f"{rollout}{SHADOW_MARK}", f"{rollout}{SHADOW_MARK}\U0010ffff"),
         )
     ]
     said = feedback.of_attempts(connection, rollout, ids)
@@ -119,6 +123,12 @@ def _refuse_from_now_on(connection: Connection, rollout: str, attempt_ids: Seque
         ).fetchall()
         forgotten.mark(connection, kind, [name for (name,) in rows], now_ns)
     forgotten.mark(connection, Named.ROLLOUT, [rollout], now_ns)
+    # What a candidate is still answering beside them comes under a name that was not seen yet.
+    candidates = connection.execute("SELECT DISTINCT version FROM canaries WHERE ended_ns IS NULL").fetchall()
+    connection.executemany(
+        "INSERT INTO expired VALUES (?, ?) ON CONFLICT DO NOTHING",
+        [(f"{name}{SHADOW_MARK}{version}", now_ns) for name in attempt_ids for (version,) in candidates],
+    )
 
 
 def _steps(connection: Connection, attempt_ids: Collection[str]) -> tuple[TrainedStep, ...]:

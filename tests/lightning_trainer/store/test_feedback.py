@@ -2,9 +2,11 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from lightning_instrumentation import semconv
 
 from lightning_trainer.config.sections import FeedbackConfig
 from lightning_trainer.config.store import StoreConfig
@@ -16,7 +18,8 @@ from lightning_trainer.store import Store
 from lightning_trainer.store import schema as sqlite_schema
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.postgres import schema as postgres_schema
-from lightning_trainer.store.tables import feedback
+from lightning_trainer.store.tables import canaries, feedback
+from lightning_trainer.store.tables.canaries import CanaryRecord
 from lightning_trainer.store.upkeep import journal
 from lightning_trainer.store.worklist.forgetting import forget_rollout, forget_source
 from lightning_trainer.store.worklist.settling import Changes, look, not_released
@@ -310,3 +313,26 @@ async def test_what_was_said_in_an_hour_is_counted_by_source(store):
     await arrive(store, 3, source="u1")
     await arrive(store, 2, source="u2", first_ns=10 * SECOND)
     assert await store.scan(lambda c: feedback.said_lately(c, 2 * SECOND)) == {"u1": 2, "u2": 2}
+
+
+@pytest.mark.parametrize("name", ["r-a0", "a0"])
+async def test_a_rollout_is_forgotten_with_what_a_candidate_answered_beside_it(store, attempt_spans, name):
+    await store.append([*attempt_spans("a0", [1], 10), *attempt_spans("a1", [1], 10)])
+    for live in ("a0", "a1"):
+        _, beside = attempt_spans(f"{live}.shadow-v3", [1], 10)
+        attributes = {**beside.attributes, semconv.ROLLOUT_ID: f"r-{live}.shadow-v3", semconv.ROLLOUT_MODE: "shadow"}
+        await store.append([replace(beside, attributes=attributes)])
+    done = await store.write(lambda c: forget_rollout(c, name, now_ns=time.time_ns()))
+    assert (done.attempts, done.spans) == (2, 3)
+    left = await store.spans_of_attempts(["a0", "a0.shadow-v3", "a1", "a1.shadow-v3"])
+    assert {span.attributes[semconv.ATTEMPT_ID] for span in left} == {"a1", "a1.shadow-v3"}
+
+
+async def test_what_a_candidate_answers_beside_a_rollout_after_it_was_forgotten_is_not_stored(store, attempt_spans):
+    for version, ended_ns in ((2, 9), (3, None)):
+        record = CanaryRecord("math", version, 1, "going_on", 1, ended_ns, {}, None)
+        await store.write(lambda connection, record=record: canaries.put(connection, record))
+    await store.append(attempt_spans("a0", [1], 10))
+    await store.write(lambda c: forget_rollout(c, "r-a0", now_ns=time.time_ns()))
+    stored = [await store.append(attempt_spans(f"{name}.shadow-v3", [1], 10)[1:]) for name in ("a0", "a1")]
+    assert stored == [0, 1]

@@ -64,6 +64,16 @@ def test_a_run_ends_with_its_last_stage_or_its_last_step(config):
     assert _policy(max_steps=5).last_step == 5
 
 
+def test_attempts_are_taken_while_there_is_a_later_stage_that_is_not_shown_a_file(config):
+    policy, shown = config.only_policy, {"algorithm": "sft", "data": "demos.jsonl"}
+    assert [policy.takes_attempts_after(step) for step in (0, 3, 1000)] == [True, True, True]
+    assert not policy.model_copy(update={"max_steps": 3}).takes_attempts_after(0)
+    last = _policy(stage=[{"steps": 2}, {"steps": 3, **shown}])
+    assert [last.takes_attempts_after(step) for step in (0, 1, 2, 5)] == [True, True, False, False]
+    assert not _policy(stage=[shown]).takes_attempts_after(0)
+    assert [_policy(max_steps=2).takes_attempts_after(step) for step in (0, 1, 2)] == [True, True, False]
+
+
 def test_the_trainer_knows_all_stages(config):
     settings = trainer_settings(config, config.only_policy, Path("model"), Path("logs"))
     assert [settings.at_step(step).algorithm.preset for step in (1, 3, 4, 6)] == ["sft", "sft", None, "grpo"]

@@ -18,6 +18,7 @@ from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.errors import DropError
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.worklist.drops import Kind, drop
+from lightning_trainer.store.worklist.forgetting import forget_rollout
 from lightning_trainer.types import LedgerRow, Outcome, RolloutMode, StepReport, TrainingBatch
 
 
@@ -157,3 +158,56 @@ async def test_the_command_writes_into_a_stopped_daemons_store_and_explain_says_
     assert "is not trained: dropped: attempt a1 was taken out of what is trained: its tool was down" in explained.output
     refused = await run("drop", "a1", "--kind", "sample")
     assert (refused.exit_code, "--kind sample: there are rollout, group, step" in refused.output) == (2, True)
+
+
+async def test_what_is_dropped_or_forgotten_while_its_step_is_built_is_not_trained(
+    store, make_policy, collecting_loop, monkeypatch
+):
+    loop = collecting_loop(store, make_policy(group_size=2, groups_per_step=2))
+    trained = []
+
+    async def train(batch, seconds):
+        trained.append({sample.attempt_id for sample in batch.samples})
+        await loop.steps._metrics.step_ended(1)
+
+    class Nothing:
+        async def step_ended(self, step):
+            pass
+
+    monkeypatch.setattr(loop.steps, "_metrics", Nothing())
+    monkeypatch.setattr(loop.steps._weights, "train", train)
+    build, late = loop.steps._builder.build, [("a1", drop_it), ("b1", forget_it)]
+
+    async def taken_out_meanwhile(*asked):
+        built = await build(*asked)
+        if late:
+            name, how = late.pop()
+            await how(store, name)
+        return built
+
+    monkeypatch.setattr(loop.steps._builder, "build", taken_out_meanwhile)
+    async with asyncio.timeout(10):
+        while not trained:
+            attempts = await loop.steps.next_attempts(2)
+            assert attempts is not None
+            await loop.steps.take(attempts)
+    assert trained == [{"a0", "a2", "b0", "b2"}]
+    assert [(step.step, step.state) for step in await store.steps("math")] == [(1, "assigned")]
+
+
+async def drop_it(store: SqliteStore, name: str) -> None:
+    await take_out(store, name)
+
+
+async def forget_it(store: SqliteStore, name: str) -> None:
+    await store.write(lambda connection: forget_rollout(connection, name, now_ns=time.time_ns()))
+
+
+async def test_a_step_that_waits_for_rewards_hears_that_attempts_are_dropped(store):
+    requests = RollbackRequests(wake=asyncio.Event())
+    app = FastAPI()
+    app.include_router(store_router(store, {"math": requests}))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://daemon") as client:
+        await client.post("/lightning/drop", json={"name": "a1"})
+    assert requests._wake.is_set()
+    assert not requests.changed

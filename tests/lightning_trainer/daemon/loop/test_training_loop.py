@@ -15,6 +15,7 @@ from lightning_trainer.daemon.api.rollback import RollbackRequests
 from lightning_trainer.daemon.loop import training_loop
 from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
 from lightning_trainer.daemon.loop.context import LoopContext
+from lightning_trainer.daemon.loop.demonstrations import Demonstrations
 from lightning_trainer.daemon.loop.training_loop import TrainingLoop
 from lightning_trainer.daemon.loop.turn import Turn
 from lightning_trainer.daemon.watching.progress import Phase, Progress
@@ -33,6 +34,8 @@ from lightning_trainer.store.postgres.store import PostgresStore
 from lightning_trainer.store.records import StepState
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.store.store import Store
+from lightning_trainer.store.tables import pauses
+from lightning_trainer.store.worklist import waiting
 from lightning_trainer.store.worklist.drops import drop
 from lightning_trainer.types import PolicyVersion, StepReport, TrainingBatch, VersionState
 
@@ -575,3 +578,148 @@ async def test_one_of_two_daemons_trains_and_the_other_goes_on_when_it_falls_sil
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_rollback_that_is_asked_for_while_steps_are_repeated_is_done_after_them(make_run, monkeypatch):
+    batch, asked = SqliteStore.batch, []
+
+    async def asked_meanwhile(self, policy, step):
+        if not asked:
+            asked.append(asyncio.create_task(run.rollbacks.ask(2)))
+            await asyncio.sleep(0)
+        return await batch(self, policy, step)
+
+    monkeypatch.setattr(SqliteStore, "batch", asked_meanwhile)
+    run = await make_run(1, 2, 3, 4)
+    async with asyncio.timeout(10):
+        while not asked:
+            await asyncio.sleep(0.01)
+        await asked[0]
+    assert [one.version for one in await run.store.rollbacks("p")] == [2]
+    assert run.publisher.published[-1] == run.trainer.weights == (0, 1, 2)
+
+
+async def test_a_rollback_that_is_asked_for_while_the_last_try_fails_is_done(make_run, monkeypatch):
+    run = await make_run(1, 2, 3)
+    asked: list[asyncio.Task] = []
+    step = run.trainer.step
+
+    async def fails(batch):
+        if batch.step == 3:
+            if run.loop._failures == 2:
+                asked.append(asyncio.create_task(run.rollbacks.ask(2)))
+                await asyncio.sleep(0)
+            raise TrainingError("step 3 cannot be trained")
+        return await step(batch)
+
+    monkeypatch.setattr(run.trainer, "step", fails)
+    async with asyncio.timeout(10):
+        while not asked:
+            await asyncio.sleep(0.01)
+        await asked[0]
+    assert run.publisher.published[-1] == (0, 1, 2)
+
+
+@pytest.mark.parametrize("rests", [Phase.FINISHED, Phase.HELD])
+async def test_promoting_a_version_of_a_loop_that_rests_leaves_it_as_it_was(make_run, rests):
+    run = await make_run(1, 2, 3, max_steps=3 if rests is Phase.FINISHED else None)
+    run.publisher.refuses = 3
+    if rests is Phase.HELD:
+        run.rollbacks.paused = "over lunch"
+        await run.store.write(lambda connection: pauses.put(connection, "p", "over lunch"))
+    await run.until(rests)
+    detail = run.progress.detail
+    run.publisher.refuses = None
+    async with asyncio.timeout(10):
+        await run.rollbacks.ask(3, promote=True)
+        await asyncio.sleep(0.05)
+    assert (await run.store.live_version("p")).version == 3
+    assert (run.progress.phase, run.progress.detail) == (rests, detail)
+
+
+async def test_a_trainer_that_fails_on_a_promotion_of_a_finished_run_is_recovered(make_run, monkeypatch):
+    run = await make_run(1, 2, 3, max_steps=3)
+    run.publisher.refuses = 3
+    await run.until(Phase.FINISHED)
+    publish, times = run.publisher.publish, []
+
+    async def dead_once(**asked):
+        times.append(asked)
+        if len(times) == 1:
+            raise TrainerDiedError("the trainer's process died; restart it")
+        return await publish(**asked)
+
+    monkeypatch.setattr(run.publisher, "publish", dead_once)
+    async with asyncio.timeout(10):
+        with pytest.raises(TrainerDiedError):
+            await run.rollbacks.ask(3, promote=True)
+        while len(times) < 2:
+            await asyncio.sleep(0.01)
+    await run.until(Phase.FINISHED)
+
+
+@pytest.mark.parametrize(("settings", "phase"), [({"train": False}, Phase.SERVING), ({"max_steps": 1}, Phase.FINISHED)])
+async def test_who_waits_at_a_daemon_that_follows_hears_that_no_step_will_come(make_run, monkeypatch, settings, phase):
+    async def of_another(self: Turn) -> bool:
+        self.other = "http://other:8321"
+        return False
+
+    monkeypatch.setattr(Turn, "take", of_another)
+    monkeypatch.setattr(SqliteStore, "shared", True)
+    run = await make_run(1, **settings)
+    await run.until(phase)
+    async with asyncio.timeout(10):
+        await run.progress.wait_for_step(2, timeout_s=60)
+
+
+async def test_what_agents_do_while_a_file_is_shown_waits_for_the_stage_behind_it(make_run, monkeypatch, tmp_path):
+    stages = [{"algorithm": "sft", "data": tmp_path / "demos.jsonl", "steps": 2}, {"steps": 1}]
+    shown = asyncio.Event()
+
+    def no_file(self, step):
+        shown.set()
+        raise StoreError("the test has no file")
+
+    monkeypatch.setattr(Demonstrations, "has", lambda self, step: step < 3)
+    monkeypatch.setattr(Demonstrations, "build", no_file)
+    run = await make_run(stage=stages)
+    async with asyncio.timeout(10):
+        await shown.wait()
+    assert await run.store.scan(lambda connection: waiting.is_enrolled(connection, "p"))
+
+
+async def test_who_asks_for_a_version_that_there_is_not_is_told_so_and_no_canary_ends_for_it(make_run, monkeypatch):
+    run = await make_run(1, 2, 3)
+    await refused(run, 2)
+    await run.until(Phase.COLLECTING)
+    assert not await run.loop.goes_back()
+    monkeypatch.setattr(run.loop, "_go_back", None)  # a canary of version 3 runs, and looks by itself
+    for version, promote, sentence in (
+        (7, False, "has no version 7"),
+        (2, False, "was never served"),
+        (3, False, "is what training goes on from already"),
+        (1, True, "was served before"),
+    ):
+        asked = asyncio.create_task(run.rollbacks.ask(version, promote=promote))
+        await asyncio.sleep(0)
+        assert not await run.loop.goes_back()
+        with pytest.raises(RollbackError, match=sentence):
+            await asked
+    for version, promote in ((1, False), (2, True), (3, True)):
+        asked = asyncio.create_task(run.rollbacks.ask(version, promote=promote))
+        await asyncio.sleep(0)
+        assert await run.loop.goes_back()
+        run.rollbacks.end()
+        await asked
+    assert await run.store.rollbacks("p") == []
+
+
+async def test_training_that_was_paused_for_refused_publications_goes_on_from_what_is_promoted(make_run):
+    run = await make_run(1, 2, 3)
+    run.publisher.refuses, run.publisher.refused_in_a_row, run.publisher.last_reason = 3, 2, "the probe disagrees"
+    await run.until(Phase.PAUSED)
+    run.publisher.refuses = None
+    async with asyncio.timeout(10):
+        await run.rollbacks.ask(3, promote=True)
+    await run.until(Phase.COLLECTING)
+    assert (await run.store.live_version("p")).version == 3

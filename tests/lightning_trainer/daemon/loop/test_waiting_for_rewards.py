@@ -77,3 +77,28 @@ async def test_a_clock_that_runs_ahead_holds_nobody_up(daemon, attempt_spans, mo
     async with asyncio.timeout(60):
         build = await builder.build(await builder._store.ended_attempts(), 1)
     assert build.unscored == {"b", "c"}
+
+
+async def test_what_is_dropped_while_its_reward_is_waited_for_is_neither_waited_for_nor_trained(daemon, attempt_spans):
+    builder, sink, _ = await daemon(reward_wait_s=600)
+    store = builder._store
+    await sink.append(attempt_spans("c", [1, 2], time.time_ns() - 10**9))
+    building = asyncio.create_task(builder.build(await store.ended_attempts(), 1))
+    while not builder._progress.detail.endswith("waiting for rewards of 2 attempts"):
+        await asyncio.sleep(0)
+    await store.drop("r-b", reason="its tool was down")
+    await store.drop("r-c", reason="its tool was down")
+    builder._rollbacks.wake()
+    async with asyncio.timeout(10):
+        build = await building
+    assert {row.reason for row in build.ledger} == {"dropped", "group_too_small"}
+    assert build.unscored == frozenset()
+
+
+async def test_a_turn_that_is_lost_and_a_step_that_is_dropped_do_not_wait_for_rewards(daemon):
+    builder, _, attempts = await daemon(reward_wait_s=600)
+    building = asyncio.create_task(builder.build(attempts, 1))
+    await wait_for_reward(builder)
+    builder._rollbacks.look_again()
+    async with asyncio.timeout(10):
+        assert await building is None

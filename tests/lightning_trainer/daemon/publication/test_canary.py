@@ -105,7 +105,7 @@ class Traffic:
             judges=judges or {},
             sink=store,
             say=self.said.append,
-            interrupted=lambda: self.rollback,
+            interrupted=self._is_rolled_back,
             promoted=lambda version: version == self.promoted,
             look_every_s=0.02,
         )
@@ -123,6 +123,9 @@ class Traffic:
             keeper=VersionKeeper(self.policy, store=store, archive=self.old.archive),
             canary=self.canary,
         )
+
+    async def _is_rolled_back(self) -> bool:
+        return self.rollback
 
     async def rollout(self, reward: float | None, *, tool_error: bool = False, tokens: int | None = None) -> None:
         """One live rollout, answered by whoever the gateway would ask."""
@@ -303,6 +306,56 @@ async def test_one_that_was_refused_says_why_when_a_person_promotes_it_later(tra
     version = await run.publisher.publish(version=1, step=1, asked_for=True)
     assert version.state is VersionState.LIVE
     assert version.reason == f"a person promoted it; it was refused before: {refused.reason}"
+
+
+async def test_what_was_promoted_has_no_second_canary_where_the_engine_or_the_daemon_ended_before_it_was_served(
+    traffic, monkeypatch
+) -> None:
+    run = await traffic()
+    accepts, times = run.engine.publish, []
+
+    async def damaged_once(publication: Publication) -> PublicationReport:
+        times.append(publication)
+        return PublicationReport(False, 0, "the file is damaged") if len(times) == 1 else await accepts(publication)
+
+    monkeypatch.setattr(run.engine, "publish", damaged_once)
+    assert (await run.until(publish(run), 1.0)).state is VersionState.LIVE
+    assert (len(times), run.old.told.count("lease")) == (2, 1)
+
+    async def away(publication: Publication) -> PublicationReport:
+        raise EngineError("the engine failed 6 times")
+
+    monkeypatch.setattr(run.engine, "publish", away)
+    publishing = publish(run, 2)
+    async with asyncio.timeout(60):
+        while run.route.version is None:
+            await asyncio.sleep(0.01)
+        run.promoted = 2
+        with pytest.raises(EngineError):
+            await publishing
+    run.promoted = None
+    monkeypatch.setattr(run.engine, "publish", accepts)
+    async with asyncio.timeout(10):
+        assert (await run.publisher.publish(version=2, step=2)).state is VersionState.LIVE
+    assert run.old.told.count("lease") == 2
+
+
+async def test_what_was_promoted_over_another_version_has_a_canary(traffic) -> None:
+    run = await traffic(timeout_s=0.1)
+    promoted = CanaryRecord("math", 1, 7, "promoted", 1, 2, {}, None)
+    await run.store.write(lambda connection: canaries.put(connection, promoted))
+    assert (await run.publisher.publish(version=1, step=1)).state is VersionState.REFUSED
+
+
+async def test_who_promoted_it_is_said_after_a_restart_too(traffic) -> None:
+    run = await traffic(timeout_s=0.1)
+    await run.publisher.publish(version=1, step=1)
+    promoted = await run.publisher.publish(version=1, step=1, asked_for=True)
+    run.engine.live.clear()
+    assert (await run.publisher.publish(version=1, step=1)).reason == promoted.reason
+    run.engine.live.clear()
+    await run.publisher.publish(version=2, step=2)  # serves what is live from its kept weights first
+    assert (await run.store.version("math", 1)).reason == promoted.reason
 
 
 async def test_a_daemon_that_ends_meanwhile_leaves_nothing_and_says_that_it_was_going_on(traffic) -> None:

@@ -261,3 +261,18 @@ async def test_where_the_live_version_is_lost_the_new_one_is_served(make_run):
     run.old.archive.remove(1)
     assert await run.publish(2, 0.5) is None
     assert await run.live() == 2
+
+
+async def test_what_another_daemon_made_live_and_the_engine_here_refuses_is_offered_once(make_run):
+    run = make_run()
+    await run.publish(0)
+    await run.publish(1, 0.5)
+    run.start()  # as another daemon that follows, and has served version 0 so far
+    run.engine.refused = 1
+    for _ in range(3):
+        await run.publisher.follow()
+    assert run.engine.published == [1]
+    run.engine.refused = None
+    run.start()
+    await run.publisher.follow()
+    assert run.engine.live["p"].version == 1

@@ -27,3 +27,22 @@ async def test_shadows_whose_live_attempts_never_end_do_not_hide_the_newer_ones(
         assert await settle(shadows, store, store, policy="math", version=1, since_ns=0) == [shadow_id("a4", 1)]
         assert shadows.whole == {shadow_id("a4", 1): "a4"}
         assert not shadows.incomplete
+
+
+async def test_shadows_of_another_policy_and_of_an_earlier_candidate_are_not_counted_as_incomplete(
+    tmp_path, attempt_spans
+) -> None:
+    async with SqliteStore(tmp_path / "lightning.sqlite") as store:
+        for name, policy, number in (("a1", "math", 2), ("a2", "math", 1), ("a3", "other", 1), ("a4", "other", 2)):
+            began = time.time_ns() - 3600 * 10**9
+            root, call = attempt_spans(name, [1, 2], began, task=name)
+            _, beside = attempt_spans(shadow_id(name, number), [1, 2], began, task=name)
+            attributes = {**beside.attributes, semconv.POLICY: policy, semconv.POLICY_VERSION: number}
+            attributes[semconv.ROLLOUT_MODE] = "shadow"
+            trace_id, parent = shadow_trace(shadow_id(name, number))
+            await store.append(
+                [root, call, replace(beside, trace_id=trace_id, parent_span_id=parent, attributes=attributes)]
+            )
+        shadows = Shadows()
+        assert await settle(shadows, store, store, policy="math", version=2, since_ns=0) == [shadow_id("a1", 2)]
+        assert not shadows.incomplete

@@ -41,7 +41,7 @@ async def daemon(tmp_path, make_policy, attempt_spans):
             await sink.append(attempt_spans(attempt, [1, 2], time.time_ns() - 10**9 + 10 * number))
         contexts = []
 
-        async def daemon(*programs, reward=None, algorithm=None, **settings):
+        async def daemon(*programs, reward=None, algorithm=None, stage=(), **settings):
             base = {"kind": "program", "working_dir": str(tmp_path), "timeout_s": 60.0, **settings}
             configs = [
                 {**base, "name": f"judge-{number}", "command": [sys.executable, "-c", program]}
@@ -50,7 +50,8 @@ async def daemon(tmp_path, make_policy, attempt_spans):
             judges = [TypeAdapter(JudgeConfig).validate_python(one) for one in configs]
             context = judges_at_work(judges, DaemonConfig(), store=store, sink=sink, engine_of=NO_ENGINES)
             contexts.append(context)
-            policy = make_policy(reward=reward or {"judge-0": 1.0}, group_size=2, algorithm=algorithm or {})
+            rewarded = {"reward": reward or {"judge-0": 1.0}, "algorithm": algorithm or {}, "stage": stage}
+            policy = make_policy(group_size=2, **rewarded)
             of_policy = PolicyJudges(policy, await context.__aenter__(), store=store, progress=progress)
             builder = Builder(
                 policy, store=store, progress=progress, rollbacks=rollbacks, stored=stored, judges=of_policy
@@ -283,3 +284,16 @@ async def test_a_group_that_differs_less_than_earlier_steps_did_is_left_out(daem
     assert build.deviation_floor == pytest.approx(0.95)
     assert [group.verdict for group in build.groups] == [Reason.LOW_VARIANCE_GROUP]
     assert group_metrics(build.groups)["reward/deviation"] == 0.5
+
+
+async def test_a_stage_has_a_floor_of_its_own(daemon):
+    """The rewards of the stage before it were on a scale of ten."""
+    stages = [{"steps": 2, "algorithm": "grpo"}, {"algorithm": {"deviation_floor": 0.5}}]
+    builder, _, store = await daemon(BY_NAME, stage=stages)
+    for step in (1, 2):
+        measured = {"reward/deviation": 5.0}
+        await store.assign(
+            None, policy="math", step=step, attempt_ids=[], ledger=(), state=StepState.SKIPPED, metrics=measured
+        )
+    build = await builder.build(await store.ended_attempts(), 3)
+    assert (build.batch is not None, build.deviation_floor) == (True, 0.0)

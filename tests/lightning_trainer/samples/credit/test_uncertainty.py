@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from lightning_trainer.samples.batches import build_batch
 from lightning_trainer.samples.credit.groups import GroupSummary, keep_most_uncertain, leave_out_below, moving_floor
 from lightning_trainer.samples.transitions.reasons import Reason
 
@@ -89,3 +90,21 @@ def test_groups_below_the_floor_are_left_out_and_refused_ones_stay_refused():
         Reason.GROUP_TOO_SMALL,
     ]
     assert leave_out_below(groups, 0.0) == groups
+
+
+def test_the_share_is_one_of_all_groups_those_below_the_floor_too(
+    make_policy, make_attempt, make_call, make_evaluation
+):
+    policy = make_policy(algorithm={"keep_most_uncertain": 0.5, "deviation_floor": 0.5})
+    calls, attempts, evaluations = [], [], []
+    for group, apart in enumerate((1.0, 0.8, 0.02, 0.01)):
+        for member in (0, 1):
+            name = f"g{group}m{member}"
+            attempts.append(make_attempt(name, group_id=f"g{group}"))
+            calls.append(make_call(name, attempt_id=name))
+            evaluations.append(make_evaluation(member * apart, name))
+    build = build_batch(calls, attempts, evaluations, policy, 1, deviation_floor=0.1)
+    low = Reason.LOW_VARIANCE_GROUP
+    assert [group.verdict for group in build.groups] == [Reason.SAMPLED, Reason.SAMPLED, low, low]
+    build = build_batch(calls, attempts, evaluations, policy, 1, deviation_floor=0.45)
+    assert [group.verdict for group in build.groups] == [Reason.SAMPLED, low, low, low]

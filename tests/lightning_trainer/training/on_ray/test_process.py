@@ -72,6 +72,17 @@ async def test_the_first_starts_it_the_last_ends_it_and_calls_are_one_at_a_time(
     assert process.heard() == ["open a", "end"]
 
 
+async def test_what_is_closed_again_and_again_is_dropped_once(pair):
+    process, a, b = pair
+    await a.start()
+    await b.start()
+    process.heard()
+    for _ in range(3):  # a daemon that follows another one closes it each time that it looks
+        await a.close()
+    await b.score([[1, 2]])
+    assert process.heard() == ["drop a", "call b score [[1, 2]]"]
+
+
 async def test_one_that_begins_anew_leaves_the_others_where_they_are(pair):
     process, a, b = pair
     await a.start()
