@@ -10,6 +10,10 @@ from lightning_trainer.cli.commands import acting, machine, recorded
 from lightning_trainer.cli.commands.store import store
 from lightning_trainer.cli.environments.commands import environments, scenarios
 from lightning_trainer.cli.terminal.console import one_sentence
+from lightning_trainer.errors import EvaluationError
+
+_EXIT_NOTHING_EVALUATED = 1
+_EXIT_USER_ERROR = 2
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -91,7 +95,7 @@ def rollouts(
     ] = None,
 ) -> None:
     """Run a program, or an environment, over tasks in groups and train on it: rollouts [OPTIONS] -- python agent.py."""
-    with one_sentence():
+    with one_sentence(lambda error: _EXIT_NOTHING_EVALUATED if isinstance(error, EvaluationError) else _EXIT_USER_ERROR):
         from lightning_trainer.cli.rollouts import Options
         from lightning_trainer.cli.rollouts import rollouts as run_them
 
