@@ -72,16 +72,17 @@ class Command:
             return _reward(_last_line(output))
 
     def _run(self, environment: Mapping[str, str], asked: IO[bytes], output: IO[bytes], errors: IO[bytes]) -> None:
-        with subprocess.Popen(
-            self._command,
-            stdin=asked,
-            stdout=output,
-            stderr=errors,
-            env=environment,
-            start_new_session=True,  # so that everything it starts can be killed with it
-        ) as process:
-            with self._lock:
-                self._running.add(process)
+        with self._lock:  # or stop() would not know of it yet
+            process = subprocess.Popen(
+                self._command,
+                stdin=asked,
+                stdout=output,
+                stderr=errors,
+                env=environment,
+                start_new_session=True,  # so that everything it starts can be killed with it
+            )
+            self._running.add(process)
+        with process:
             try:
                 process.wait(self._timeout_s)
             except subprocess.TimeoutExpired:
