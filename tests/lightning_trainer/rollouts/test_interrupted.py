@@ -15,7 +15,7 @@ import psutil
 import pytest
 from lightning_instrumentation.rollout import Rollout
 
-from lightning_trainer.rollouts import AttemptEnded, Command, Runner
+from lightning_trainer.rollouts import Command, Event, Runner
 from lightning_trainer.rollouts.task_file import FileTask
 
 ENDPOINT = "http://127.0.0.1:9"
@@ -64,7 +64,7 @@ def test_programs_that_are_killed_with_the_run_have_not_failed(retries, tmp_path
     monkeypatch.setattr(Rollout, "retried", lambda rollout: retried.append(rollout))
     started = tmp_path / "started"
     command = Command(["sh", "-c", 'echo >> "$0"; exec sleep 600', str(started)], endpoint=ENDPOINT)
-    events: list[AttemptEnded] = []
+    events: list[Event] = []
     runner = Runner("p", command, endpoint=ENDPOINT, concurrency=2, retries=retries, on_event=events.append)
     begun = lambda: started.exists() and started.read_text() == "\n\n"  # noqa: E731
     interrupted(lambda: runner.evaluate(TASKS, stage="held-out"), begun)
