@@ -1,5 +1,6 @@
 """Attempts in environments: few processes for many attempts, programs that print, and texts that no API takes."""
 
+import contextlib
 import http.client
 import json
 import sys
@@ -13,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lightning_trainer.cli.app import app
+from lightning_trainer.environments import Action
 from lightning_trainer.environments.session import Session
 from lightning_trainer.rollouts import Runner
 from lightning_trainer.rollouts.command import Command
@@ -99,6 +101,25 @@ def test_a_class_in_our_process_has_the_version_of_its_objects(environment) -> N
     # Before: a property's address, another one at every start, so that a restarted run did not find its groups.
     runner = Runner.from_environment(environment, policy="p", agent=lambda session: None, endpoint=ENDPOINT)
     assert runner.environment.version == "3"
+
+
+class BreaksLater(Alike):
+    def step(self, action: Action) -> tuple[str, float, bool]:
+        if action.text == "break":
+            raise ValueError("it broke")
+        return "go on", 1.0, False
+
+
+def test_an_environment_that_breaks_in_our_process_fails_the_attempt_whatever_the_agent_makes_of_it() -> None:
+    # Before: what the earlier steps had earned was the reward of an attempt that had not failed.
+    def play(session: Session) -> None:
+        session.say("x")
+        with contextlib.suppress(ValueError):
+            session.say("break")
+
+    with Runner.from_environment(BreaksLater, policy="p", agent=play, endpoint=ENDPOINT) as runner:
+        (ended,) = runner.evaluate_held_out(1)
+    assert (ended.error, ended.reward) == ("ValueError: it broke", None)
 
 
 def test_half_a_character_is_shown_to_the_model_as_a_question_mark() -> None:
