@@ -10,6 +10,10 @@ from lightning_trainer.cli.commands import acting, machine, recorded
 from lightning_trainer.cli.commands.store import store
 from lightning_trainer.cli.environments.commands import environments, scenarios
 from lightning_trainer.cli.terminal.console import one_sentence
+from lightning_trainer.errors import EvaluationError, LightningError
+
+_EXIT_NOTHING_EVALUATED = 1
+_EXIT_USER_ERROR = 2
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -17,6 +21,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"max_content_width": 120},
 )
+
+
+def _status_of_rollouts(error: LightningError) -> int:
+    return _EXIT_NOTHING_EVALUATED if isinstance(error, EvaluationError) else _EXIT_USER_ERROR
 
 
 def _version(show: bool) -> None:
@@ -91,7 +99,7 @@ def rollouts(
     ] = None,
 ) -> None:
     """Run a program, or an environment, over tasks in groups and train on it: rollouts [OPTIONS] -- python agent.py."""
-    with one_sentence():
+    with one_sentence(_status_of_rollouts):
         from lightning_trainer.cli.rollouts import Options
         from lightning_trainer.cli.rollouts import rollouts as run_them
 

@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import signal
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -82,12 +84,27 @@ def rollouts(options: Options) -> None:
     command.run_label = command_label(options.command, options.tasks.name, options.seed)
     console = TerminalConsole()
     try:
-        if options.evaluate is not None:
-            _evaluate(options, endpoint, command, tasks, console)
-        else:
-            _train(options, endpoint, command, tasks, console)
+        with ends_at_sigterm():
+            if options.evaluate is not None:
+                _evaluate(options, endpoint, command, tasks, console)
+            else:
+                _train(options, endpoint, command, tasks, console)
     finally:
         command.stop()
+
+
+@contextmanager
+def ends_at_sigterm() -> Iterator[None]:
+    """End as at Ctrl-C when someone ends this process: the programs that it started would go on without it."""
+
+    def end(number: int, _: object) -> None:
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def check_purpose(options: Options) -> None:

@@ -103,13 +103,14 @@ class ChatAgent:
 
     def _told(self, reply: dict[str, Any], observation: Observation) -> list[dict[str, Any]]:
         """Return the next messages: a result for every call, as the API requires; the rest as a user message."""
-        results = {result.id: result.text for result in observation.tool_results}
+        observation_text = _sendable(observation.text)
+        results = {result.id: _sendable(result.text) for result in observation.tool_results}
         calls = reply.get("tool_calls", ())
         messages: list[dict[str, Any]] = [
-            {"role": "tool", "tool_call_id": call["id"], "content": results.get(call["id"], observation.text)}
+            {"role": "tool", "tool_call_id": call["id"], "content": results.get(call["id"], observation_text)}
             for call in calls
         ]
-        text = observation.text if not calls or results else ""
+        text = observation_text if not calls or results else ""
         pictures = [{"type": "image_url", "image_url": {"url": image}} for image in observation.images]
         if pictures and not self._images:
             _record(observation.images)
@@ -143,6 +144,11 @@ class ChatAgent:
         if message.tool_calls:
             reply["tool_calls"] = [call.model_dump(include={"id", "type", "function"}) for call in message.tool_calls]
         return reply, answer.id
+
+
+def _sendable(text: str) -> str:
+    """Return the text with a question mark for each half of a surrogate pair: code may print one, no API takes it."""
+    return text.encode(errors="replace").decode()
 
 
 def _action(reply: dict[str, Any]) -> Action:

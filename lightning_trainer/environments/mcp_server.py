@@ -19,6 +19,8 @@ from typing import Any, Self
 from lightning_trainer.environments.protocol import Tool
 from lightning_trainer.errors import LightningError, MissingExtraError
 
+_KEPT_OF_STDERR = 4096
+
 
 class McpServerError(LightningError, RuntimeError):
     """The server does not start, does not answer in time, or disconnected."""
@@ -62,6 +64,8 @@ class McpServer:
         self._ready: Future[list[McpTool]] = Future()
         self._ended: asyncio.Event | None = None
         self._session: Any = None
+        self._stderr = b""
+        self._hearing: threading.Thread | None = None
         self._serving: asyncio.Task[Any] | None = None
         self._thread = threading.Thread(target=self._run, name="mcp", daemon=True)
         self._thread.start()
@@ -69,7 +73,14 @@ class McpServer:
             self.tools = self._ready.result(timeout_s)
         except TimeoutError:
             self.close()
-            raise McpServerError(f"the MCP server {self._shown} did not start within {timeout_s:g} s") from None
+            raise McpServerError(
+                f"the MCP server {self._shown} did not start within {timeout_s:g} s{self._last_words()}"
+            ) from None
+
+    @property
+    def alive(self) -> bool:
+        """Whether it was there when it was last heard of."""
+        return self._thread.is_alive() and self._session is not None
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> McpResult:
         """Call a tool. A refusal by the server is a result that says so.
@@ -77,16 +88,20 @@ class McpServer:
         Raises:
             McpServerError: it did not answer in time, or is gone.
         """
-        if not self._thread.is_alive() or self._session is None:
-            raise McpServerError(f"the MCP server {self._shown} has gone away")
-        running = asyncio.run_coroutine_threadsafe(self._called(name, dict(arguments)), self._loop)
-        try:
-            return running.result(self._timeout_s)
-        except TimeoutError:
-            running.cancel()
-            raise McpServerError(
-                f"the MCP server {self._shown} did not answer {name} within {self._timeout_s:g} s"
-            ) from None
+        result = None
+        if self.alive:
+            running = asyncio.run_coroutine_threadsafe(self._called(name, dict(arguments)), self._loop)
+            try:
+                result = running.result(self._timeout_s)
+            except TimeoutError:
+                running.cancel()
+                raise McpServerError(
+                    f"the MCP server {self._shown} did not answer {name} within {self._timeout_s:g} s"
+                ) from None
+        if result is None:
+            self.close()
+            raise McpServerError(f"the MCP server {self._shown} has gone away{self._last_words()}")
+        return result
 
     def close(self) -> None:
         """Disconnect, and end a server that was started as a command."""
@@ -121,7 +136,21 @@ class McpServer:
             error = error.exceptions[0]
         if isinstance(error, ModuleNotFoundError) and error.name == "mcp":
             return MissingExtraError('MCP servers need mcp; run: pip install "lightning-trainer[environments]"')
-        return McpServerError(f"the MCP server {self._shown} cannot be used: {type(error).__name__}: {error}")
+        return McpServerError(
+            f"the MCP server {self._shown} cannot be used: {type(error).__name__}: {error}{self._last_words()}"
+        )
+
+    def _hear(self, descriptor: int) -> None:
+        with open(descriptor, "rb", buffering=0) as stderr:
+            while piece := stderr.read(65536):
+                self._stderr = (self._stderr + piece)[-_KEPT_OF_STDERR:]
+
+    def _last_words(self) -> str:
+        """Return the last line that it wrote to its standard error, as the end of a sentence."""
+        if self._hearing is not None:
+            self._hearing.join(1.0)  # it ends with the server, unless that left something running
+        lines = [line.strip() for line in self._stderr.decode(errors="replace").splitlines() if line.strip()]
+        return f"; it last said: {lines[-1][:300]}" if lines else ""
 
     async def _served(self) -> None:
         from mcp import ClientSession
@@ -145,15 +174,28 @@ class McpServer:
         from mcp import StdioServerParameters
         from mcp.client.stdio import stdio_client
 
-        quiet = stack.enter_context(open(os.devnull, "w"))  # noqa: SIM115
+        ours, theirs = os.pipe()
+        self._hearing = threading.Thread(target=self._hear, args=(ours,), name="mcp stderr", daemon=True)
+        self._hearing.start()
+        stderr = stack.enter_context(open(theirs, "w"))  # noqa: SIM115
         program, *arguments = self._command
-        return stdio_client(StdioServerParameters(command=program, args=arguments, cwd=os.getcwd()), errlog=quiet)
+        return stdio_client(StdioServerParameters(command=program, args=arguments, cwd=os.getcwd()), errlog=stderr)
 
     async def _listed(self, session: Any) -> list[McpTool]:
-        # Versions 1 and 2 of the package name fields differently; the names on the wire are the same.
-        said = (await session.list_tools()).model_dump(by_alias=True)
+        from mcp.types import PaginatedRequestParams
+
+        listed: list[dict[str, Any]] = []
+        cursor: str | None = None
+        while True:
+            page = None if cursor is None else PaginatedRequestParams(cursor=cursor)
+            # Versions 1 and 2 of the package name fields differently; the names on the wire are the same.
+            said = (await session.list_tools(params=page)).model_dump(by_alias=True)
+            listed += said["tools"]
+            cursor = said.get("nextCursor")
+            if cursor is None:
+                break
         tools = []
-        for tool in said["tools"]:
+        for tool in listed:
             annotations = tool.get("annotations") or {}
             schema = tool.get("inputSchema") or {"type": "object", "properties": {}}
             tools.append(
@@ -163,19 +205,31 @@ class McpServer:
             )
         return tools
 
-    async def _called(self, name: str, arguments: dict[str, Any]) -> McpResult:
+    async def _called(self, name: str, arguments: dict[str, Any]) -> McpResult | None:
+        """Call a tool, and return its result; None if the server is gone."""
+        session = self._session
         try:
-            said = (await self._session.call_tool(name, arguments)).model_dump(by_alias=True)
-        except Exception as error:  # an unknown tool, or arguments that its schema does not allow
+            said = (await session.call_tool(name, arguments)).model_dump(by_alias=True)
+        except Exception as error:  # an unknown tool, arguments that its schema does not allow, or a lost connection
+            try:
+                await session.list_tools()  # it could do that when it started
+            except Exception:
+                return None
             return McpResult(f"error: {error}", True)
-        texts = [str(part.get("text", f"[{part.get('type')}]")) for part in said.get("content") or ()]
-        text = "\n".join(texts)
+        text = "\n".join(_text(part) for part in said.get("content") or ())
         value = said.get("structuredContent")
         if isinstance(value, dict) and set(value) == {"result"}:
             value = value["result"]  # Python's servers wrap results that are not objects this way
         if value is None:
             try:
                 value = json.loads(text)
-            except ValueError:
+            except (ValueError, RecursionError):
                 value = None
         return McpResult(text, bool(said.get("isError")), value)
+
+
+def _text(part: Mapping[str, Any]) -> str:
+    """Return a part of a result for the model: its text, or that of a resource, else what kind of part it is."""
+    resource = part.get("resource") or {}
+    text = part.get("text", resource.get("text", part.get("uri")))
+    return f"[{part.get('type')}]" if text is None else str(text)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from lightning_trainer.environments.errors import EnvironmentFailedError, EnvironmentTimeoutError
+from lightning_trainer.environments.errors import EnvironmentTimeoutError
 from lightning_trainer.environments.protocol import (
     SPLITS,
     Action,
@@ -84,7 +84,7 @@ class Session:
         self.done = False
         self.rewards: list[float | None] = []
         """One per step, in order."""
-        self.failure: EnvironmentFailedError | None = None
+        self.failure: Exception | None = None
         """What ended the attempt, even if the agent handled the exception."""
 
     @property
@@ -115,7 +115,7 @@ class Session:
             raise self.failure
         try:
             stepped = self._environment.step(action)
-        except EnvironmentFailedError as error:
+        except Exception as error:  # in our process, the environment's own
             self.failure = error
             raise
         self.turns += 1

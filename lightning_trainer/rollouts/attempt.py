@@ -79,13 +79,13 @@ def run_attempt(
     group_id: str,
     mode: str,
     timeout_s: float,
-    may_retry: bool = False,
+    may_retry: Callable[[], bool] = lambda: False,
     policies: Sequence[str] = (),
 ) -> AttemptEnded:
     """Run ``attempt(task)`` as one rollout, awaiting what it returns if necessary, and record the number that it gives
     as the reward.
 
-    If it raises and ``may_retry`` is set, it is recorded as retried, and the caller makes another in its place. Its
+    If it raises and ``may_retry`` then returns True, it is recorded as retried, and another is made in its place. Its
     group is the ``policies``', even if they answer no call in it.
     """
     began = time.monotonic()
@@ -107,7 +107,7 @@ def run_attempt(
             try:
                 given = _within(attempt, task, timeout_s)
             except Exception:
-                if may_retry:
+                if may_retry():
                     rollout.retried()
                     stage = "retried"
                 raise

@@ -62,6 +62,16 @@ class Command:
             TimeoutError: it took too long.
             OSError: it cannot be run.
         """
+        return _reward(self.run(task))
+
+    def run(self, task: FileTask) -> str:
+        """Run the program for the current rollout, and return the last line that it printed, whatever it says.
+
+        Raises:
+            CommandError: it ended with a status other than 0.
+            TimeoutError: it took too long.
+            OSError: it cannot be run.
+        """
         # With files instead of pipes, what the program leaves running cannot hold us up by keeping them open.
         with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
             for file in (output, errors):  # a shell's `> /dev/stdout` opens the file once more, at its beginning
@@ -69,19 +79,20 @@ class Command:
             asked.write(json.dumps(dict(task.fields)).encode())
             asked.seek(0)
             self._run(self._environment(task), asked, output, errors)
-            return _reward(_last_line(output))
+            return _last_line(output)
 
     def _run(self, environment: Mapping[str, str], asked: IO[bytes], output: IO[bytes], errors: IO[bytes]) -> None:
-        with subprocess.Popen(
-            self._command,
-            stdin=asked,
-            stdout=output,
-            stderr=errors,
-            env=environment,
-            start_new_session=True,  # so that everything it starts can be killed with it
-        ) as process:
-            with self._lock:
-                self._running.add(process)
+        with self._lock:  # or stop() would not know of it yet
+            process = subprocess.Popen(
+                self._command,
+                stdin=asked,
+                stdout=output,
+                stderr=errors,
+                env=environment,
+                start_new_session=True,  # so that everything it starts can be killed with it
+            )
+            self._running.add(process)
+        with process:
             try:
                 process.wait(self._timeout_s)
             except subprocess.TimeoutExpired:

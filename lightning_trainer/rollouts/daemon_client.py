@@ -46,6 +46,8 @@ _POLL_S = 5.0
 """After which a caller looks at what else may have happened to its groups."""
 _AGAIN_S = 0.5
 _LONGEST_ERROR = 65536
+_CUT_OFF = (http.client.RemoteDisconnected, http.client.IncompleteRead)
+"""How a request ends that was under way when the daemon was stopped or killed."""
 COME_AGAIN = (502, 503, 504)
 """Statuses of a daemon whose store cannot be read just now, and of a proxy before one that is restarting."""
 _PAGE = 1000
@@ -171,9 +173,9 @@ class DaemonClient:
                 time.sleep(_AGAIN_S)
             except ValueError as error:
                 raise LightningError(not_a_daemon(url, "its answer is not a JSON object")) from error
-            except http.client.HTTPException as error:
-                raise LightningError(not_a_daemon(url, "it does not speak HTTP")) from error
-            except OSError as error:
+            except (OSError, http.client.HTTPException) as error:
+                if isinstance(error, http.client.HTTPException) and not isinstance(error, _CUT_OFF):
+                    raise LightningError(not_a_daemon(url, "it does not speak HTTP")) from error
                 if time.monotonic() > give_up:
                     raise LightningError(
                         f"the daemon at {url} has not answered for {self._patience_s:.0f} s ({error}); "

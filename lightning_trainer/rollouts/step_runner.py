@@ -156,7 +156,7 @@ class StepRunner(Generic[TaskT]):
                 rewards.append(attempt.reward)
 
         def attempted(work: _Work[TaskT]) -> AttemptEnded:
-            return self._attempted(work, on_attempt)
+            return self._attempted(work, on_attempt, pool)
 
         began = time.monotonic()
         with WorkerPool(attempted, self._concurrency) as pool:
@@ -230,7 +230,7 @@ class StepRunner(Generic[TaskT]):
         self._daemon.wait_until_there()
 
         def run(work: _Work[TaskT]) -> AttemptEnded:
-            return self._attempted(work, self._on_event)
+            return self._attempted(work, self._on_event, pool)
 
         with WorkerPool(run, self._concurrency) as pool:
             batch = pool.add([_Work(task, f"{self._run}/{stage}/{task.id}", stage, None, "evaluate") for task in tasks])
@@ -291,7 +291,11 @@ class StepRunner(Generic[TaskT]):
             for work in works
         ]
 
-    def _attempted(self, work: _Work[TaskT], on_attempt: Callable[[AttemptEnded], None]) -> AttemptEnded:
+    def _attempted(
+        self, work: _Work[TaskT], on_attempt: Callable[[AttemptEnded], None], pool: WorkerPool
+    ) -> AttemptEnded:
+        """Run an attempt, and make it again if it fails. What fails once the run has ended, such as a program that was
+        killed with it, is no failure: whoever starts the run again makes the attempt."""
         attempt = self._baseline if work.mode == "baseline" and self._baseline else self._attempt
         for left in range(self._retries, -1, -1):
             ended = run_attempt(
@@ -302,9 +306,11 @@ class StepRunner(Generic[TaskT]):
                 group_id=work.group_id,
                 mode=work.mode,
                 timeout_s=self._timeout_s,
-                may_retry=left > 0,
+                may_retry=lambda left=left: left > 0 or pool.ended,
                 policies=() if work.mode == "evaluate" else self._policies,
             )
+            if ended.stage == "retried" and pool.ended:
+                break
             if self._curriculum is not None and ended.stage == "train" and ended.reward is not None:
                 self._curriculum.saw(work.task, ended.reward)
             on_attempt(ended)

@@ -31,6 +31,8 @@ class WorkerPool(Generic[WorkT, EndedT]):
         self._threads = 0
         self._queue: SimpleQueue[tuple[Future[EndedT], WorkT] | None] = SimpleQueue()
         self._asked_for: list[Future[EndedT]] = []
+        self.ended = False
+        """Whether nobody waits any longer for what is still running."""
 
     def __enter__(self) -> Self:
         return self
@@ -38,6 +40,7 @@ class WorkerPool(Generic[WorkT, EndedT]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self.ended = True
         while not self._queue.empty():
             self._queue.get()
         for _ in range(self._threads):

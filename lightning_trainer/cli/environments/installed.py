@@ -59,11 +59,16 @@ def install_environment(
     """Install an environment into its own interpreter.
 
     Raises:
-        LightningError: there is no such environment, or pip could not install it.
+        LightningError: there is no such environment, it has no interpreter of its own, or pip could not install it.
     """
     console = TerminalConsole()
     known = KNOWN.get(name)
-    if known is not None and known.interpreter is None and not packages:
+    if known is not None and known.interpreter is None:
+        if packages:
+            raise LightningError(
+                f"{name} has no interpreter of its own, it runs in {sys.executable}: install {' '.join(packages)} "
+                "there with pip"
+            )
         console.print(f"{name} needs nothing that is not installed", markup=False)
         return
     began = time.monotonic()

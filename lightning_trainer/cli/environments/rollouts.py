@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lightning_instrumentation.settings import checked_endpoint
 
 from lightning_trainer.cli.environments.installed import environment_settings, limits_of
-from lightning_trainer.cli.rollouts import Options, Show, check_purpose, placed, print_summary, shown
+from lightning_trainer.cli.rollouts import Options, Show, check_purpose, ends_at_sigterm, placed, print_summary, shown
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.environments.protocol import Task
 from lightning_trainer.environments.registry import check_file_task
@@ -67,10 +67,11 @@ def play(options: Options, play: Play) -> None:
         command = Command(options.command, endpoint=endpoint, agent=options.agent, timeout_s=options.timeout_s)
         program = ProgramAgent(command)
     try:
-        if options.evaluate is not None:
-            _evaluate(options, play, endpoint, program)
-        else:
-            _train(options, play, endpoint, program)
+        with ends_at_sigterm():
+            if options.evaluate is not None:
+                _evaluate(options, play, endpoint, program)
+            else:
+                _train(options, play, endpoint, program)
     finally:
         if program is not None:
             program.stop()

@@ -50,7 +50,7 @@ class McpTools:
         if not command:
             raise ValueError("the task has no command of an MCP server; write mcp:COMMAND, or make tasks of one")
         # A tool that may have changed something leaves a server that the next attempt must not get.
-        if self._changed or self._running is None or self._running_command != command:
+        if self._changed or self._running is None or not self._running.alive or self._running_command != command:
             self.close()
             self._running = McpServer(command, timeout_s=self._timeout_s)
             self._running_command = command

@@ -65,8 +65,9 @@ class EnvironmentAttempt:
             holds_out = self._pool.holds_out
         else:
             self._made = environment
-            self.name, self.version = _named(environment)
-            with closing(InProcess(environment())) as one:
+            made = environment()
+            self.name, self.version = environment.__qualname__, _version(environment, made)
+            with closing(InProcess(made)) as one:
                 sizes, holds_out = one.sizes(), one.holds_out()
         self._sizes = sizes
         self.nothing_held_out = None if holds_out else nothing_held_out(self.name)
@@ -139,12 +140,12 @@ class EnvironmentAttempt:
                 yield environment
 
 
-def _named(environment: type[Environment]) -> tuple[str, str]:
-    """Return a class's name and its version: its own, or the digest of its file."""
-    version = getattr(environment, "version", None)
+def _version(environment: type[Environment], made: Environment) -> str:
+    """Return an environment's version: its own, or the digest of its file."""
+    version = getattr(made, "version", None)  # it may be a property, or set by the constructor
     if version is None:
         try:
             version = digest_of(Path(inspect.getfile(environment)))
         except (OSError, TypeError):  # defined in an interactive interpreter
             version = "0"
-    return environment.__qualname__, str(version)
+    return str(version)

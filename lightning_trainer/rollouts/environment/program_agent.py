@@ -42,8 +42,7 @@ class ProgramAgent:
         class Handler(_Steps):
             of = attempts
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), Handler)
         threading.Thread(target=self._server.serve_forever, name="environments", daemon=True).start()
 
     def __call__(self, session: Session) -> None:
@@ -64,7 +63,7 @@ class ProgramAgent:
                 "tools": tools_for_openai(session.tools),
                 "environment_url": f"http://127.0.0.1:{self._server.server_port}/{secret}",
             }
-            self._command(FileTask(session.task.id, fields))
+            self._command.run(FileTask(session.task.id, fields))  # the environment scores it, whatever it prints
         finally:
             del self._attempts[secret]
             with attempt.acting:  # whoever called us gives the environment to the next attempt
@@ -77,9 +76,17 @@ class ProgramAgent:
         self._server.server_close()
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 1024
+    """All programs may connect at once; those beyond it try again after a second."""
+
+
 class _Steps(BaseHTTPRequestHandler):
     of: dict[str, _Attempt]
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    """Head and body are two writes: the second one would wait 40 ms for the first one's receipt."""
     timeout = 300
 
     def handle(self) -> None:

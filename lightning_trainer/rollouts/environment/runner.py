@@ -30,7 +30,7 @@ class EnvironmentRunner(StepRunner[Task]):
         policy: the name of the policy that is trained.
         agent: acts in the session that it gets; by default a ``ChatAgent`` with the policy's model, which gets
             ``agent_options``.
-        processes: how many of the environment may run at once; by default as many as attempts.
+        processes: how many of a named environment, and so of attempts, may run at once; by default ``concurrency``.
         seed: of the training tasks.
         limits, folder, python: of the environment's processes.
         label: what tells this run from others of the policy, unless ``run`` names it.
@@ -79,6 +79,9 @@ class EnvironmentRunner(StepRunner[Task]):
         )
         if label is not None:
             self.environment.run_label = label
+        if isinstance(environment, str) and processes is not None:
+            # An attempt that waited for a process would use up its time.
+            concurrency = min(concurrency, processes)
         super().__init__(
             policy,
             self.environment,

@@ -259,6 +259,27 @@ def test_a_daemon_that_cannot_answer_just_now_is_asked_again(status, body, caplo
     assert f"answered {status}" in caplog.text
 
 
+@pytest.mark.parametrize("cut_off", [b"", b'HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{"phase":'])
+def test_a_daemon_that_is_restarted_while_it_is_asked_is_asked_again(cut_off, caplog) -> None:
+    # Before: a run whose daemon was restarted ended, since "it does not speak HTTP": it nearly always waits for a step.
+    answers = [cut_off, b'HTTP/1.1 200 OK\r\ncontent-length: 23\r\n\r\n{"phase": "collecting"}']
+
+    def serve(listening: socket.socket) -> None:
+        for answer in answers:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve, args=(listening,), daemon=True)
+        thread.start()
+        client = DaemonClient(f"http://127.0.0.1:{listening.getsockname()[1]}", "p", token="none", patience_s=30.0)
+        assert client.policy() == {"phase": "collecting"}
+        thread.join(20)
+    assert "waiting for it" in caplog.text
+
+
 def test_a_command_that_is_not_there_is_one_sentence() -> None:
     done = CliRunner().invoke(app, shlex.split("rollouts --policy p --tasks t --steps 1 -- no-such-program"))
     assert done.exit_code == 2

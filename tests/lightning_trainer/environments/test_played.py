@@ -1,0 +1,143 @@
+"""Attempts in environments: few processes for many attempts, programs that print, and texts that no API takes."""
+
+import contextlib
+import http.client
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import lightning_instrumentation as lt
+import pytest
+from typer.testing import CliRunner
+
+from lightning_trainer.cli.app import app
+from lightning_trainer.environments import Action
+from lightning_trainer.environments.session import Session
+from lightning_trainer.rollouts import Runner
+from lightning_trainer.rollouts.command import Command
+from lightning_trainer.rollouts.environment import runner as environment_runner
+from lightning_trainer.rollouts.environment.program_agent import ProgramAgent
+from tests.lightning_trainer.environments.openai_server import serving  # pyright: ignore[reportMissingImports]
+from tests.lightning_trainer.environments.worlds import Alike  # pyright: ignore[reportMissingImports]
+
+ENDPOINT = "http://127.0.0.1:9"
+WORLDS = Path(__file__).with_name("worlds.py")
+
+
+@pytest.fixture(autouse=True)
+def recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("lightning_trainer.rollouts.daemon_client.DaemonClient.wait_until_there", lambda _: None)
+    lt.shutdown(0)
+    lt.init(ENDPOINT, spool_dir=tmp_path)
+    yield
+    lt.shutdown(0)
+
+
+def test_an_attempt_does_not_lose_its_time_while_it_waits_for_a_process(monkeypatch) -> None:
+    # Before: all that had waited longer than the limit of an attempt failed, and were played all the same.
+    monkeypatch.setattr(environment_runner, "_GRACE_S", 0.5)
+
+    def play(session: Session) -> None:
+        time.sleep(1.0)
+        session.say("x")
+
+    options = {"policy": "p", "agent": play, "endpoint": ENDPOINT, "processes": 1, "timeout_s": 2.5}
+    with Runner.from_environment(f"{WORLDS}:Alike", **options) as runner:
+        ended = runner.evaluate_held_out(5)
+    assert [(attempt.error, attempt.reward) for attempt in ended] == [(None, 1.0)] * 5
+
+
+@pytest.mark.parametrize("last", ["true", '"right"', '{"reward": "good"}', '{"rewards": [1]}', "0.25"])
+def test_the_environment_scores_a_program_whatever_it_prints(last: str) -> None:
+    code = f"""
+import json, sys, urllib.request
+urllib.request.urlopen(json.load(sys.stdin)["environment_url"] + "/step", b'{{{{"text": "x"}}}}').read()
+print({last!r})
+""".replace("{{", "{").replace("}}", "}")
+    agent = ProgramAgent(Command([sys.executable, "-c", code], endpoint=ENDPOINT))
+    with Runner.from_environment(Alike, policy="p", agent=agent, endpoint=ENDPOINT) as runner:
+        (ended,) = runner.evaluate_held_out(1)
+    agent.stop()
+    assert (ended.error, ended.reward) == (None, 1.0)
+
+
+def test_many_programs_may_connect_at_once_and_a_kept_connection_does_not_wait() -> None:
+    agent = ProgramAgent(Command(["true"], endpoint=ENDPOINT))
+    assert agent._server.request_queue_size >= 256
+    took: list[float] = []
+
+    def ask() -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", agent._server.server_port)
+        for _ in range(30):
+            began = time.perf_counter()
+            connection.request("POST", "/unknown/step")
+            assert json.loads(connection.getresponse().read()) == {"error": "there is no such attempt, or it has ended"}
+            took.append(time.perf_counter() - began)
+        connection.close()
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join(60)
+    agent.stop()
+    assert sorted(took)[15] < 0.03  # it was 0.044 s, a delayed acknowledgement
+
+
+class AsProperty(Alike):
+    @property
+    def version(self) -> str:
+        return "3"
+
+
+class AsAttribute(Alike):
+    def __init__(self) -> None:
+        self.version = "3"
+
+
+@pytest.mark.parametrize("environment", [AsProperty, AsAttribute])
+def test_a_class_in_our_process_has_the_version_of_its_objects(environment) -> None:
+    # Before: a property's address, another one at every start, so that a restarted run did not find its groups.
+    runner = Runner.from_environment(environment, policy="p", agent=lambda session: None, endpoint=ENDPOINT)
+    assert runner.environment.version == "3"
+
+
+class BreaksLater(Alike):
+    def step(self, action: Action) -> tuple[str, float, bool]:
+        if action.text == "break":
+            raise ValueError("it broke")
+        return "go on", 1.0, False
+
+
+def test_an_environment_that_breaks_in_our_process_fails_the_attempt_whatever_the_agent_makes_of_it() -> None:
+    # Before: what the earlier steps had earned was the reward of an attempt that had not failed.
+    def play(session: Session) -> None:
+        session.say("x")
+        with contextlib.suppress(ValueError):
+            session.say("break")
+
+    with Runner.from_environment(BreaksLater, policy="p", agent=play, endpoint=ENDPOINT) as runner:
+        (ended,) = runner.evaluate_held_out(1)
+    assert (ended.error, ended.reward) == ("ValueError: it broke", None)
+
+
+def test_half_a_character_is_shown_to_the_model_as_a_question_mark() -> None:
+    class Half(Alike):
+        def reset(self, task) -> str:
+            return "It printed \ud83d."
+
+    with (
+        serving(lambda request: {"content": "fine"}) as (url, requests),
+        Runner.from_environment(Half, policy="p", agent_options={"base_url": url}, endpoint=ENDPOINT) as runner,
+    ):
+        (ended,) = runner.evaluate_held_out(1)
+    assert ended.error is None
+    assert requests[0]["messages"] == [{"role": "user", "content": "It printed ?."}]
+
+
+def test_packages_for_an_interpreter_that_is_ours_are_refused() -> None:
+    # Before: "mcp is installed in ...", and nothing was.
+    done = CliRunner().invoke(app, ["environments", "install", "mcp", "some-package"], env={"COLUMNS": "300"})
+    assert done.exit_code == 2
+    assert "install some-package there with pip" in done.stderr

@@ -1,0 +1,103 @@
+"""A run that is interrupted: what it was doing does not count, and nothing of it goes on."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import lightning_instrumentation as lt
+import psutil
+import pytest
+from lightning_instrumentation.rollout import Rollout
+
+from lightning_trainer.rollouts import Command, Event, Runner
+from lightning_trainer.rollouts.task_file import FileTask
+
+ENDPOINT = "http://127.0.0.1:9"
+TASKS = [FileTask(name, {}) for name in "abc"]
+
+
+@pytest.fixture(autouse=True)
+def recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("lightning_trainer.rollouts.daemon_client.DaemonClient.wait_until_there", lambda _: None)
+    lt.shutdown(0)
+    lt.init(ENDPOINT, spool_dir=tmp_path / "spool")
+    yield
+    lt.shutdown(0)
+
+
+def interrupted(run: Callable[[], object], begun: Callable[[], bool]) -> None:
+    """Run it until it has begun; then comes Ctrl-C."""
+
+    main = threading.get_ident()
+
+    def interrupt() -> None:
+        wait_until(begun)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(SystemExit, match="130"):
+            run()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def wait_until(there: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + 60
+    while not there():
+        assert time.monotonic() < give_up
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_programs_that_are_killed_with_the_run_have_not_failed(retries, tmp_path: Path, monkeypatch) -> None:
+    # Before: they were recorded as failed, and a run that was started again did not repeat them; with retries they
+    # were started once more.
+    retried: list[Rollout] = []
+    monkeypatch.setattr(Rollout, "retried", lambda rollout: retried.append(rollout))
+    started = tmp_path / "started"
+    command = Command(["sh", "-c", 'echo >> "$0"; exec sleep 600', str(started)], endpoint=ENDPOINT)
+    events: list[Event] = []
+    runner = Runner("p", command, endpoint=ENDPOINT, concurrency=2, retries=retries, on_event=events.append)
+    begun = lambda: started.exists() and started.read_text() == "\n\n"  # noqa: E731
+    interrupted(lambda: runner.evaluate(TASKS, stage="held-out"), begun)
+    command.stop()
+    wait_until(lambda: len(retried) == 2)
+    time.sleep(0.3)
+    assert begun()
+    assert events == []
+
+
+def test_sigterm_ends_the_programs_of_a_command(tmp_path: Path) -> None:
+    # Before: they went on, and called the model, without anyone who heard of it.
+    (tmp_path / "tasks.jsonl").write_text('{"id": "a"}\n')
+    pid = tmp_path / "pid"
+
+    class Healthy(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"status": "ok", "version": "0"}')
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Healthy) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        options = ["--tasks", str(tmp_path / "tasks.jsonl"), "--evaluate", "e"]
+        options += ["--endpoint", f"http://127.0.0.1:{server.server_port}"]
+        program = ["sh", "-c", 'echo $$ > "$0"; exec sleep 600', str(pid)]
+        environment = {**os.environ, "LIGHTNING_TOKEN": "none", "LIGHTNING_SPOOL_DIR": str(tmp_path / "spool")}
+        command = [sys.executable, "-m", "lightning_trainer", "rollouts", *options, "--", *program]
+        with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process:
+            wait_until(lambda: pid.exists() and pid.read_text().endswith("\n"))
+            process.terminate()
+            assert process.wait(60) == 143
+        server.shutdown()
+    wait_until(lambda: not psutil.pid_exists(int(pid.read_text())))
