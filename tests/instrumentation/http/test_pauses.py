@@ -36,7 +36,7 @@ class Pausing(_stubs._Server):
                     super().send_header(name, value)
 
         super().__init__(Handler)
-        self.parts: list[bytes | float] = []
+        self.parts: list = []
 
 
 @pytest.fixture
@@ -87,24 +87,28 @@ async def test_a_connection_that_stays_open_after_the_last_event_fails_no_call(r
 async def test_who_reads_on_after_a_read_that_took_too_long_has_the_whole_answer(recorded, pausing):
     pausing.parts = [FIRST, 0.4, LAST, DONE]
     read, waited = b"", 0
-    async with aiohttp.ClientSession() as session:
-        async with session.post(f"{pausing.url}/v1/chat/completions", json=ASKED) as response:
-            while not read.endswith(DONE):
-                try:
-                    read += await asyncio.wait_for(response.content.readany(), 0.15)
-                except TimeoutError:
-                    waited += 1
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{pausing.url}/v1/chat/completions", json=ASKED) as response,
+    ):
+        while not read.endswith(DONE):
+            try:
+                read += await asyncio.wait_for(response.content.readany(), 0.15)
+            except TimeoutError:
+                waited += 1
     assert (read, waited > 0) == (FIRST + LAST + DONE, True)
     assert is_whole(recorded())
 
 
 async def test_who_leaves_after_a_read_that_took_too_long_is_recorded_so(recorded, pausing):
     pausing.parts = [FIRST, 0.4, LAST, DONE]
-    async with aiohttp.ClientSession() as session:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{pausing.url}/v1/chat/completions", json=ASKED) as response,
+    ):
+        await response.content.readany()
         with pytest.raises(TimeoutError):
-            async with session.post(f"{pausing.url}/v1/chat/completions", json=ASKED) as response:
-                await response.content.readany()
-                await asyncio.wait_for(response.content.readany(), 0.1)
+            await asyncio.wait_for(response.content.readany(), 0.1)
     span = recorded()
     assert span.attributes[semconv.STREAM_COMPLETE] is False
     assert span.attributes[semconv.ERROR_TYPE].endswith("CancelledError")
