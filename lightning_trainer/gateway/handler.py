@@ -176,14 +176,19 @@ class GatewayHandler:
 
 
 async def _tokenized(asked: EngineRequest, policy: ServedPolicy) -> int | EngineResponse:
-    """Return the number of prompt tokens, or the engine's answer if it is an error."""
-    try:
-        answer = await policy.upstream.complete("/tokenize", asked.tokenize(policy.served_name or policy.name))
-    except (EngineError, PublicationError) as error:
-        raise unavailable(str(error)) from error
-    if not answer.is_success:
-        return answer
-    return len(orjson.loads(answer.body or b"")["tokens"])
+    """Return the number of prompt tokens, or the engine's answer if it is an error; of what is asked instead of a
+    request that the engine does not take."""
+    while True:
+        try:
+            answer = await policy.upstream.complete("/tokenize", asked.tokenize(policy.served_name or policy.name))
+        except (EngineError, PublicationError) as error:
+            raise unavailable(str(error)) from error
+        if answer.is_success:
+            return len(orjson.loads(answer.body or b"")["tokens"])
+        instead = asked.instead(answer.status, answer.body)
+        if instead is None:
+            return answer
+        asked = instead
 
 
 def _place(request: Request) -> RolloutUrl | None:

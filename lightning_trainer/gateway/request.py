@@ -77,7 +77,10 @@ class EngineRequest:
 
     def tokenize(self, served_name: str) -> bytes:
         """Return the body for the engine's ``/tokenize`` that renders the prompt of this chat."""
-        named = ("messages", "tools", "chat_template", "chat_template_kwargs")
+        named = (
+            *("messages", "tools", "chat_template", "chat_template_kwargs"),
+            *("add_generation_prompt", "continue_final_message"),
+        )
         body = {"model": served_name, **{name: self.body[name] for name in named if name in self.body}}
         if (effort := self.body.get("reasoning_effort")) is not None:  # as the engine passes it to the template
             told = {"reasoning_effort": effort, "enable_thinking": effort != "none"}

@@ -191,6 +191,47 @@ def test_children_of_multiprocessing_deliver_before_they_end(receiver, tmp_path)
     assert list(endpoint_folder(tmp_path, receiver.url).iterdir()) == []
 
 
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_work_for_a_pool_of_processes_is_its_callers(receiver, tmp_path, method):
+    """Workers are started in the middle of one rollout, and serve every caller."""
+    (tmp_path / "pooled.py").write_text(
+        "import lightning_instrumentation as lt\n@lt.agent('pooled')\ndef work(name):\n    return name\n"
+    )
+    run(
+        f"""
+        import multiprocessing
+        from concurrent.futures import ProcessPoolExecutor
+        sys.path.append({str(tmp_path)!r})
+        import pooled
+        context = multiprocessing.get_context({method!r})
+        executor = ProcessPoolExecutor(1, mp_context=context)
+        with lt.rollout("t", rollout_id="first"):
+            pool = context.Pool(1)
+            assert executor.submit(pooled.work, "e first").result() == "e first"
+        for name in ("second", "third"):
+            with lt.rollout("t", rollout_id=name):
+                executor.submit(pooled.work, f"e {{name}}").result()
+                assert list(executor.map(pooled.work, ["x", "y"])) == ["x", "y"]
+                assert pool.map(pooled.work, ["x", "y"]) == ["x", "y"]
+                assert pool.apply(pooled.work, ("x",)) == next(pool.imap(pooled.work, "x")) == "x"
+        executor.submit(pooled.work, "nobody").result()
+        pool.apply_async(func=pooled.work, args=("nobody",)).get()
+        executor.shutdown()
+        pool.close()
+        pool.join()
+        """,
+        receiver.url,
+        tmp_path,
+    )
+    spans = receiver.wait_for(16, prefix="invoke_agent")
+    roots = {span.attributes[semconv.ROLLOUT_ID]: span for span in receiver.spans("rollout")}
+    whose = [span.attributes.get(semconv.ROLLOUT_ID) for span in spans]
+    assert sorted(map(str, whose)) == ["None"] * 2 + ["first"] + ["second"] * 7 + ["third"] * 7
+    for span, name in zip(spans, whose, strict=True):
+        if name is not None:
+            assert (span.trace_id, span.parent_span_id) == (roots[name].trace_id, roots[name].span_id)
+
+
 def test_a_fork_during_an_import_of_the_sender_does_not_stop_the_child(receiver, tmp_path):
     """The child has the lock on the half-imported module, and nobody who could ever let go of it."""
     run(

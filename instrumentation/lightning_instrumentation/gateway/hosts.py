@@ -1,6 +1,6 @@
 """Which hosts may get trace context and requests for token ids: only those that the user named (promise 11)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from functools import lru_cache, partial
 from urllib.parse import SplitResult, quote, urlsplit
@@ -10,6 +10,7 @@ from lightning_instrumentation.errors import ConfigurationError
 from lightning_instrumentation.scope import Agent, Identity
 from lightning_instrumentation.telemetry.sequence import sequences
 
+BAGGAGE = "baggage"
 LOOPBACK = "127.0.0.1"
 _LOOPBACK_NAMES = frozenset({"localhost", LOOPBACK, "::1", "0.0.0.0"})
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -125,3 +126,15 @@ def baggage(identity: Identity | None, agent: Agent | None, state: str | None = 
         members[semconv.STATE] = state
     known = semconv.GATEWAY_BAGGAGE_KEYS
     return ",".join(f"{key}={_quoted(value)}" for key, value in members.items() if key in known)
+
+
+def added(headers: Mapping[str, str], present: Mapping[str, str]) -> dict[str, str]:
+    """Return what is added to a request: the headers that it lacks, and ours behind the user's where that is a list.
+
+    Args:
+        present: the request's own headers, by names in lower case.
+    """
+    ours = {name: value for name, value in headers.items() if name not in present}
+    if BAGGAGE in headers and (theirs := present.get(BAGGAGE)):
+        ours[BAGGAGE] = f"{theirs},{headers[BAGGAGE]}"
+    return ours

@@ -16,6 +16,9 @@ _HOOKS: tuple[tuple[str, str], ...] = (
     # (imported module, "our module:function", which is called with the imported module)
     ("concurrent.futures.thread", "lightning_instrumentation.hooks.threads:wrap_executor"),
     ("multiprocessing.pool", "lightning_instrumentation.hooks.threads:wrap_pool"),
+    ("concurrent.futures.process", "lightning_instrumentation.hooks.process_pools:wrap_executor"),
+    ("multiprocessing.pool", "lightning_instrumentation.hooks.process_pools:wrap_pool"),
+    ("multiprocessing.process", "lightning_instrumentation.hooks.process_pools:watch_starts"),
     ("threading", "lightning_instrumentation.hooks.threads:wrap_thread"),
     ("multiprocessing.util", "lightning_instrumentation.hooks.child_processes:deliver_at_end_of_child"),
     ("opentelemetry.sdk.trace", "lightning_instrumentation.hooks.foreign_spans:watch_spans"),

@@ -15,19 +15,21 @@ from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.hooks import patching
 from lightning_instrumentation.scope import Scope, for_another_thread, use_scope
 
-_POOLS = ("concurrent.futures.thread", "multiprocessing.pool")
-"""The modules of functions that a pool's threads run."""
+_POOLS = ("concurrent.futures.thread", "concurrent.futures.process", "multiprocessing.pool")
+"""The modules of functions that a pool's threads and processes run."""
+METHODS_OF_POOLS = ("apply_async", "_map_async", "imap", "imap_unordered")
+"""Of multiprocessing's pools; the other methods call these."""
 
 
 def wrap_executor(module: Any) -> None:
     """Hook of ``concurrent.futures.thread``."""
-    patching.wrap(module, "ThreadPoolExecutor.submit", _hand_over)
+    patching.wrap(module, "ThreadPoolExecutor.submit", handing_over(_inside))
 
 
 def wrap_pool(module: Any) -> None:
-    """Hook of ``multiprocessing.pool``; a pool of processes, from which ``ThreadPool`` inherits, is left alone."""
-    for name in ("apply_async", "_map_async", "imap", "imap_unordered"):  # the other methods call these
-        patching.wrap(module, f"ThreadPool.{name}", _hand_over)
+    """Hook of ``multiprocessing.pool``."""
+    for name in METHODS_OF_POOLS:
+        patching.wrap(module, f"ThreadPool.{name}", handing_over(_inside))
 
 
 def wrap_thread(module: Any) -> None:
@@ -35,16 +37,25 @@ def wrap_thread(module: Any) -> None:
     patching.wrap(module, "Thread.start", _start)
 
 
-def _hand_over(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run the function, which is the first argument or ``func``, in the scope of its caller."""
-    scope = guarded("thread", for_another_thread)
-    if scope is None:
+def handing_over(inside: Callable[[Scope, Any], Callable[..., Any]]) -> patching.Wrapper:
+    """Return the wrapper of a method that takes work: its function, the first argument or ``func``, runs in the scope
+    of its caller.
+
+    Args:
+        inside: returns a function that runs in a scope.
+    """
+
+    def hand_over(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        scope = guarded("thread", for_another_thread)
+        if scope is None:
+            return wrapped(*args, **kwargs)
+        if args:
+            args = (inside(scope, args[0]), *args[1:])
+        elif "func" in kwargs:
+            kwargs = {**kwargs, "func": inside(scope, kwargs["func"])}
         return wrapped(*args, **kwargs)
-    if args:
-        args = (_inside(scope, args[0]), *args[1:])
-    elif "func" in kwargs:
-        kwargs = {**kwargs, "func": _inside(scope, kwargs["func"])}
-    return wrapped(*args, **kwargs)
+
+    return hand_over
 
 
 def _inside(scope: Scope, function: Any) -> Callable[..., Any]:
@@ -58,15 +69,16 @@ def _inside(scope: Scope, function: Any) -> Callable[..., Any]:
 def _start(
     wrapped: Callable[..., Any], instance: threading.Thread, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    scope = None if _serves_everyone(instance) else guarded("thread", for_another_thread)
+    scope = None if serves_everyone(instance) else guarded("thread", for_another_thread)
     if scope is not None and "run" not in vars(instance):
         instance.run = _run_inside(instance, scope)  # type: ignore[method-assign]
     return wrapped(*args, **kwargs)
 
 
-def _serves_everyone(thread: threading.Thread) -> bool:
-    """Whether it is a pool's worker, which runs work from any caller: the scope of its start is irrelevant."""
-    target = getattr(thread, "_target", None)
+def serves_everyone(worker: Any) -> bool:
+    """Whether a thread or process is a pool's worker, which runs work from any caller: the scope of its start is
+    irrelevant."""
+    target = getattr(worker, "_target", None)
     return getattr(target, "__module__", None) in _POOLS
 
 

@@ -92,8 +92,7 @@ def _outgoing(
 ) -> tuple[Outgoing, dict[str, Any], Redirects | None] | None:
     url = session._build_url(args[1])
     given = kwargs.get("json") if kwargs.get("json") is not None else kwargs.get("data")
-    present = {str(name).lower() for name in (*session.headers, *_names(kwargs.get("headers")))}
-    out = join() or going_out("aiohttp", str(url), given, present, may_be_routed=not session.closed)
+    out = join() or going_out("aiohttp", str(url), given, _present(session, kwargs), may_be_routed=not session.closed)
     return None if out is None else _with_additions(session, kwargs, out)
 
 
@@ -113,12 +112,13 @@ def _with_additions(
 ) -> tuple[Outgoing, dict[str, Any], Redirects | None]:
     if out.destination is not None or not (out.headers or out.document):
         return out, kwargs, None
-    changed = {**kwargs, "headers": [*_pairs(kwargs.get("headers")), *out.headers.items()]}
+    kept = [pair for pair in _pairs(kwargs.get("headers")) if str(pair[0]).lower() not in out.headers]
+    changed = {**kwargs, "headers": [*kept, *out.headers.items()]}
     if out.document is not None:
         changed["json" if kwargs.get("json") is not None else "data"] = (
             out.document if kwargs.get("json") is not None else out.body()
         )
-    return out, changed, out.redirects(out.headers, {}, lambda: _own_body(session, kwargs))
+    return out, changed, out.redirects(out.headers, _present(session, kwargs), lambda: _own_body(session, kwargs))
 
 
 def _own_body(session: Any, kwargs: dict[str, Any]) -> Any:
@@ -140,8 +140,8 @@ def _by_name(kwargs: dict[str, Any]) -> dict[str, str]:
     return {str(name).lower(): value for name, value in _pairs(kwargs.get("headers"))}
 
 
-def _names(headers: Any) -> Iterable[str]:
-    return [name for name, _ in _pairs(headers)]
+def _present(session: Any, kwargs: dict[str, Any]) -> dict[str, str]:
+    return {str(name).lower(): value for name, value in session.headers.items()} | _by_name(kwargs)
 
 
 def _answered(out: Outgoing, response: Any) -> None:

@@ -1,7 +1,11 @@
-"""aiohttp's body reader, observed: every method that returns bytes passes them to us first."""
+"""aiohttp's body reader, observed: every method that returns bytes passes them to us first.
+
+A read that is cancelled, as by ``asyncio.wait_for``, does not end the call: the caller may read on.
+"""
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
@@ -16,10 +20,15 @@ class WatchedReader(wrapt.ObjectProxy):
     def __init__(self, reader: Any, body: Body) -> None:
         super().__init__(reader)
         self._self_body = body
+        self._self_cancelled: CancelledError | None = None
+        """What the last read ended with, if it was cancelled."""
 
     def left(self) -> None:
         """Called when the caller stops reading."""
-        self._self_body.ended()
+        if self._self_cancelled is None:
+            self._self_body.ended()
+        else:
+            self._self_body.failed(self._self_cancelled)
 
     async def read(self, n: int = -1) -> bytes:
         return await self._seen(self.__wrapped__.read(n))
@@ -40,7 +49,7 @@ class WatchedReader(wrapt.ObjectProxy):
         try:
             data, at_end = await self.__wrapped__.readchunk()
         except BaseException as error:
-            self._self_body.failed(error)
+            self._failed(error)
             raise
         self._take(data)
         return data, at_end
@@ -70,12 +79,19 @@ class WatchedReader(wrapt.ObjectProxy):
         try:
             data = await reading
         except BaseException as error:
-            self._self_body.failed(error)
+            self._failed(error)
             raise
         self._take(data)
         return data
 
+    def _failed(self, error: BaseException) -> None:
+        if isinstance(error, CancelledError):
+            self._self_cancelled = error
+        else:
+            self._self_body.failed(error)
+
     def _take(self, data: bytes) -> None:
+        self._self_cancelled = None
         self._self_body.feed(data)
         if self.__wrapped__.at_eof():
             self._self_body.finish()
@@ -130,8 +146,9 @@ class RewrittenReader(WatchedReader):
         try:
             data = await self.__wrapped__.readany()
         except BaseException as error:
-            self._self_body.failed(error)
+            self._failed(error)
             raise
+        self._self_cancelled = None
         self._self_held += self._self_body.feed(data)
         if not data or self.__wrapped__.at_eof():
             self._self_whole = True

@@ -38,7 +38,7 @@ def _outgoing(request: Any) -> Outgoing | None:
     path = urlsplit(request.url).path
     if not concerns(request.method, path):
         return None
-    out = going_out("botocore", request.url, request.body, (), may_be_routed=False)
+    out = going_out("botocore", request.url, request.body, {}, may_be_routed=False)
     if out is not None:
         out.call.asks_nothing()
         # Signed, so it keeps its destination: if a policy claims its agent, that is counted and reported.

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import cache, partial
 from typing import Any
 
@@ -126,7 +126,9 @@ def _outgoing(module: Any, client: Any, request: Any) -> tuple[Outgoing, Any, Re
         own_body = lambda: joined.without_ours(request.content)  # noqa: E731
         return joined, request, joined.redirects(request.headers, client.headers, own_body)
     content = getattr(request, "_content", None)
-    out = going_out(module.__name__, request.url, content, _Names(request.headers), may_be_routed=not client.is_closed)
+    out = going_out(
+        module.__name__, request.url, content, _Present(request.headers), may_be_routed=not client.is_closed
+    )
     if out is None:
         return None
     if out.destination is not None:
@@ -168,15 +170,22 @@ def _give_back_body(module: Any, redirects: Redirects, request: Any) -> None:
     request.headers["content-length"] = str(len(content))
 
 
-class _Names:
-    """Whether a header is set; the library's own mapping is case-insensitive."""
+class _Present(Mapping[str, str]):
+    """The caller's headers, read only if something is added: the library's own mapping is slow to copy."""
 
     def __init__(self, headers: Any) -> None:
         self._headers = headers
 
-    def __contains__(self, name: object) -> bool:
-        # Asking for compressed answers is the library's default, not the user's wish.
-        return name in self._headers and name != "accept-encoding"
+    def __getitem__(self, name: str) -> str:
+        if name == "accept-encoding":  # asking for compressed answers is the library's default, not the user's wish
+            raise KeyError(name)
+        return self._headers[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._headers)
+
+    def __len__(self) -> int:
+        return len(self._headers)
 
 
 def _changed(module: Any, request: Any, out: Outgoing) -> Any:

@@ -7,7 +7,7 @@ goes to the gateway instead, as our own request.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from lightning_instrumentation import semconv
 from lightning_instrumentation.failures import failures, guarded
 from lightning_instrumentation.gateway.destination import Destination, destination_of, fell_back
-from lightning_instrumentation.gateway.hosts import HostTrust
+from lightning_instrumentation.gateway.hosts import HostTrust, added
 from lightning_instrumentation.http.redirects import Redirects
 from lightning_instrumentation.runtime import runtime
 from lightning_instrumentation.telemetry.messages import encodable
@@ -38,15 +38,15 @@ class Outgoing:
     own: bool
     """False if an outer hook began the call and will end it."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Headers to add; none of them is already set."""
+    """Headers to set; of those that the caller has set, only baggage, behind theirs."""
     document: dict[str, Any] | None = None
     """The body to send instead; None if it is unchanged."""
     destination: Destination | None = None
     """The gateway, if the call is routed; ``document`` is then the gateway's body."""
     own_document: Mapping[str, Any] = field(default_factory=dict)
     """The caller's body."""
-    present: Container[str] = frozenset()
-    """Names of the caller's headers."""
+    present: Mapping[str, str] = field(default_factory=dict)
+    """The caller's headers, by names in lower case."""
 
     def gateway_headers(self, caller: Mapping[str, str]) -> dict[str, str]:
         """Return the headers of a routed request; of the caller's, only those that select the answer's format."""
@@ -143,14 +143,14 @@ def join() -> Outgoing | None:
 
 
 def going_out(
-    library: str, url: object, body: Any, present: Container[str], *, may_be_routed: bool = True
+    library: str, url: object, body: Any, present: Mapping[str, str], *, may_be_routed: bool = True
 ) -> Outgoing | None:
     """Begin a call, if ``join`` has found none; None if the request is not a model call.
 
     Args:
         url: text, or an object whose ``str`` is the URL.
         body: what is sent: bytes, text, or a mapping to be encoded as JSON; anything else cannot be read.
-        present: names of the headers that are set, in lower case.
+        present: the headers that are set, by names in lower case.
         may_be_routed: False for a closed client, so that its caller gets its error.
     """
     url = str(url)
@@ -180,12 +180,12 @@ def going_out(
 
 
 def _additions(
-    call: ModelCall, headers: Mapping[str, str], document: Mapping[str, Any], present: Container[str]
+    call: ModelCall, headers: Mapping[str, str], document: Mapping[str, Any], present: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return the additions for the caller's own host: headers, and the body if something is added to it."""
     fields = call.api.additions(call.asked)
     return {
-        "headers": {name: value for name, value in headers.items() if name not in present},
+        "headers": added(headers, present),
         "document": {**document, **fields} if fields else None,
     }
 

@@ -84,7 +84,8 @@ def _edge(request: Any, timeout: Any) -> Edge | None:
 
 
 def _outgoing(request: Any) -> tuple[Outgoing, Any, Redirects | None] | None:
-    present = {name.lower() for name in request.headers} - {"accept-encoding"}
+    present = {name.lower(): value for name, value in request.headers.items()}
+    present.pop("accept-encoding", None)
     out = join() or going_out("requests", request.url, request.body, present)
     if out is None:
         return None

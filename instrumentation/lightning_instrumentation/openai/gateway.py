@@ -29,12 +29,14 @@ def gateway_client(
 ) -> Any:
     """Return the client that belongs to ``client``, created at its first routed call.
 
+    Copies of a client (``with_options``) share its HTTP client, and so ours: the rest comes with each request.
+
     Args:
         tls: the SSL context for the gateway; None for a gateway without TLS.
     """
     return beside(
-        client,
-        (endpoint, token, fallback, tls),
+        client._client,
+        ("openai", endpoint, token, fallback, tls),
         lambda: _make(client, endpoint, token, fallback, tls),
         is_async=_is_async(client),
     )

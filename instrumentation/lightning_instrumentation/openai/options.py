@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
+from lightning_instrumentation.gateway.hosts import added
 from lightning_instrumentation.telemetry.otlp import ByIdentity
 from lightning_instrumentation.wire.api import Api
 from lightning_instrumentation.wire.apis import api_at
@@ -67,10 +68,9 @@ def with_additions(client: Any, options: Any, headers: Mapping[str, str], fields
     """Return a copy of the options with more headers and, at the top of the body, more fields."""
     changed = copy.copy(options)
     merged = headers_of(options)
-    present = {name.lower() for name in merged} | {
-        name.lower() for name in getattr(client, "_custom_headers", None) or {}
-    }
-    merged.update({name: value for name, value in headers.items() if name not in present})
+    own = {**(getattr(client, "_custom_headers", None) or {}), **merged}
+    ours = added(headers, {name.lower(): value for name, value in own.items()})
+    merged = {name: value for name, value in merged.items() if name.lower() not in ours} | ours
     if merged:
         changed.headers = merged
     if fields:

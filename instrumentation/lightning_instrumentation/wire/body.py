@@ -63,6 +63,8 @@ class Body:
         self._pieces: list[bytes] = []
         self._size = 0
         self._first = True
+        self._done = False
+        """Whether the stream's last event has passed; what may still come is only the end of the connection."""
         self._decode = decoder(encoding)
         self._reading = self._decode is not None
         self.rewrites = bool(call.asked) and self._decode is bytes and not call.api.lines
@@ -113,9 +115,12 @@ class Body:
         self._call.ended()
 
     def failed(self, error: BaseException) -> None:
-        """End the call with an error; a reader that was closed early has abandoned it instead."""
+        """End the call with an error; a reader that was closed early has abandoned it instead, and one that fails after
+        the last event has all of it."""
         if isinstance(error, GeneratorExit):
             self._call.abandon()
+        elif self._done:
+            self._call.ended()
         else:
             self._call.failed(error)
 
@@ -147,7 +152,7 @@ class Body:
     def _pass_on(self, event: bytes) -> bytes:
         """Return an event as the caller sees it, empty if it was sent only for us."""
         data = sse.data_of(event)
-        if not data or data.startswith(_DONE):
+        if not data or self._is_done(data):
             return event
         cleaned = guarded("stream-chunk", self._cleaned_event, event, data)
         return event if cleaned is None else cleaned
@@ -158,7 +163,7 @@ class Body:
 
     def _take_json(self, data: bytes) -> bytes | None:
         """Read an event's document; return it cleaned, empty if it was only for us, None if it is unchanged."""
-        if not data or data.startswith(_DONE):
+        if not data or self._is_done(data):
             return None
         part: Any = read_json(data)
         if not isinstance(part, dict):
@@ -171,6 +176,11 @@ class Body:
         if not first and call.streamed and call.api.is_ours_alone(part, call.asked):
             return b""
         return _dumped(part, data)
+
+    def _is_done(self, data: bytes) -> bool:
+        done = data.startswith(_DONE)
+        self._done |= done
+        return done
 
 
 _SPLITTERS = (

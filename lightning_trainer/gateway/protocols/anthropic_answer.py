@@ -102,6 +102,8 @@ class AnthropicAnswer:
     def _stop(self) -> dict[str, Any]:
         choice = self._transcript.choices.get(0)
         reason = _STOP_REASONS.get((choice.finish_reason if choice else None) or "", "end_turn")
+        if reason == "end_turn" and choice is not None and choice.tool_calls:
+            reason = "tool_use"  # in chat completions, an answer that had to call a certain tool ends with "stop"
         if self._stop_sequence is not None and reason == "end_turn":
             reason = "stop_sequence"
         return {"stop_reason": reason, "stop_sequence": self._stop_sequence}

@@ -12,11 +12,16 @@ from typing import Any
 from lightning_trainer.gateway.errors import RefusalError
 from lightning_trainer.gateway.protocols.anthropic_tools import function_tool
 
-_REFUSED = ("container", "mcp_servers")
+_REFUSED = {
+    "container": "nothing runs here: leave it out",
+    "mcp_servers": "no tool runs here: send tools of your own",
+    "thread": "this gateway keeps no conversations: send all messages",
+    "compaction": "no conversation is summarized here: shorten it yourself",
+}
 _UNUSED = ("metadata", "service_tier", "inference_geo", "cache_control")
 _TRANSLATED = (
     *("system", "messages", "max_tokens", "stop_sequences"),
-    *("tools", "tool_choice", "thinking", "output_config", "context_management"),
+    *("tools", "tool_choice", "thinking", "output_config", "output_format", "context_management"),
 )
 _OWN = frozenset((*_UNUSED, *_REFUSED, *_TRANSLATED))
 _NOT_FOR_THE_MODEL = "x-anthropic-billing-header"
@@ -40,9 +45,9 @@ def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         RefusalError: it uses a feature that chat completions do not have; the 400 names it.
     """
-    for name in _REFUSED:
+    for name, why in _REFUSED.items():
         if body.get(name):
-            raise RefusalError(400, f"{name} is not supported here", param=name)
+            raise RefusalError(400, f"{name} is not supported here: {why}", param=name)
     if not isinstance(body.get("max_tokens"), int):
         raise RefusalError(400, f"max_tokens is {body.get('max_tokens')!r}; a number is required", param="max_tokens")
     if body.get("n") not in (None, 1):
@@ -50,6 +55,8 @@ def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
     chat = {name: value for name, value in body.items() if name not in _OWN and value is not None}
     chat["max_completion_tokens"] = body["max_tokens"]
     chat["messages"] = _messages(body)
+    if _is_begun(chat["messages"][-1:]):
+        chat |= {"continue_final_message": True, "add_generation_prompt": False}
     if body.get("tools"):
         chat["tools"] = [function_tool(tool) for tool in body["tools"]]
     if body.get("stop_sequences"):
@@ -60,9 +67,9 @@ def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
         # `budget_tokens` is left out: for Anthropic it is a target, and a thought that the engine cuts off is not what
         # the policy sampled.
         chat["reasoning_effort"] = "none"
-    if isinstance(wanted := body.get("output_config"), dict):
-        chat |= _output(wanted)
-    return chat
+    # `output_format` is the earlier name of the format in `output_config`.
+    wanted = {"format": body.get("output_format"), **(body.get("output_config") or {})}
+    return {**chat, **_output(wanted)}
 
 
 def edited_from(body: Mapping[str, Any]) -> int | None:
@@ -104,11 +111,9 @@ def accommodated(body: Mapping[str, Any], error: Mapping[str, Any]) -> dict[str,
     room for fewer tokens, the remaining room becomes the bound. Some templates allow a system message only at the
     beginning: a later one is then sent as a user message.
     """
-    if (
-        error.get("param") in ("max_completion_tokens", "input_tokens", "input_text")
-        and "max_completion_tokens" in body
-    ):
-        return {name: value for name, value in body.items() if name != "max_completion_tokens"}
+    for bound in ("max_completion_tokens", "max_tokens"):  # the latter comes from a rollout's URL
+        if error.get("param") in (bound, "input_tokens", "input_text") and (body.get(bound) or 0) > 0:
+            return {name: value for name, value in body.items() if name != bound}
     messages = body["messages"]
     late = [m for m in messages[1:] if m["role"] == "system"]
     if late and "system" in str(error.get("message", "")).lower():
@@ -143,6 +148,11 @@ def _check_thinking(keep: Any, messages: Any) -> None:
         before = "assistant" if spoke or results else "user"
     if any(thought[: max(0, turns - int(keep["value"]))]):
         raise _edit_refused("clear_thinking_20251015", f"it would remove the thinking of all but {keep['value']} turns")
+
+
+def _is_begun(last: list[dict[str, Any]]) -> bool:
+    """Whether the last message is the beginning of an answer, which the model continues."""
+    return any(message["role"] == "assistant" and message["content"] and len(message) == 2 for message in last)
 
 
 def _blocks(messages: Any) -> Iterator[Any]:
@@ -253,7 +263,11 @@ def _tool_choice(choice: Mapping[str, Any]) -> dict[str, Any]:
 def _output(wanted: Mapping[str, Any]) -> dict[str, Any]:
     asked: dict[str, Any] = {"reasoning_effort": wanted["effort"]} if wanted.get("effort") else {}
     form = wanted.get("format")
-    if isinstance(form, dict) and form.get("type") == "json_schema":
+    if form is not None:
+        if form.get("type") != "json_schema":
+            raise RefusalError(
+                400, f"an output format of type {form.get('type')!r} is not supported here", param="output_config"
+            )
         schema = {"name": "output", "schema": form.get("schema")}
         asked["response_format"] = {"type": "json_schema", "json_schema": schema}
     return asked

@@ -84,7 +84,7 @@ def function_tool(tool: Any) -> dict[str, Any]:
     elif kind == "custom":
         function = {"name": tool.get("name"), "parameters": tool.get("input_schema")}
         function |= {name: tool[name] for name in ("description", "strict") if tool.get(name) is not None}
-    elif isinstance(kind, str) and kind.startswith("computer_"):
+    elif isinstance(kind, str) and kind.startswith(("computer_", "browser_")):
         raise RefusalError(400, f"the tool {kind!r} has no schema that is published: {_BY_SCHEMA}", param="tools")
     else:
         named = repr(kind) if not isinstance(tool, dict) or tool.get("name") in (None, kind) else _both(tool, kind)

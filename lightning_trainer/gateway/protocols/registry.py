@@ -77,7 +77,7 @@ def _translated(
 def _readable(read: Callable[[Mapping[str, Any]], Read], body: Mapping[str, Any]) -> Read:
     try:
         return read(body)
-    except (TypeError, AttributeError, KeyError, ValueError) as error:
+    except (TypeError, AttributeError, LookupError, ValueError) as error:
         raise RefusalError(400, f"a field of the body has a shape that cannot be read: {error}") from error
 
 

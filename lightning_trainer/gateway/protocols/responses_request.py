@@ -18,11 +18,13 @@ _REFUSED = {
     "background": "a response is made while you wait: leave it out",
     "prompt": "there are no stored prompts here: send instructions and input",
     "max_tool_calls": "no tool runs here: leave it out",
+    "context_management": "contexts are not edited here: shorten the input yourself",
+    "moderation": "nothing is moderated here: leave it out",
     "top_logprobs": "log-probabilities are recorded here and not returned; chat completions return them",
 }
 _UNUSED = (
-    *("include", "metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier"),
-    *("service_tier", "store", "stream_options", "truncation"),
+    *("include", "metadata", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"),
+    *("safety_identifier", "service_tier", "store", "stream_options", "truncation"),
 )
 _TRANSLATED = ("input", "instructions", "max_output_tokens", "reasoning", "text", "tools")
 _OWN = frozenset((*_UNUSED, *_REFUSED, *_TRANSLATED))

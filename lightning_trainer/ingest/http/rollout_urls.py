@@ -124,6 +124,8 @@ def _number(name: str, value: str) -> float:
         number = math.nan
     if not math.isfinite(number):
         raise ValueError(f"{name} is {value[:64]!r} in the URL: it is {'a whole' if kind is int else 'a'} number")
+    if kind is int and not -(2**63) <= number < 2**63:
+        raise ValueError(f"{name} is {value[:64]!r} in the URL: it is a number of 64 bits at most")
     return number
 
 

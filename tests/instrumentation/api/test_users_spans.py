@@ -1,12 +1,17 @@
 """Names from the program's own OpenTelemetry spans and baggage, where nothing nearer to the call says otherwise."""
 
+import asyncio
 import gc
 import threading
 import weakref
+from typing import Any
 
+import aiohttp
+import httpx
 import lightning_instrumentation as lt
 import openai
 import pytest
+import requests
 from lightning_instrumentation import semconv
 from lightning_instrumentation.scope import current_agent
 from opentelemetry import baggage, context
@@ -134,3 +139,36 @@ def test_a_name_that_nobody_chose_gives_way_to_one_that_somebody_did(span):
         assert name_here() == ("support", "with")
     with span("invoke_agent", **named("Strands Agents")):
         assert name_here() == ("Strands Agents", "span")
+
+
+ASKED: Any = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+
+
+async def _by_aiohttp(url: str, headers: dict[str, str]) -> None:
+    async with aiohttp.ClientSession(headers=headers) as session, session.post(url, json=ASKED) as response:
+        await response.read()
+
+
+def _by_openai(url: str, headers: dict[str, str]) -> None:
+    with openai.OpenAI(base_url=url.removesuffix("/chat/completions"), api_key="none", max_retries=0) as client:
+        client.chat.completions.create(**ASKED, extra_headers=headers)
+
+
+@pytest.mark.parametrize(
+    "post",
+    [
+        lambda url, headers: httpx.post(url, json=ASKED, headers=headers),
+        lambda url, headers: requests.post(url, json=ASKED, headers=headers, timeout=9),
+        lambda url, headers: asyncio.run(_by_aiohttp(url, headers)),
+        _by_openai,
+    ],
+    ids=["httpx", "requests", "aiohttp", "openai"],
+)
+def test_our_baggage_goes_beside_the_users(recording, model, post):
+    """Before: theirs took its place, and the gateway knew neither the rollout nor the agent."""
+    with lt.rollout("t", rollout_id="r"), lt.agent("writer"):
+        post(f"{model.base_url}/chat/completions", {"Baggage": "tenant=one,user=two"})
+    ((_, headers, _),) = model.requests
+    members = dict(member.split("=") for member in headers["baggage"].split(","))
+    assert (members["tenant"], members["user"]) == ("one", "two")
+    assert (members[semconv.ROLLOUT_ID], members[semconv.AGENT_NAME]) == ("r", "writer")

@@ -10,6 +10,7 @@ import lightning_instrumentation as lt
 import openai
 import pytest
 from lightning_instrumentation import semconv
+from lightning_instrumentation.openai import gateway
 from lightning_instrumentation.telemetry.packing import unpack_token_ids
 from lightning_instrumentation.wire.call import silence
 from opentelemetry import context
@@ -475,6 +476,19 @@ def test_limits_of_the_users_client_hold(begin, daemon, host, client):
     writer(client.with_options(timeout=7).chat.completions.create, **asking())
     writer(client.chat.completions.create, **asking(timeout=9))
     assert [headers["x-stainless-read-timeout"] for _, headers, _ in daemon.requests] == ["7", "9"]
+
+
+def test_copies_of_a_client_share_the_connections_to_the_gateway(begin, daemon, host, client, monkeypatch):
+    # Before: a client of ours for each copy, which left its connection to the garbage collector
+    made = []
+    make = gateway._make
+    monkeypatch.setattr(gateway, "_make", lambda *options: made.append(make(*options)) or made[-1])
+    daemon.select("prose", "writer")
+    begin()
+    for seconds in (7, 8, 9):
+        writer(client.with_options(timeout=seconds, max_retries=seconds).chat.completions.create, **asking())
+    assert [headers["x-stainless-read-timeout"] for _, headers, _ in daemon.requests] == ["7", "8", "9"]
+    assert len(made) == 1
 
 
 def test_what_the_gateway_does_not_serve_goes_where_it_always_went(begin, daemon, host, client, caplog):

@@ -117,6 +117,11 @@ class StubEngine:
             ]
         }
 
+    def _finish(self, body) -> str:
+        if not self.tool_call:
+            return self.finish_reason
+        return "stop" if isinstance(body.get("tool_choice"), dict) else "tool_calls"  # as OpenAI does
+
     def _call(self) -> dict[str, Any]:
         return {
             "id": "call_1",
@@ -136,7 +141,7 @@ class StubEngine:
                     "index": index,
                     "message": message,
                     "logprobs": self._logprobs(body, index, range(len(TEXT))),
-                    "finish_reason": "tool_calls" if self.tool_call else self.finish_reason,
+                    "finish_reason": self._finish(body),
                     "stop_reason": self.stop_reason,
                     "token_ids": self.tokens(index) if ids else None,
                 }
@@ -219,8 +224,7 @@ class StubEngine:
                     continue
                 choice = {"index": index, "delta": delta or {}, "logprobs": logprobs, "finish_reason": None}
                 if last:
-                    reason = "tool_calls" if self.tool_call else self.finish_reason
-                    choice |= {"finish_reason": reason, "stop_reason": self.stop_reason}
+                    choice |= {"finish_reason": self._finish(body), "stop_reason": self.stop_reason}
                 yield chunk({**choice, "token_ids": [self.tokens(index)[position]] if ids else None})
             if (body.get("stream_options") or {}).get("include_usage"):
                 usage = {"prompt_tokens": 3, "total_tokens": 8, "completion_tokens": 5}

@@ -81,6 +81,31 @@ async def test_tools_are_called_and_answered(gateway, client, streamed: bool) ->
 
 
 @pytest.mark.parametrize("streamed", [False, True])
+async def test_a_tool_that_had_to_be_called_is_why_it_stopped(gateway, client, streamed: bool) -> None:
+    # Before: "end_turn", since chat completions end with "stop" where a certain tool was asked for
+    gateway.engine.tool_call = True
+    asked: Any = {**_ASKED, "tools": _TOOLS, "tool_choice": {"type": "tool", "name": "calculator"}}
+    if streamed:
+        async with client.messages.stream(**asked) as stream:
+            message = await stream.get_final_message()
+    else:
+        message = await client.messages.create(**asked)
+    assert (message.content[0].type, message.stop_reason) == ("tool_use", "tool_use")
+
+
+@pytest.mark.parametrize("content", ["The answer is (", [{"type": "text", "text": "The answer is ("}]])
+def test_an_answer_that_the_caller_begins_is_continued(content) -> None:
+    # Before: the model began another answer after it
+    begun = {"role": "assistant", "content": content}
+    chat = chat_body({**_ASKED, "messages": [*_ASKED["messages"], begun]})
+    assert chat["messages"][-1] == {"role": "assistant", "content": "The answer is ("}
+    assert (chat["continue_final_message"], chat["add_generation_prompt"]) == (True, False)
+    call = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}}]}
+    for messages in (_ASKED["messages"], [*_ASKED["messages"], begun, *_ASKED["messages"]], [begun, call]):
+        assert "continue_final_message" not in chat_body({**_ASKED, "messages": messages})
+
+
+@pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize(
     ("finish", "stop", "reason"), [("length", None, "max_tokens"), ("stop", "END", "stop_sequence")]
 )
@@ -94,6 +119,14 @@ async def test_why_it_stopped_is_said(gateway, client, streamed, finish, stop, r
     assert (message.stop_reason, message.stop_sequence) == (reason, stop)
 
 
+def test_the_format_of_the_output_is_passed_on() -> None:
+    chat = chat_body(
+        {**_ASKED, "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": {"type": "object"}}}}
+    )
+    assert chat["response_format"]["json_schema"] == {"name": "output", "schema": {"type": "object"}}
+    assert chat["reasoning_effort"] == "low"
+
+
 def test_thinking_formats_images_and_unknown_fields_are_passed_on() -> None:
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
     thought = [{"type": "thinking", "thinking": "Hm.", "signature": ""}, {"type": "text", "text": "Yes."}]
@@ -105,7 +138,9 @@ def test_thinking_formats_images_and_unknown_fields_are_passed_on() -> None:
                 {"role": "assistant", "content": thought},
             ],
             "thinking": {"type": "disabled"},
-            "output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}},
+            # As Anthropic's clients called it before they put it into `output_config`.
+            "output_format": {"type": "json_schema", "schema": {"type": "object"}},
+            "output_config": {"effort": None},
             "top_k": 5,
             "metadata": {"user_id": "u"},
         }
@@ -129,11 +164,25 @@ def test_thinking_formats_images_and_unknown_fields_are_passed_on() -> None:
     [
         ({"max_tokens": None}, "max_tokens is None; a number is required"),
         ({"container": "c"}, "container is not supported here"),
+        ({"thread": {"type": "create"}}, "thread is not supported here: this gateway keeps no conversations"),
+        ({"compaction": {"instructions": "Be brief."}}, "compaction is not supported here"),
+        ({"output_config": {"format": {"type": "xml"}}}, "an output format of type 'xml' is not supported here"),
         (
             {"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
             "the tool 'web_search' (type 'web_search_20250305') is not supported here: it runs at Anthropic",
         ),
         ({"tools": [{"type": "computer_20250124", "name": "computer"}]}, "'computer_20250124' has no schema"),
+        ({"tools": [{"type": "browser_toolset_20260801"}]}, "'browser_toolset_20260801' has no schema"),
+        (
+            {
+                "messages": [
+                    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "x"}]},
+                    {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm.", "signature": ""}]},
+                ],
+                "context_management": {"edits": [{"type": "clear_thinking_20251015"}]},
+            },
+            "a field of the body has a shape that cannot be read",
+        ),
         ({"context_management": {"edits": [{"type": "forget"}]}}, "the edit 'forget' is not known here"),
         ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "a content block of type 'document'"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "a message has the role 'tool'"),

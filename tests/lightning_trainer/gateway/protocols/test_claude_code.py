@@ -97,8 +97,11 @@ def counting(gateway):
         gateway.tokenized = await request.json()
         if gateway.tokenized["messages"] == []:
             return JSONResponse({"error": {"message": "messages is empty", "type": "BadRequestError"}}, 400)
+        if gateway.wants_system_first and any(m["role"] == "system" for m in gateway.tokenized["messages"][1:]):
+            return JSONResponse({"error": {"message": "a system message comes first", "type": "BadRequestError"}}, 400)
         return JSONResponse({"count": 7, "max_model_len": 64, "tokens": [1] * 7})
 
+    gateway.wants_system_first = False
     gateway.engine.app.post("/tokenize")(tokenize)
     return gateway
 
@@ -158,6 +161,16 @@ async def test_max_tokens_above_the_context_means_what_is_left_of_it(gateway, wr
     assert (await gateway.record()).attributes[semconv.OUTPUT_TOKENS] == 5
 
 
+async def test_a_bound_in_the_rollouts_url_means_what_is_left_too(gateway) -> None:
+    # Before: 400, because the bound of the URL goes by the name of completions
+    gateway.engine.refuse = lambda body: "max_tokens" if "max_tokens" in body else None
+    answer = await gateway.http.post("/rollouts/r/with/max_tokens=32000/v1/messages", json=_ASKED)
+    assert answer.status_code == 200, answer.text
+    assert [request.get("max_tokens") for request in gateway.engine.requests] == [32000, None]
+    answer = await gateway.http.post("/rollouts/r/with/max_tokens=0/v1/messages", json=_ASKED)
+    assert answer.status_code == 400
+
+
 async def test_a_prompt_that_is_too_long_stays_refused(gateway) -> None:
     gateway.engine.refuse = lambda body: "input_tokens"
     answer = await gateway.http.post("/v1/messages", json=_ASKED)
@@ -176,3 +189,22 @@ async def test_a_late_system_message_is_the_users_where_the_template_wants_it_fi
     _, sent = gateway.engine.requests
     assert [message["role"] for message in sent["messages"]] == ["system", "user", "user"]
     assert sent["messages"][-1]["content"] == "It is late."
+
+
+async def test_a_late_system_message_is_counted_as_it_is_sent(counting) -> None:
+    # Before: 400 of a prompt that the call itself accepts, and edits of its context were accepted and not made
+    counting.wants_system_first = True
+    late = [*_ASKED["messages"], {"role": "system", "content": "It is late."}]
+    asked = {**_ASKED, "system": "Be brief.", "messages": late}
+    answer = await counting.http.post("/v1/messages/count_tokens", json=asked)
+    assert (answer.status_code, answer.json()) == (200, {"input_tokens": 7})
+    assert [message["role"] for message in counting.tokenized["messages"]] == ["system", "user", "user"]
+    edit = {"type": "compact_20260112", "trigger": {"type": "input_tokens", "value": 5}}
+    answer = await counting.http.post("/v1/messages", json={**asked, "context_management": {"edits": [edit]}})
+    assert "7 prompt tokens reach" in answer.json()["error"]["message"]
+
+
+async def test_the_beginning_of_an_answer_is_counted_as_one(counting) -> None:
+    begun = [*_ASKED["messages"], {"role": "assistant", "content": "It is"}]
+    await counting.http.post("/v1/messages/count_tokens", json={**_ASKED, "messages": begun})
+    assert (counting.tokenized["continue_final_message"], counting.tokenized["add_generation_prompt"]) == (True, False)

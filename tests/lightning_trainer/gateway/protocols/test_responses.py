@@ -142,6 +142,7 @@ def test_formats_images_and_unknown_fields_are_passed_on() -> None:
             "reasoning": {"effort": "low"},
             "top_k": 5,
             "store": False,
+            "prompt_cache_options": {"mode": "explicit"},
             "metadata": {"a": "b"},
         }
     )
@@ -161,6 +162,11 @@ def test_formats_images_and_unknown_fields_are_passed_on() -> None:
     [
         ({"previous_response_id": "resp_1"}, "previous_response_id is not supported here: this gateway keeps no"),
         ({"conversation": "c"}, "conversation is not supported here"),
+        (
+            {"context_management": [{"type": "compaction"}]},
+            "context_management is not supported here: contexts",
+        ),
+        ({"moderation": {"model": "m"}}, "moderation is not supported here"),
         ({"background": True}, "background is not supported here"),
         ({"store": True}, "store = true is not supported here"),
         ({"n": 2}, "n = 2: a response has one answer"),
