@@ -43,6 +43,10 @@ class GroupJudge:
         self._client = client
 
     def question(self, attempts: Sequence[JudgedAttempt]) -> str:
+        if len(attempts) < 2:
+            raise JudgeError(
+                "a group judge compares attempts, and the group has only one; use kind rubric for single ones"
+            )
         low, high = self.config.scale
         shown = rendered(attempts, self.config.max_chars)
         return (
@@ -51,10 +55,6 @@ class GroupJudge:
         )
 
     async def verdicts(self, attempts: Sequence[JudgedAttempt], question: str, budget: Budget) -> Sequence[Verdict]:
-        if len(attempts) < 2:
-            raise JudgeError(
-                "a group judge compares attempts, and the group has only one; use kind rubric for single ones"
-            )
         codes = (await asyncio.to_thread(rendered, attempts, self.config.max_chars)).codes
         answer = await ask(
             self._client,
