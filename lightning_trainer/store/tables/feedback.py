@@ -233,7 +233,9 @@ def select_verified(connection: Connection, attempt_ids: Collection[str], names:
     rows = connection.execute(
         """SELECT attempts.attempt_id, spans.body, spans.scope FROM spans JOIN attempts ON
                attempts.attempt_id = spans.attempt_id
-               OR (spans.attempt_id IS NULL AND attempts.rollout_id = spans.rollout_id)
+               OR (spans.attempt_id IS NULL AND attempts.attempt_id = (
+                   SELECT attempt_id FROM attempts AS own WHERE own.rollout_id = spans.rollout_id
+                   ORDER BY started_ns DESC, attempt_id DESC LIMIT 1))
            WHERE attempts.attempt_id IN (SELECT value FROM json_each(?))
            AND spans.name IN (SELECT 'evaluate ' || value FROM json_each(?))""",
         (json.dumps(sorted(attempt_ids)), json.dumps(list(names))),
@@ -242,7 +244,7 @@ def select_verified(connection: Connection, attempt_ids: Collection[str], names:
     for attempt_id, body, scope in rows:
         span = decode_span(body, scope=scope, resource={})
         for event in span.events:
-            told = event.attributes
+            told = {**span.attributes, **event.attributes}  # either may say what is scored, and by whom
             score, name = told.get(semconv.EVALUATION_SCORE), told.get(semconv.EVALUATION_NAME)
             # For the attempt as a whole: a score of one agent or one call does not rate the answer.
             part = semconv.EVALUATION_AGENT in told or semconv.RESPONSE_ID in told or is_feedback(told)

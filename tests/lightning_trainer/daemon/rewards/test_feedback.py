@@ -4,11 +4,13 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 from fastapi import FastAPI
+from lightning_instrumentation import semconv
 from typer.testing import CliRunner
 
 from lightning_trainer.cli.app import app as command_line
@@ -242,3 +244,13 @@ async def test_forget_says_that_the_journal_has_it_until_a_backup_after_the_next
     assert in_journal() == 1, "a commit that was under way when the backup began may not be in it"
     journal.delete_before(folder, time.time_ns() + 121 * 10**9)  # as a backup does then
     assert in_journal() == 0
+
+
+async def test_a_verified_reward_of_a_rollout_is_that_of_its_last_attempt(store, attempt_spans, reward_span):
+    """Who praised the first attempt is not compared with what the second one earned."""
+    again = attempt_spans("a0b", [1, 2], time.time_ns(), task="a")
+    spans = [replace(one, attributes={**one.attributes, semconv.ROLLOUT_ID: "r-a0"}) for one in again]
+    await store.append([*spans, reward_span(0.0, rollout="r-a0")])
+    names = ["a0", "a0b"]
+    found = await store.scan(lambda connection: feedback.select_verified(connection, names, ["reward"]))
+    assert found == {"a0b": 0.0}
