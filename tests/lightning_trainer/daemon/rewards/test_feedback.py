@@ -27,7 +27,7 @@ from lightning_trainer.store.tables import feedback
 from lightning_trainer.store.upkeep import journal
 from lightning_trainer.store.upkeep.backup import back_up
 from lightning_trainer.store.worklist.forgetting import forget_rollout, forget_source
-from lightning_trainer.types import LedgerRow, Outcome, StepReport, TrainingBatch
+from lightning_trainer.types import LedgerRow, Outcome, SpanEvent, StepReport, TrainingBatch
 
 OPEN = FeedbackConfig.model_validate({"quarantine": "0s"})
 
@@ -254,3 +254,21 @@ async def test_a_verified_reward_of_a_rollout_is_that_of_its_last_attempt(store,
     names = ["a0", "a0b"]
     found = await store.scan(lambda connection: feedback.select_verified(connection, names, ["reward"]))
     assert found == {"a0b": 0.0}
+
+
+@pytest.mark.parametrize("way", ["forget", "expire"])
+async def test_a_call_that_carries_feedback_as_an_event_stays_without_it(store, attempt_spans, way):
+    """As OpenTelemetry's tracers may send it: what is erased is the feedback, and no attempt is torn apart."""
+    root, call = attempt_spans("c", [1, 2], time.time_ns() - 10**9)
+    (event,) = said("c", "u1", 1.0, correction="secret words").events
+    await store.append([root, replace(call, events=(event, SpanEvent("other", call.end_ns, {})))])
+    (before,) = read_spans(await store.spans_of_attempts(["c"])).calls
+    if way == "forget":
+        await store.write(lambda connection: forget_source(connection, "u1", now_ns=time.time_ns()))
+    else:
+        await store.write(lambda connection: feedback.expire(connection, time.time_ns() + 10**9))
+    spans = await store.spans_of_attempts(["c"])
+    assert read_spans(spans).calls == (before,)
+    assert [event.name for span in spans for event in span.events] == ["other"]
+    assert "secret words" not in repr(spans)
+    assert await store.scan(feedback.select) == []
