@@ -110,7 +110,7 @@ def preferences(recording: Recording, policy: PolicyConfig, needs: Needs = Needs
         best = max(of_prompt, key=lambda scored: scored[0])
         worst = min(of_prompt, key=lambda scored: scored[0])
         # Where every attempt began alike and ended differently, there is nothing to prefer here.
-        differ = best[0] > worst[0] and not best[2].says_the_same(worst[2])
+        differ = best[0] > worst[0] and not best[2].says_the_same(worst[2], needs)
         if differ:
             pairs.append(Pair(chosen=best[2], rejected=worst[2]))
         for scored in of_prompt:
