@@ -97,7 +97,7 @@ class PolicyJudges:
         self._asked: dict[tuple[str, str], asyncio.Task[None]] = {}
         """By judge and attempt."""
         self._budgets: dict[str, Budget] = {}
-        for name in self._asked_for(policy.all_reward_names):
+        for name in judges_of(policy.all_reward_names, judges):
             if (sentence := key_that_lacks(judges[name].judge.config)) is not None:
                 self._say(sentence)
 
@@ -105,7 +105,7 @@ class PolicyJudges:
         """Begin to judge groups that are complete, as far as that has not begun."""
         wanted = self._policy.at_step(step)
         groups = list(groups)
-        for judging in [self._judges[name] for name in self._asked_for(wanted.reward_weights)]:
+        for judging in [self._judges[name] for name in judges_of(wanted.reward_weights, self._judges)]:
             for group in groups:
                 members = [attempt for attempt in group if _can_be_trained(attempt, wanted)]
                 new = [one for one in members if (judging.name, one.attempt_id) not in self._asked]
@@ -184,12 +184,6 @@ class PolicyJudges:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 
-    def _asked_for(self, names: Iterable[str]) -> list[str]:
-        """Return the judges among these names, after those whose rewards they share out."""
-        judges = [name for name in names if name in self._judges]
-        outcomes = [name for judge in judges if (name := _shared_out(self._judges[judge])) in self._judges]
-        return list(dict.fromkeys((*outcomes, *judges)))
-
     async def _judge(
         self, judging: Judging, attempts: Sequence[Attempt], first: Collection[asyncio.Task[None]]
     ) -> None:
@@ -221,6 +215,13 @@ async def ask_judge(judging: Judging, store: Store, attempts: Sequence[Attempt],
         return f"judge {judging.name} ended in an error, and attempts lack its reward: {_plain(error)}"
     missing = [one for one in judged if one.value is None]
     return f"judge {judging.name} gave {_no_reward(missing, judged)}" if missing else None
+
+
+def judges_of(rewards: Iterable[str], judges: Mapping[str, Judging]) -> list[str]:
+    """Return the names of the judges that give these rewards, after those whose rewards they share out."""
+    named = [name for name in rewards if name in judges]
+    outcomes = [outcome for name in named if (outcome := _shared_out(judges[name])) in judges]
+    return list(dict.fromkeys((*outcomes, *named)))
 
 
 def _shared_out(judging: Judging) -> str:
