@@ -43,12 +43,12 @@ class GroupJudge:
         self._client = client
 
     def question(self, attempts: Sequence[JudgedAttempt]) -> str:
+        low, high = self.config.scale
+        shown = rendered(attempts, self.config.max_chars)
         if len(attempts) < 2:
             raise JudgeError(
                 "a group judge compares attempts, and the group has only one; use kind rubric for single ones"
             )
-        low, high = self.config.scale
-        shown = rendered(attempts, self.config.max_chars)
         return (
             f"{shown.text}\n\nScore all {len(attempts)} attempts from {low:g} to {high:g}, each by its code: "
             f"{', '.join(shown.codes)}."

@@ -46,9 +46,10 @@ class PairwiseJudge:
         self._client = client
 
     def question(self, attempts: Sequence[JudgedAttempt]) -> str:
+        texts = [rendered([one], self.config.max_chars).text for one in attempts]
         if len(attempts) < 2:
             raise JudgeError("a pairwise judge compares attempts, and the group has only one; use a rubric for that")
-        return json.dumps([rendered([one], self.config.max_chars).text for one in attempts])
+        return json.dumps(texts)
 
     async def verdicts(self, attempts: Sequence[JudgedAttempt], question: str, budget: Budget) -> Sequence[Verdict]:
         places = len(attempts)
