@@ -36,6 +36,11 @@ def recorded(spans):
     return read_recording(spans, with_words=True)
 
 
+def answers(found):
+    """What is demonstrated, by attempt."""
+    return {one.attempt_id: trl.conversational_row(one)["completion"][0]["content"] for one in found.examples}
+
+
 def test_the_newest_edit_is_shown_in_place_of_the_answer(spans, make_policy):
     found = demonstrations(recorded(spans), make_policy(), min_reward=0.5)
     right, edited = found.examples
@@ -86,7 +91,7 @@ def test_an_edit_of_an_answer_that_cannot_be_used_does_not_replace_an_earlier_on
     ]
     policy = make_policy(max_sample_tokens=100)
     found = demonstrations(recorded([*first, *last, edit("five", rollout_id="rollout-a1")]), policy)
-    assert [one.answer["content"] for one in found.examples] == ["(calls the tool)"]
+    assert answers(found) == {"a1": "(calls the tool)"}
     assert any("1 edited answers are left out: what they edit is left out itself" in one for one in found.problems)
 
 
@@ -102,9 +107,9 @@ def test_of_several_answers_with_one_response_id_the_named_attempts_is_edited(at
 
     spans = [*repeated(attempt_spans("a1", 1, reward=1.0)), *repeated(attempt_spans("a2", 2, reward=1.0, answer="6"))]
     named = demonstrations(recorded([*spans, edit("five", response_id="same", attempt_id="a1")]), make_policy())
-    assert {one.attempt_id: one.answer["content"] for one in named.examples} == {"a1": "five", "a2": "6"}
+    assert answers(named) == {"a1": "five", "a2": "6"}
     unnamed = demonstrations(recorded([*spans, edit("five", response_id="same")]), make_policy())
-    assert {one.attempt_id: one.answer["content"] for one in unnamed.examples} == {"a1": "5", "a2": "6"}
+    assert answers(unnamed) == {"a1": "5", "a2": "6"}
 
 
 @pytest.mark.parametrize("about", [{"response_id": "response-a2"}, {"rollout_id": "rollout-a2"}])
@@ -119,11 +124,8 @@ def test_an_edit_that_its_source_took_back_is_none(attempt_spans, make_policy, a
     ]
     for back, answer in (("bob", "five"), ("ada", "cinq"), ("eve", "cinq")):
         told = [*spans, said(back, taken_back=True, given_ns=3)]
-        (example,) = demonstrations(recorded(told), make_policy()).examples
-        assert example.answer["content"] == answer
+        assert answers(demonstrations(recorded(told), make_policy())) == {"a2": answer}
     taken = [said(source, taken_back=True, given_ns=3) for source in ("ada", "bob")]
-    (example,) = demonstrations(recorded([*spans, *taken]), make_policy()).examples
-    assert example.answer["content"] == "6"
+    assert answers(demonstrations(recorded([*spans, *taken]), make_policy())) == {"a2": "6"}
     again = said("ada", correction="5.", given_ns=4)
-    (example,) = demonstrations(recorded([*spans, *taken, again]), make_policy()).examples
-    assert example.answer["content"] == "5."
+    assert answers(demonstrations(recorded([*spans, *taken, again]), make_policy())) == {"a2": "5."}

@@ -309,7 +309,7 @@ async def test_an_agent_whose_clock_is_ahead_was_heard_of_just_now(store, attemp
 async def test_the_reward_of_a_judge_that_is_refused(recorded, explain, attempt, folder):
     """It gave numbers, and none of them counts: why is what `build` and the daemon say."""
     settings = folder / "lightning.toml"
-    reward = 'reward = { reward = { weight = 1.0, correct = true } }\n'
+    reward = "reward = { reward = { weight = 1.0, correct = true } }\n"
     judge = '[[judge]]\nname = "reward"\nkind = "program"\ncommand = ["true"]\nchecked_by = ["right"]\n'
     settings.write_text(settings.read_text() + reward + judge)
     await recorded(*attempt("a1").spans, step=False)
