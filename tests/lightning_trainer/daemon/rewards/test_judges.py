@@ -291,7 +291,7 @@ async def test_a_group_that_differs_less_than_earlier_steps_did_is_left_out(daem
 
 async def test_what_somebody_took_out_is_not_judged(daemon, tmp_path):
     """It is in the step that accounts for its tokens, and whatever a judge says of it, it is not trained."""
-    builder, of_policy, store = await daemon(COUNTS + BY_NAME)
+    builder, _, store = await daemon(COUNTS + BY_NAME)
     await store.write(lambda connection: drop(connection, "r-b", reason="its tool was down"))
     attempts = await store.attempts()
     assert [one.mode for one in attempts] == [RolloutMode.TRAIN, RolloutMode.DROPPED]
