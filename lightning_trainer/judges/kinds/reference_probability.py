@@ -141,8 +141,8 @@ class ReferenceProbabilityJudge:
         if self._engine.longest is not None and tokens > self._engine.longest:
             # The engine refuses a request as a whole: the others of the group would lack their rewards too.
             return (
-                f"the prompt, the reasoning and the reference of attempt {name} are {tokens} tokens, and the engine scores "
-                f"{self._engine.longest}; raise engine.max_model_len, or limit the answer (max_tokens)"
+                f"the prompt, the reasoning and the reference of attempt {name} are {tokens} tokens, and the engine "
+                f"scores {self._engine.longest}; raise engine.max_model_len, or limit the answer (max_tokens)"
             )
         return asked
 
