@@ -119,7 +119,7 @@ def _wrong(
         return "it is about nothing: call it in a rollout, or pass response_id=, trace_id= or rollout_id="
     if thumb not in (None, *_THUMBS):
         return f"thumb is {thumb!r}; it is 'up', 'down' or 'none'"
-    if thumb is None and score is None and edit is None:
+    if thumb is None and score is None and edit in (None, ""):
         return "it says nothing: give a thumb, a score or an edit"
     if thumb is not None and score is not None:
         return "it has a thumb and a score under one name; give one of them, or two with two names"

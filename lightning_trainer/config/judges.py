@@ -43,7 +43,7 @@ class JudgeSection(Section):
     name: JudgeName
     """Name of the evaluations that it gives: ``reward = { NAME = 1.0 }`` uses them."""
     timeout_s: float = Field(default=60.0, gt=0, le=3600)
-    """Limit of one question to the model, including retries, or of one run of the program."""
+    """Limit of one question to the model with the waits for a busy endpoint, or of one run of the program."""
     wait_s: float = Field(default=300.0, gt=0, le=86400)
     """How long a step waits for the judge; what has not come by then is missing."""
     concurrency: int = Field(default=8, ge=1, le=256)

@@ -65,9 +65,9 @@ class Example:
         """Return a key that equal prompts share: the ids if they are known, else the words."""
         return self.prompt_ids or json.dumps([self.prompt, self.tools], sort_keys=True)
 
-    def says_the_same(self, other: "Example") -> bool:
-        """Whether both answers are equal: in their ids if these are known, else in words."""
-        if self.response_ids or other.response_ids:
+    def says_the_same(self, other: "Example", needs: Needs = Needs.EITHER) -> bool:
+        """Whether both answers are equal: in their ids if these are known and the format has them, else in words."""
+        if needs is not Needs.WORDS and (self.response_ids or other.response_ids):
             return self.response_ids == other.response_ids
         return self.answer == other.answer
 

@@ -30,7 +30,7 @@ class Recording:
     """By call id; empty unless requested."""
     problems: tuple[str, ...] = ()
     edits: tuple[Entry, ...] = ()
-    """Edited answers, oldest first; empty unless words were requested."""
+    """Edited answers, and what takes feedback back, oldest first; empty unless words were requested."""
 
 
 def read_recording(spans: Sequence[Span], *, with_words: bool = False) -> Recording:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Any, NoReturn, cast
 
+from lightning_instrumentation.reward import LARGEST_REWARD
+
 from lightning_trainer.errors import MalformedCallError
 from lightning_trainer.experts import RoutedExperts
 from lightning_trainer.sampling import Shaping, Support
@@ -13,8 +15,6 @@ from lightning_trainer.sampling import Shaping, Support
 _LARGEST_ID = 2**31 - 1
 """Token ids are stored in four bytes each, signed as everywhere."""
 _LARGEST_VERSION = 2**63 - 1
-_LARGEST_NUMBER = 3.4e38
-"""The largest 32-bit float, in which the trainer computes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +125,8 @@ class _Fields:
         number = _number(value)
         if number is None:
             self._refuse(f"{name} is {_shown(value)}; it is a number, or None where there is none")
-        if abs(number) > _LARGEST_NUMBER:
-            self._refuse(f"{name} is {_shown(value)}; a reward has a size of at most {_LARGEST_NUMBER:g}")
+        if abs(number) > LARGEST_REWARD:
+            self._refuse(f"{name} is {_shown(value)}; a reward has a size of at most {LARGEST_REWARD:g}")
         return number
 
     def temperature(self, name: str) -> float:

@@ -4,14 +4,15 @@ An edited answer, what someone wanted an agent to say, is a demonstration and th
 so it has no token ids, and neither has its pair, even if those of the answer that it replaces are known.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.dataset.examples import Example, ExampleLedger, Needs, candidates
 from lightning_trainer.dataset.reading import Recording
-from lightning_trainer.samples.feedback.entries import Entry
+from lightning_trainer.samples.feedback.entries import Entry, Subject
+from lightning_trainer.samples.transitions.deduplication import deduplicate
 from lightning_trainer.samples.transitions.reasons import Reason
 from lightning_trainer.types import Call, Fidelity, LedgerRow
 
@@ -109,7 +110,7 @@ def preferences(recording: Recording, policy: PolicyConfig, needs: Needs = Needs
         best = max(of_prompt, key=lambda scored: scored[0])
         worst = min(of_prompt, key=lambda scored: scored[0])
         # Where every attempt began alike and ended differently, there is nothing to prefer here.
-        differ = best[0] > worst[0] and not best[2].says_the_same(worst[2])
+        differ = best[0] > worst[0] and not best[2].says_the_same(worst[2], needs)
         if differ:
             pairs.append(Pair(chosen=best[2], rejected=worst[2]))
         for scored in of_prompt:
@@ -125,56 +126,89 @@ def preferences(recording: Recording, policy: PolicyConfig, needs: Needs = Needs
 class _Edits:
     of_calls: Mapping[str, str]
     """Edits that can be used, by call id."""
-    left_out: int
+    without_ids: int
     """How many were left out because they have no ids."""
+    without_example: int
+    """How many were left out because what they edit is."""
 
     def problems(self, without_words: int) -> tuple[str, ...]:
         """Say what became of edited answers that are not examples."""
         said = []
-        if self.left_out:
-            said.append(f"{self.left_out} edited answers have no token ids and are left out; leave --tokens out")
+        if self.without_ids:
+            said.append(f"{self.without_ids} edited answers have no token ids and are left out; leave --tokens out")
+        if self.without_example:
+            said.append(
+                f"{self.without_example} edited answers are left out: what they edit is left out itself, as the ledger "
+                "says"
+            )
         if without_words:
             said.append(f"{without_words} edited answers are left out: the words of what they answer were not recorded")
         return tuple(said)
 
 
 def _edits(recording: Recording, policy: PolicyConfig, needs: Needs, calls: Sequence[Call]) -> _Edits:
-    found = by_call(recording.edits, calls, policy)
-    return _Edits({}, len(found)) if needs is Needs.TOKENS else _Edits(found, 0)
+    """Return the edits.
+
+    Args:
+        calls: those that can be examples.
+    """
+    found = by_call(recording.edits, deduplicate(recording.calls).kept, policy)
+    usable = {call.call_id: found[call.call_id] for call in calls if call.call_id in found}
+    without_example = len(found) - len(usable)
+    return _Edits({}, len(usable), without_example) if needs is Needs.TOKENS else _Edits(usable, 0, without_example)
 
 
 EDITED = "edit"
 """Takes the place of the name of the model that answered."""
 
 
-def by_call(edits: Sequence[Entry], calls: Sequence[Call], policy: PolicyConfig) -> Mapping[str, str]:
+def by_call(edits: Iterable[Entry], calls: Iterable[Call], policy: PolicyConfig) -> Mapping[str, str]:
     """Return the newest edit of each call's answer, by call id.
 
-    An edit that does not name a response replaces the last answer that the policy's agents gave in the attempt.
+    An edit that does not name a response replaces the last answer that the policy's agents gave in the attempt. If
+    several calls have the response id that it names, it replaces the one in the attempt or rollout that it names; if
+    that does not tell which, none.
+
+    Args:
+        edits: oldest first, with what takes feedback back: without a response, all that its source said of the attempt.
+        calls: all that were recorded, whether or not they can be examples.
     """
-    own = [call for call in sorted(calls, key=attrgetter("start_ns", "call_id")) if policy.claims(call.agent)]
-    last: dict[tuple[str, str], Call] = {}
-    for call in own:
-        for kind, name in (
-            ("response", call.response_id),
-            ("attempt", call.attempt_id),
-            ("trace", call.trace_id),
-            ("rollout", call.rollout_id),
-        ):
-            if name is not None:
-                last[kind, name] = call
-    found: dict[str, str] = {}
+    about: dict[tuple[str, str], list[Call]] = {}
+    for call in sorted(calls, key=attrgetter("start_ns", "call_id")):
+        if policy.claims(call.agent):
+            for kind in _KINDS:
+                if (name := getattr(call, kind)) is not None:
+                    about.setdefault((kind, name), []).append(call)
+    said: dict[str, dict[tuple[str, str], str]] = {}
     for entry in edits:
-        subject = entry.subject
-        named = (
-            ("response", subject.response_id),
-            ("attempt", subject.attempt_id),
-            ("trace", subject.trace_id),
-            ("rollout", subject.rollout_id),
-        )
-        kind, name = next(((kind, name) for kind, name in named if name is not None), ("", ""))
-        if (call := last.get((kind, name))) is not None and entry.correction is not None:
-            found[call.call_id] = entry.correction
+        named, who = _named(entry.subject, about), (entry.source, entry.name)
+        if entry.taken_back:
+            for call in named:
+                said.get(call.call_id, {}).pop(who, None)
+        if named and entry.correction is not None:
+            of_call = said.setdefault(named[-1].call_id, {})
+            of_call.pop(who, None)  # what is said last stands last
+            of_call[who] = entry.correction
+    return {call_id: [*of_call.values()][-1] for call_id, of_call in said.items() if of_call}
+
+
+_KINDS = ("response_id", "attempt_id", "trace_id", "rollout_id")
+"""What feedback can name, the most exact first."""
+
+
+def _named(subject: Subject, about: Mapping[tuple[str, str], list[Call]]) -> list[Call]:
+    """Return the calls that the most exact name is of, oldest first; none if it is a response id of several."""
+    kind = next((kind for kind in _KINDS if getattr(subject, kind) is not None), None)
+    if kind is None:
+        return []
+    found = about.get((kind, getattr(subject, kind)), [])
+    if kind == "response_id":
+        for other in ("attempt_id", "rollout_id"):
+            wanted = getattr(subject, other)
+            if wanted is not None and len(found) > 1:
+                found = [call for call in found if getattr(call, other) in (None, wanted)]
+        if len({(call.trace_id, call.span_id) for call in found}) > 1:
+            return []
     return found
 
 

@@ -5,7 +5,7 @@ comes from files is judged all together. Each such set is judged once, however m
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -16,9 +16,10 @@ from lightning_trainer.config.judges import AnyJudge
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.explain.case import Case, Judged
 from lightning_trainer.ingest.reading import Reading, read_spans
-from lightning_trainer.judges.reliability.report import corrections
+from lightning_trainer.judges.reliability.report import corrections, unknown_corrections
 from lightning_trainer.samples.batches import build_batch
 from lightning_trainer.samples.credit.group_collector import collect, regroup
+from lightning_trainer.samples.rewards.reliability import Correction
 from lightning_trainer.samples.transitions.causes import span_parents
 from lightning_trainer.samples.transitions.eligibility import with_trusted
 from lightning_trainer.samples.transitions.reasons import Reason
@@ -230,9 +231,7 @@ class Gathering:
             policy,
             step,
             span_parents=span_parents(spans),
-            corrections=corrections(self._connection, policy.corrected_rewards, self._judges)
-            if policy.corrected_rewards
-            else None,
+            corrections=self._corrections(policy),
         )
         reasons: dict[str, list[str]] = {}
         for call in reading.calls:
@@ -252,6 +251,11 @@ class Gathering:
             partial=record is not None and bool(expired_among(self._connection, record.attempt_ids)),
             reasons_of={attempt_id: tuple(met) for attempt_id, met in reasons.items()},
         )
+
+    def _corrections(self, policy: PolicyConfig) -> Mapping[str, Correction] | None:
+        if self._from_files or not policy.corrected_rewards:
+            return unknown_corrections(policy.corrected_rewards) or None
+        return corrections(self._connection, policy.corrected_rewards, self._judges)
 
     def _keep(self, key: tuple, judged: Judged) -> Judged:
         while len(self._judged) >= _JUDGED_AT_ONCE:

@@ -56,7 +56,7 @@ def read_spans(spans: Sequence[Span]) -> Reading:
         for event in span.events
         if event.name == semconv.EVALUATION_EVENT
         # Feedback becomes a reward once the daemon has settled it (`feedback/`).
-        and semconv.FEEDBACK_SOURCE not in event.attributes
+        and not (semconv.FEEDBACK_SOURCE in event.attributes or semconv.FEEDBACK_SOURCE in span.attributes)
         and (evaluation := _evaluation(span, event, identities[key_of(span)], roots, problems)) is not None
     ]
     evaluations += [

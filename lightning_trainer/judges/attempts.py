@@ -62,6 +62,13 @@ class JudgedAttempt:
         return hashlib.blake2b(json.dumps(told, default=str).encode(), digest_size=16).hexdigest()
 
     @property
+    def unreadable(self) -> str | None:
+        """Return why there is nothing that a model could read; None if there is something."""
+        if any(turn.answer is not None for turn in self.turns):
+            return None
+        return "no model call of it was recorded" if not self.turns else "the words of its calls were not recorded"
+
+    @property
     def agents(self) -> tuple[str, ...]:
         """Return the names of the agents, in order of their first call."""
         return tuple(dict.fromkeys(turn.call.agent for turn in self.turns if turn.call.agent is not None))

@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from lightning_trainer.config.judges import ModelJudge
 from lightning_trainer.errors import JudgeError, StoreError
 from lightning_trainer.judges.attempts import JudgedAttempt, JudgedSpans
 from lightning_trainer.judges.judge import Judge, Verdict
@@ -102,9 +103,16 @@ class Judging:
         lacking = [one for one in read.attempts if one.attempt.attempt_id not in scored]
         if not self.judge.whole_group:
             return [[one] for one in lacking]
+        # What a model cannot read, such as an attempt that broke off before its first call, keeps no other from being
+        # compared.
+        asks_a_model = isinstance(self.judge.config, ModelJudge)
+        apart = [one for one in lacking if asks_a_model and one.unreadable is not None]
+        together = [one for one in read.attempts if not asks_a_model or one.unreadable is None]
         # Only scores from one question are comparable, so if one attempt lacks its score, all are judged. Their order
         # is derived from their content, and from nothing that could favor one of them.
-        return [sorted(read.attempts, key=lambda one: (one.digest, one.attempt.attempt_id))] if lacking else []
+        together.sort(key=lambda one: (one.digest, one.attempt.attempt_id))
+        asked = any(one.attempt.attempt_id not in scored for one in together)
+        return [*([together] if asked else []), *([one] for one in apart)]
 
     async def _judge_unit(self, unit: Sequence[JudgedAttempt], budget: Budget, *, again: bool) -> list[Judged]:
         started_ns = time.time_ns()

@@ -81,8 +81,7 @@ def _plain(value: Any) -> str:
 
 def _parts(one: JudgedAttempt) -> list[str]:
     attempt = one.attempt
-    if all(turn.answer is None for turn in one.turns):
-        why = "no model call of it was recorded" if not one.turns else "the words of its calls were not recorded"
+    if (why := one.unreadable) is not None:
         raise JudgeError(f"attempt {attempt.attempt_id} cannot be read: {why}")
     parts = (
         [] if one.asked is None else [f"The task, as it was given (an agent may have seen less of it):\n{one.asked}"]

@@ -37,9 +37,14 @@ class Scores:
 class ScoringEngine:
     """The engine of one policy, and its tokenizer."""
 
-    def __init__(self, policy: str, model: str, post: Post) -> None:
-        """``model``: as in the configuration."""
+    def __init__(self, policy: str, model: str, post: Post, longest: int | None = None) -> None:
+        """
+        Args:
+            model: as in the configuration.
+            longest: tokens that a sequence may have; None if it is not known.
+        """
         self.policy = policy
+        self.longest = longest
         self._model = model
         self._post = post
 
@@ -107,6 +112,7 @@ def engines_of(config: Config, post_of: Callable[[str], Post]) -> EngineOf:
         async def post(body: bytes) -> tuple[int, bytes]:
             return await post_of(policy.name)(body)
 
-        return ScoringEngine(policy.name, policy.model, post)
+        # As many as it takes with room for one more.
+        return ScoringEngine(policy.name, policy.model, post, config.engine.max_model_len - 1)
 
     return engine_of

@@ -19,13 +19,15 @@ from rich.table import Table
 from lightning_trainer.cli.daemon.running_daemon import async_daemon_client, running_daemon
 from lightning_trainer.cli.judge.report import report
 from lightning_trainer.cli.terminal.console import TerminalConsole, visible, visible_json
-from lightning_trainer.config import Config
+from lightning_trainer.config import Config, matches
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.config.judges import AnyJudge, ModelJudge
 from lightning_trainer.errors import ConfigError, EngineError, JudgeError, StoreError
+from lightning_trainer.explain.finding import counted
 from lightning_trainer.ingest.http.otlp import encode_request
 from lightning_trainer.ingest.redacting import RedactingSink
 from lightning_trainer.judges.judging import Judged, Judging
+from lightning_trainer.judges.kinds.pairwise import PairwiseJudge
 from lightning_trainer.judges.models.budget import Budget, estimated_tokens
 from lightning_trainer.judges.recording import known_verdicts, question_digest
 from lightning_trainer.judges.registry import make_judge
@@ -121,6 +123,8 @@ async def _dry_run(
     judge = make_judge(by, engines(config))
     judging = Judging(judge, _Nowhere(), partial(_spans_of_trace, store))
     questions: list[str] = []
+    refused: list[str] = []
+    asked: set[str] = set()
     answered = attempts = 0
     for group in groups:
         spans = await _read(store, partial(_spans_of, group))
@@ -128,19 +132,31 @@ async def _dry_run(
             try:
                 question = judge.question(unit)
             except JudgeError as error:
-                print(visible(f"cannot be judged: {error}"))
+                refused.append(str(error))
                 continue
-            known = await _spans_of_trace(store, question_digest(by, question))
+            attempts += len(unit)
+            digest = question_digest(by, question)
+            known = await _spans_of_trace(store, digest)
             if judge.cached and not options.again and known_verdicts(known, len(unit)) is not None:
                 answered += 1
-            else:
-                questions.append(question)
-            attempts += len(unit)
+            elif not judge.cached or digest not in asked:  # the same question is asked once
+                questions += judge.questions(unit) if isinstance(judge, PairwiseJudge) else [question]
+            asked.add(digest)
     await judging.close()
     chars = sum(map(len, questions))
+    tokens = sum(map(estimated_tokens, questions))
+    if options.as_json:
+        document = {
+            **{"questions": len(questions), "attempts": attempts, "characters": chars, "tokens": tokens},
+            **{"answered_before": answered, "cannot_be_judged": refused, "first": questions[0] if questions else None},
+        }
+        print(visible_json(document))
+        return
+    for why in refused:
+        print(visible(f"cannot be judged: {why}"))
     print(
-        f"judge {by.name} would be asked {len(questions)} questions about {attempts} attempts: {chars:,} characters, "
-        f"at most about {estimated_tokens(chars):,} tokens and what it is told each time; "
+        f"judge {by.name} would be asked {counted(len(questions), 'question')} about {counted(attempts, 'attempt')}: "
+        f"{chars:,} characters, at most about {tokens:,} tokens and what it is told each time; "
         f"questions that were answered before: {answered}"
     )
     if questions:
@@ -245,6 +261,10 @@ def _named(connection: Connection, name: str) -> list[Attempt]:
     if of_group := attempt_table.select(connection, group_id=name):
         return of_group
     rollouts = select_named(connection, name)
+    if rollouts and rollouts != [name] and (exact := attempt_table.select(connection, attempt_ids=[name])):
+        return exact
+    if not rollouts and (groups := [one for one in attempt_table.select(connection) if matches(one.group_id, [name])]):
+        return groups
     if not rollouts:
         nearest = ", ".join(nearest_names(connection, name)) or "none is recorded"
         raise StoreError(f"there is no rollout, attempt, task or group {name!r}: the nearest are {nearest}")

@@ -31,7 +31,7 @@ from lightning_trainer.dataset.selection import demonstrations, preferences
 from lightning_trainer.dataset.sources import STORE_FILE, is_store, read_source
 from lightning_trainer.errors import ConfigError, DatasetError
 from lightning_trainer.explain.console import ledger_table
-from lightning_trainer.judges.reliability.report import corrections
+from lightning_trainer.judges.reliability.report import corrections, unknown_corrections
 from lightning_trainer.retokenize.grading import EngineScorer
 from lightning_trainer.retokenize.tokenizer import PolicyTokenizer
 from lightning_trainer.samples.batches import Build, build_batch
@@ -190,9 +190,7 @@ def _corrections(options: Options, config: Config, policy: PolicyConfig) -> dict
     for store in _stores(options, config) if policy.corrected_rewards else ():
         with reading(store) as connection:
             found |= corrections(connection, policy.corrected_rewards, config.judge)
-    unknown = policy.corrected_rewards - found.keys()
-    why = "is corrected by what a daemon's store knows of its judge, and files of spans have no store"
-    return {**found, **{name: Correction(refused=f"reward {name!r} {why}") for name in sorted(unknown)}}
+    return {**found, **unknown_corrections(policy.corrected_rewards - found.keys())}
 
 
 def _without_unreleased(recording: Recording, options: Options, config: Config) -> Recording:

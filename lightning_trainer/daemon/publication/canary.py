@@ -17,7 +17,7 @@ from lightning_trainer.daemon.publication.candidate_serving import serve_candida
 from lightning_trainer.daemon.publication.old_adapters import OldAdapters
 from lightning_trainer.daemon.publication.old_versions import OldVersionEngine
 from lightning_trainer.daemon.publication.shadow_rollouts import Shadows, settle
-from lightning_trainer.daemon.rewards.judges import CanaryJudges
+from lightning_trainer.daemon.rewards.judges import CanaryJudges, judges_of
 from lightning_trainer.errors import LightningError, StoreError
 from lightning_trainer.gateway.canary_route import CanaryRoute
 from lightning_trainer.judges.judging import Judging
@@ -162,7 +162,7 @@ class Canary:
         before = await self._usual(record)
         # Both versions are compared by the reward of the stage that the candidate was trained in.
         seen = _Seen(self._policy.at_step(record.version))
-        named = [self._judges[name] for name in seen.policy.reward_weights if name in self._judges]
+        named = [self._judges[name] for name in judges_of(seen.policy.reward_weights, self._judges)]
         judges = CanaryJudges(named, self._store, self._say)
         give_up = time.monotonic() + self._config.timeout_s
         share = f"{self._config.share:.0%}"

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 from contextlib import asynccontextmanager
 
 from lightning_trainer.config import DaemonConfig, PolicyConfig
-from lightning_trainer.config.judges import AnyJudge, ModelJudge
+from lightning_trainer.config.judges import AgentCreditConfig, AnyJudge, ModelJudge
 from lightning_trainer.daemon.watching.progress import Phase, Progress
 from lightning_trainer.ingest.redacting import RedactingSink
 from lightning_trainer.judges.judging import Judged, Judging
@@ -24,7 +24,7 @@ from lightning_trainer.judges.reliability.report import corrections, judge_repor
 from lightning_trainer.judges.scoring_engine import EngineOf
 from lightning_trainer.samples.rewards.reliability import Correction
 from lightning_trainer.store.store import Store
-from lightning_trainer.types import Attempt, AttemptState, SpanSink
+from lightning_trainer.types import Attempt, AttemptState, RolloutMode, SpanSink
 
 _log = logging.getLogger(__name__)
 
@@ -97,21 +97,23 @@ class PolicyJudges:
         self._asked: dict[tuple[str, str], asyncio.Task[None]] = {}
         """By judge and attempt."""
         self._budgets: dict[str, Budget] = {}
-        for name in policy.all_reward_names:
-            if name in judges and (sentence := key_that_lacks(judges[name].judge.config)) is not None:
+        for name in judges_of(policy.all_reward_names, judges):
+            if (sentence := key_that_lacks(judges[name].judge.config)) is not None:
                 self._say(sentence)
 
     def begin(self, groups: Iterable[Sequence[Attempt]], step: int) -> None:
         """Begin to judge groups that are complete, as far as that has not begun."""
         wanted = self._policy.at_step(step)
         groups = list(groups)
-        for judging in [self._judges[name] for name in wanted.reward_weights if name in self._judges]:
+        for judging in [self._judges[name] for name in judges_of(wanted.reward_weights, self._judges)]:
             for group in groups:
                 members = [attempt for attempt in group if _can_be_trained(attempt, wanted)]
                 new = [one for one in members if (judging.name, one.attempt_id) not in self._asked]
                 if new:
                     asked = members if judging.judge.whole_group else new
-                    task = asyncio.create_task(self._judge(judging, asked), name=f"judge {judging.name}")
+                    outcome = _shared_out(judging)
+                    first = {task for one in asked if (task := self._asked.get((outcome, one.attempt_id))) is not None}
+                    task = asyncio.create_task(self._judge(judging, asked, first), name=f"judge {judging.name}")
                     self._asked |= {(judging.name, one.attempt_id): task for one in asked}
 
     async def wait(self, attempts: Sequence[Attempt], step: int, give_up: Callable[[], bool]) -> None:
@@ -182,7 +184,12 @@ class PolicyJudges:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 
-    async def _judge(self, judging: Judging, attempts: Sequence[Attempt]) -> None:
+    async def _judge(
+        self, judging: Judging, attempts: Sequence[Attempt], first: Collection[asyncio.Task[None]]
+    ) -> None:
+        """Have attempts judged, once the tasks are done that give what this judge shares out."""
+        if first:
+            await asyncio.wait(first)
         budget = self._budgets.setdefault(judging.name, budget_of(judging))
         if (sentence := await ask_judge(judging, self._store, attempts, budget)) is not None:
             self._say(sentence)
@@ -210,9 +217,22 @@ async def ask_judge(judging: Judging, store: Store, attempts: Sequence[Attempt],
     return f"judge {judging.name} gave {_no_reward(missing, judged)}" if missing else None
 
 
+def judges_of(rewards: Iterable[str], judges: Mapping[str, Judging]) -> list[str]:
+    """Return the names of the judges that give these rewards, after those whose rewards they share out."""
+    named = [name for name in rewards if name in judges]
+    outcomes = [outcome for name in named if (outcome := _shared_out(judges[name])) in judges]
+    return list(dict.fromkeys((*outcomes, *named)))
+
+
+def _shared_out(judging: Judging) -> str:
+    """Return the name of the evaluation that a judge shares out; "" if it judges by itself."""
+    config = judging.judge.config
+    return (config.outcome or "") if isinstance(config, AgentCreditConfig) else ""
+
+
 def _can_be_trained(attempt: Attempt, policy: PolicyConfig) -> bool:
     """A judge costs; an attempt that is not trained whatever it says needs none."""
-    if attempt.state is AttemptState.RUNNING:
+    if attempt.state is AttemptState.RUNNING or attempt.mode not in (RolloutMode.TRAIN, RolloutMode.BASELINE):
         return False
     return attempt.state is not AttemptState.FAILED or policy.failed_attempts == "train"
 

@@ -9,6 +9,7 @@ from lightning_instrumentation import semconv
 
 from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.errors import StoreError
+from lightning_trainer.samples.feedback.entries import is_feedback
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.store import Store
 from lightning_trainer.types import AttributeValue, Span
@@ -88,7 +89,7 @@ async def late_rewards(store: Store, spans: Sequence[Span], *, policy: str | Non
     response_ids: set[str] = set()
     for span in spans:
         for event in span.events:
-            if event.name != semconv.EVALUATION_EVENT or semconv.FEEDBACK_SOURCE in event.attributes:
+            if event.name != semconv.EVALUATION_EVENT or is_feedback({**span.attributes, **event.attributes}):
                 continue  # feedback is a reward when it has been settled
             # One name is enough; the event is more exact than the span that carries it.
             for name, found in (

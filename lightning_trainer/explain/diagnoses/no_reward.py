@@ -5,6 +5,7 @@ import math
 from lightning_trainer.explain.case import Case
 from lightning_trainer.explain.finding import Finding, counted, listed
 from lightning_trainer.samples.transitions.reasons import Reason
+from lightning_trainer.types import Evaluation
 
 
 def diagnose(case: Case) -> Finding | None:
@@ -19,6 +20,9 @@ def _why(case: Case) -> str:
     names = case.policy.reward_weights
     rewards = listed(map(repr, names))
     given = [evaluation for evaluation in case.reading.evaluations if evaluation.name in names]
+    corrections = case.judged.build.corrections
+    if refused := [why for name in names if name in corrections and (why := corrections[name].refused) is not None]:
+        return refused[0]
     if case.group is not None and (sentence := case.judged.build.rewards.incomplete.get(case.group.group_id)):
         return sentence
     if not given and case.feedback:
@@ -36,7 +40,7 @@ def _why(case: Case) -> str:
             )
         return (
             f"nothing scored attempt {case.attempt_id}, and missing is not zero; call lt.reward(...) inside the "
-            f"rollout, or send {rewards} to POST /rewards"
+            f"rollout, or send {rewards} to POST /lightning/rollouts/{case.rollout_id}/rewards"
         )
     numbers = [e for e in given if e.value is not None and math.isfinite(e.value)]
     if not numbers:
@@ -45,8 +49,28 @@ def _why(case: Case) -> str:
             f"evaluation {given[-1].name!r} of attempt {case.attempt_id} gave no number ({given[-1].value}){said}; a "
             "judge that failed is missing, not zero, so score the attempt again"
         )
-    scored = "single calls" if all(e.span_id or e.response_id for e in numbers) else "a part of it"
+    credit = case.policy.credit
+    kinds = {_kind(evaluation) for evaluation in numbers}
+    if kinds <= set(credit.unused):
+        return (
+            f"{_SCORED[min(kinds)].format(case.attempt_id)}, which credit scheme {credit.scheme!r} does not use; score "
+            "what it uses, or choose a scheme of docs/credit.md that uses such rewards"
+        )
     return (
-        f"only {scored} of attempt {case.attempt_id} were scored, and credit scheme {case.policy.credit.scheme!r} "
-        f"needs {rewards} of more; docs/credit.md says of what"
+        f"only a part of what credit scheme {credit.scheme!r} needs {rewards} of was scored in attempt "
+        f"{case.attempt_id}; docs/credit.md says of what"
     )
+
+
+_SCORED = {
+    "agents": "single agents of attempt {} were scored",
+    "attempts": "attempt {} was scored as a whole",
+    "calls": "single calls of attempt {} were scored",
+}
+"""By the kind of reward, as in ``CreditSettings.unused``."""
+
+
+def _kind(evaluation: Evaluation) -> str:
+    if evaluation.span_id is not None or evaluation.response_id is not None:
+        return "calls"
+    return "attempts" if evaluation.agent is None else "agents"

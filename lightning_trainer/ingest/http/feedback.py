@@ -64,7 +64,7 @@ class LangfuseScore(BaseModel):
     sessionId: _Label | None = None
     observationId: _Label | None = None
     name: _Label
-    value: Annotated[float, Field(allow_inf_nan=False)] | Annotated[str, Field(max_length=LONGEST_NAME)]
+    value: Annotated[float, Field(allow_inf_nan=False)] | _Text
     dataType: Literal["NUMERIC", "CATEGORICAL", "BOOLEAN", "TEXT", "CORRECTION"] | None = None
     comment: Annotated[str, Field(max_length=LONGEST_TEXT)] | None = None
     metadata: dict[str, Any] | None = None
@@ -181,7 +181,7 @@ async def _of_langfuse(store: FeedbackStore, body: LangfuseScore) -> tuple[Span,
     if isinstance(body.value, str) and correction is None:
         raise JsonBodyError(
             422,
-            f"value {body.value!r} is a category: send a number from 0 to 1 (NUMERIC, BOOLEAN), or "
+            f"value {body.value[:LONGEST_NAME]!r} is a category: send a number from 0 to 1 (NUMERIC, BOOLEAN), or "
             'dataType "CORRECTION" with the answer as it should have been',
         )
     value = None if isinstance(body.value, str) else scaled(body.value, (0.0, 1.0))

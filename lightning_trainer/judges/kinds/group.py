@@ -45,16 +45,16 @@ class GroupJudge:
     def question(self, attempts: Sequence[JudgedAttempt]) -> str:
         low, high = self.config.scale
         shown = rendered(attempts, self.config.max_chars)
+        if len(attempts) < 2:
+            raise JudgeError(
+                "a group judge compares attempts, and the group has only one; use kind rubric for single ones"
+            )
         return (
             f"{shown.text}\n\nScore all {len(attempts)} attempts from {low:g} to {high:g}, each by its code: "
             f"{', '.join(shown.codes)}."
         )
 
     async def verdicts(self, attempts: Sequence[JudgedAttempt], question: str, budget: Budget) -> Sequence[Verdict]:
-        if len(attempts) < 2:
-            raise JudgeError(
-                "a group judge compares attempts, and the group has only one; use kind rubric for single ones"
-            )
         codes = (await asyncio.to_thread(rendered, attempts, self.config.max_chars)).codes
         answer = await ask(
             self._client,

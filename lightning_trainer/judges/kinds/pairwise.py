@@ -6,7 +6,7 @@ which only one order was answered does not count.
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from lightning_trainer.config.judges import PairwiseConfig
@@ -17,7 +17,7 @@ from lightning_trainer.judges.kinds import tournament
 from lightning_trainer.judges.models.budget import Budget
 from lightning_trainer.judges.models.client import ModelClient, ask
 from lightning_trainer.judges.models.structured_output import Answer, MalformedAnswerError
-from lightning_trainer.judges.rendering import rendered, system_prompt
+from lightning_trainer.judges.rendering import Rendered, rendered, system_prompt
 
 _TASK = (
     "You compare two attempts of AI agents at the same task and say which is better. One that reaches the goal of the "
@@ -46,19 +46,19 @@ class PairwiseJudge:
         self._client = client
 
     def question(self, attempts: Sequence[JudgedAttempt]) -> str:
-        return json.dumps([rendered([one], self.config.max_chars).text for one in attempts])
+        texts = [rendered([one], self.config.max_chars).text for one in attempts]
+        if len(attempts) < 2:
+            raise JudgeError("a pairwise judge compares attempts, and the group has only one; use a rubric for that")
+        return json.dumps(texts)
 
     async def verdicts(self, attempts: Sequence[JudgedAttempt], question: str, budget: Budget) -> Sequence[Verdict]:
         places = len(attempts)
-        if places < 2:
-            raise JudgeError("a pairwise judge compares attempts, and the group has only one; use a rubric for that")
         results: dict[tournament.Pair, float] = {}
         met: set[tournament.Pair] = set()
         said: list[list[str]] = [[] for _ in attempts]
         failed: list[str] = []
-        for number in range(1 if places <= self.config.all_pairs else tournament.rounds_of(places)):
-            everybody = places <= self.config.all_pairs
-            pairs = tournament.all_pairs(places) if everybody else tournament.next_round(places, results, met)
+        for number in range(self._rounds(places)):
+            pairs = self._round(places, results, met)
             met.update(pairs)
             found = await asyncio.gather(*(self._compare(attempts, pair, budget, said, failed) for pair in pairs))
             results |= {pair: won for pair, won in zip(pairs, found, strict=True) if won is not None}
@@ -74,6 +74,31 @@ class PairwiseJudge:
 
     async def close(self) -> None:
         await self._client.close()
+
+    def questions(self, attempts: Sequence[JudgedAttempt]) -> list[str]:
+        """Return what the model would be asked, retries aside; of later rounds, whose pairs depend on the answers,
+        as if all were ties."""
+        places = len(attempts)
+        results: dict[tournament.Pair, float] = {}
+        asked: list[str] = []
+        for _ in range(self._rounds(places)):
+            for one, other in (pairs := self._round(places, results, set(results))):
+                if attempts[one].digest != attempts[other].digest:
+                    asked += [
+                        _question(rendered(both, self.config.max_chars))
+                        for both in ([attempts[one], attempts[other]], [attempts[other], attempts[one]])
+                    ]
+            results |= dict.fromkeys(pairs, _ALIKE)
+        return asked
+
+    def _rounds(self, places: int) -> int:
+        return 1 if places <= self.config.all_pairs else tournament.rounds_of(places)
+
+    def _round(
+        self, places: int, results: Mapping[tournament.Pair, float], met: Set[tournament.Pair]
+    ) -> list[tournament.Pair]:
+        everybody = places <= self.config.all_pairs
+        return tournament.all_pairs(places) if everybody else tournament.next_round(places, results, met)
 
     async def _compare(
         self,
@@ -118,11 +143,15 @@ class PairwiseJudge:
             self.config,
             budget,
             system=system_prompt(_TASK, self.config, PairAnswer),
-            question=f"{shown.text}\n\nWhich is better: {' or '.join(shown.codes)}? Answer with its code, or {_TIE}.",
+            question=_question(shown),
             shape=PairAnswer,
             check=check,
         )
         return {shown.codes[0]: 1.0, shown.codes[1]: 0.0}.get(answer.better, _ALIKE), answer.reason
+
+
+def _question(shown: Rendered) -> str:
+    return f"{shown.text}\n\nWhich is better: {' or '.join(shown.codes)}? Answer with its code, or {_TIE}."
 
 
 def _not_compared(failed: Sequence[str]) -> str:

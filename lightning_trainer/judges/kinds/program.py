@@ -182,8 +182,8 @@ def _verdict(place: int, said: Any, line: str) -> Verdict:
 def _last_line(file: IO[bytes]) -> str:
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - _MOST_OUTPUT))
-    lines = file.read().decode(errors="replace").rstrip().splitlines()
-    return lines[-1].strip() if lines else ""
+    # Lines end in line feeds alone: JSON may hold other characters that `splitlines` takes for an end, such as U+2028.
+    return file.read().decode(errors="replace").rstrip().rpartition("\n")[2].strip()
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

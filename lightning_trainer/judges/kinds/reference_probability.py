@@ -136,7 +136,15 @@ class ReferenceProbabilityJudge:
         lead_in, reference_ids = _lead_in(tokenizer, config.lead_in, config.separator + reference)
         reasoning = _reasoning(tokenizer, tuple(call.response_ids), config.lead_in, config.begins)
         reads = _decoded(tokenizer, (*reasoning, *reference_ids))
-        return _Asked(reads, call.policy_version, tuple(call.prompt_ids), reasoning, lead_in, reference_ids)
+        asked = _Asked(reads, call.policy_version, tuple(call.prompt_ids), reasoning, lead_in, reference_ids)
+        tokens = max(len(asked.sequence(before)) for before in (reasoning, lead_in))
+        if self._engine.longest is not None and tokens > self._engine.longest:
+            # The engine refuses a request as a whole: the others of the group would lack their rewards too.
+            return (
+                f"the prompt, the reasoning and the reference of attempt {name} are {tokens} tokens, and the engine "
+                f"scores {self._engine.longest}; raise engine.max_model_len, or limit the answer (max_tokens)"
+            )
+        return asked
 
     def _reference(self, one: JudgedAttempt) -> str | None:
         try:

@@ -6,7 +6,7 @@ every attempt against a virtual one of average strength, so that an attempt that
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 Pair = tuple[int, int]
 """Two indexes, the smaller one first."""
@@ -26,7 +26,7 @@ def all_pairs(places: int) -> list[Pair]:
     return [(one, other) for one in range(places) for other in range(one + 1, places)]
 
 
-def next_round(places: int, results: Mapping[Pair, float], met: set[Pair]) -> list[Pair]:
+def next_round(places: int, results: Mapping[Pair, float], met: Set[Pair]) -> list[Pair]:
     """Return pairs of attempts that are about equally strong and have not met; each attempt is in one pair at most.
 
     Args:

@@ -10,6 +10,8 @@ from lightning_trainer.errors import JudgeError
 
 _CHARS_PER_TOKEN = 3
 """Lower than in most texts, so that reservations are large enough."""
+_MORE_BYTES_PER_TOKEN = 2
+"""Of those that UTF-8 needs beyond one a character."""
 _MILLION = 1e6
 
 
@@ -39,13 +41,13 @@ class Budget:
         """Return what the tokens cost so far, in the currency of the configured prices."""
         return self._cost(self.input_tokens, self.output_tokens)
 
-    def reserve(self, chars: int, answer_tokens: int) -> Usage:
+    def reserve(self, input_tokens: int, answer_tokens: int) -> Usage:
         """Reserve the most that a call can cost.
 
         Raises:
             JudgeError: not enough is left; nothing was reserved.
         """
-        most = Usage(estimated_tokens(chars), answer_tokens)
+        most = Usage(input_tokens, answer_tokens)
         tokens = self.input_tokens + self.output_tokens + most.input_tokens + most.output_tokens
         money = self._cost(self.input_tokens + most.input_tokens, self.output_tokens + most.output_tokens)
         for name, needed, limit in (
@@ -60,7 +62,7 @@ class Budget:
                 )
                 raise JudgeError(self.refusal)
         if self._whole is not None:
-            self._whole.reserve(chars, answer_tokens)
+            self._whole.reserve(input_tokens, answer_tokens)
         self.calls += 1
         self._add(most)
         return most
@@ -81,6 +83,10 @@ class Budget:
         return (input_tokens * prices[0] + output_tokens * prices[1]) / _MILLION
 
 
-def estimated_tokens(chars: int) -> int:
-    """Return an estimate of the tokens in a text of this many characters, rather too high than too low."""
-    return chars // _CHARS_PER_TOKEN + 1
+def estimated_tokens(text: str) -> int:
+    """Return an estimate of the tokens in a text, rather too high than too low.
+
+    Beyond ASCII a character is often a token of its own, or several: a Chinese one counts as 1.3.
+    """
+    more_bytes = len(text.encode(errors="surrogatepass")) - len(text)
+    return len(text) // _CHARS_PER_TOKEN + more_bytes // _MORE_BYTES_PER_TOKEN + 1

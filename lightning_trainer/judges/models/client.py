@@ -81,11 +81,13 @@ class ModelClient:
     async def _until_answered(self, request: Request, budget: Budget) -> Reply:
         said = ""
         for number in range(_MOST_TRIES):
-            reserved = budget.reserve(request.chars, request.max_tokens)
+            reserved = budget.reserve(request.tokens, request.max_tokens)
             sent = copy.copy(self._api)
             try:
                 status, retry_after, body = await self._post(request)
             except aiohttp.ClientError as error:
+                if isinstance(error, aiohttp.ClientConnectorError):
+                    budget.settle(reserved, Usage(0, 0))  # it was not reached
                 status, retry_after, body = 0, "", b""
                 said = f"{type(error).__name__}: {error}"
             if status == 200:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from lightning_trainer.judges.models.budget import Usage
+from lightning_trainer.judges.models.budget import Usage, estimated_tokens
 
 _TOOL = "answer"
 _ANTHROPIC_VERSION = "2023-06-01"
@@ -28,9 +28,9 @@ class Request:
     temperature: float | None
 
     @property
-    def chars(self) -> int:
-        """Return the length of everything that is sent, schema included, in characters."""
-        return len(self.system) + sum(len(text) for _, text in self.messages) + len(json.dumps(self.schema))
+    def tokens(self) -> int:
+        """Return an estimate of the tokens of everything that is sent, schema included."""
+        return sum(map(estimated_tokens, (self.system, *(text for _, text in self.messages), json.dumps(self.schema))))
 
 
 @dataclass(frozen=True, slots=True)

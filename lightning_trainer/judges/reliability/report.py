@@ -81,6 +81,12 @@ def corrections(connection: Connection, names: Collection[str], judges: Iterable
     return {name: judge_report(connection, by_name[name]).correction for name in sorted(names) if name in by_name}
 
 
+def unknown_corrections(names: Iterable[str]) -> dict[str, Correction]:
+    """Return the corrections for rewards of which no store is there that could tell how far their judges are right."""
+    why = "is corrected by what a daemon's store knows of its judge, and files of spans have no store"
+    return {name: Correction(refused=f"reward {name!r} {why}") for name in sorted(names)}
+
+
 def _pairs(own: Sequence[Score], right: Sequence[Score]) -> list[Pair]:
     """Return the newest verdict and the newest known reward of each attempt that has both."""
     truth = {one.attempt_id: one.value for one in sorted(right, key=lambda score: score.time_ns)}

@@ -122,8 +122,9 @@ def _subject(span: Span, told: Mapping[str, AttributeValue]) -> Subject:
 
 
 def edits_of(spans: Iterable[Span]) -> tuple[Entry, ...]:
-    """Return the feedback that has an edited answer, oldest first."""
-    found = {entry.key: entry for span in spans if span.events for entry in entries_of(span) if entry.correction}
+    """Return the feedback that has an edited answer or takes something back, oldest first."""
+    entries = (entry for span in spans if span.events for entry in entries_of(span))
+    found = {entry.key: entry for entry in entries if entry.correction or entry.taken_back}
     return tuple(sorted(found.values(), key=lambda entry: (entry.given_ns, entry.key)))
 
 

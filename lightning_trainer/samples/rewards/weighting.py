@@ -53,6 +53,8 @@ def weigh(
     complete = {target for target, own in given.items() if len(own) == len(expected[peers_of[target]])}
     lacking: dict[str, list[Target]] = {}
     for target in sorted(given.keys() - complete):
+        if peers_of[target][0] is None:
+            continue  # compared with nothing
         for name in sorted(expected[peers_of[target]] - given[target].keys()):
             lacking.setdefault(name, []).append(target)
     return Sums(

@@ -7,11 +7,11 @@ feedback may arrive before the spans of its subject.
 import json
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lightning_instrumentation import semconv
 
-from lightning_trainer.otlp.span_codec import decode_span
+from lightning_trainer.otlp.span_codec import decode_span, encode_span
 from lightning_trainer.samples.feedback.entries import SCOPE, Entry, entries_of, is_feedback
 from lightning_trainer.samples.feedback.review import Kept, Outcome, target_of
 from lightning_trainer.store.connection import ALL, Connection
@@ -233,7 +233,9 @@ def select_verified(connection: Connection, attempt_ids: Collection[str], names:
     rows = connection.execute(
         """SELECT attempts.attempt_id, spans.body, spans.scope FROM spans JOIN attempts ON
                attempts.attempt_id = spans.attempt_id
-               OR (spans.attempt_id IS NULL AND attempts.rollout_id = spans.rollout_id)
+               OR (spans.attempt_id IS NULL AND attempts.attempt_id = (
+                   SELECT attempt_id FROM attempts AS own WHERE own.rollout_id = spans.rollout_id
+                   ORDER BY started_ns DESC, attempt_id DESC LIMIT 1))
            WHERE attempts.attempt_id IN (SELECT value FROM json_each(?))
            AND spans.name IN (SELECT 'evaluate ' || value FROM json_each(?))""",
         (json.dumps(sorted(attempt_ids)), json.dumps(list(names))),
@@ -242,7 +244,7 @@ def select_verified(connection: Connection, attempt_ids: Collection[str], names:
     for attempt_id, body, scope in rows:
         span = decode_span(body, scope=scope, resource={})
         for event in span.events:
-            told = event.attributes
+            told = {**span.attributes, **event.attributes}  # either may say what is scored, and by whom
             score, name = told.get(semconv.EVALUATION_SCORE), told.get(semconv.EVALUATION_NAME)
             # For the attempt as a whole: a score of one agent or one call does not rate the answer.
             part = semconv.EVALUATION_AGENT in told or semconv.RESPONSE_ID in told or is_feedback(told)
@@ -333,13 +335,32 @@ def retract(connection: Connection, targets: Collection[str]) -> int:
 
 
 def delete_spans(connection: Connection, keys: Iterable[tuple[str, str]]) -> int:
-    """Delete spans that are not model calls; return how many there were."""
-    seqs = [
-        row[0]
-        for key in keys
-        if (row := connection.execute("SELECT seq FROM spans WHERE trace_id = ? AND span_id = ?", key).fetchone())
-    ]
+    """Delete spans of feedback and of rewards made from it; return how many there were.
+
+    Any other span, such as a call that carries feedback as an event, stays without it.
+    """
+    seqs = []
+    for key in keys:
+        row = connection.execute(
+            "SELECT seq, name, scope, body FROM spans WHERE trace_id = ? AND span_id = ?", key
+        ).fetchone()
+        if row is None:
+            continue
+        seq, name, scope, body = row
+        if name.startswith("evaluate "):
+            seqs.append(seq)
+        else:
+            span = _without_feedback(decode_span(body, scope=scope, resource={}))
+            connection.execute("UPDATE spans SET body = ? WHERE seq = ?", (encode_span(span), seq))
     return delete_rows(connection, seqs)
+
+
+def _without_feedback(span: Span) -> Span:
+    events = tuple(one for one in span.events if not is_feedback({**span.attributes, **one.attributes}))
+    who = (semconv.FEEDBACK_SOURCE, semconv.FEEDBACK_KIND)
+    return replace(
+        span, events=events, attributes={name: value for name, value in span.attributes.items() if name not in who}
+    )
 
 
 def expire(connection: Connection, before_ns: int) -> int:

@@ -46,7 +46,7 @@ def select(connection: Connection, names: Sequence[str]) -> list[Score]:
             continue
         span = decode_span(body, scope=scope, resource={})
         for event in span.events:
-            told = event.attributes
+            told = {**span.attributes, **event.attributes}  # either may say what is scored, and by whom
             value, name = told.get(semconv.EVALUATION_SCORE), told.get(semconv.EVALUATION_NAME)
             of_a_part = semconv.EVALUATION_AGENT in told or semconv.RESPONSE_ID in told or is_feedback(told)
             if of_a_part or not isinstance(name, str) or not isinstance(value, int | float):

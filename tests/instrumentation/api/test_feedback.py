@@ -55,6 +55,7 @@ def test_an_edit_and_what_is_taken_back(recording):
     [
         ({"thumb": "up", "response_id": None}, "it is about nothing: call it in a rollout"),
         ({}, "it says nothing: give a thumb, a score or an edit"),
+        ({"edit": ""}, "it says nothing: give a thumb, a score or an edit"),
         ({"thumb": "sideways"}, "thumb is 'sideways'; it is 'up', 'down' or 'none'"),
         ({"thumb": "up", "score": 1}, "it has a thumb and a score under one name"),
         ({"score": 7}, "score 7 is not on the scale from 0.0 to 1.0"),

@@ -285,3 +285,39 @@ async def test_a_judge_that_asks_the_policys_engine_needs_the_daemon_that_runs_i
     engine = engines(load_config(folder / "lightning.toml"))(None)
     with pytest.raises(JudgeError, match="the engine of policy math does not score: no daemon runs it; start"):
         await engine.score([[1, 2]])
+
+
+ASKED = """
+[[judge]]
+name = "{kind}"
+kind = "{kind}"
+model = "m"
+"""
+
+
+@pytest.mark.parametrize(("kind", "asked"), [("pairwise", "2 questions"), ("group", "1 question")])
+def test_a_dry_run_counts_what_a_group_costs_and_shows_the_first_question_as_it_is(recorded, kind, asked):
+    with (recorded / "lightning.toml").open("a") as config:
+        config.write(ASKED.format(kind=kind))
+    said = run("t", "u", "--judge", kind, "--dry-run")
+    assert "cannot be judged" in said, "task u has one attempt, and both kinds compare attempts"
+    assert f"would be asked {asked} about 2 attempts" in said
+    assert "\n[solver answers]\nBye." in said
+    told = json.loads(run("t", "--judge", kind, "--dry-run", "--json"))
+    assert (told["questions"], told["attempts"], told["answered_before"]) == (int(asked[0]), 2, 0)
+    assert "\n[solver answers]\nBye." in told["first"]
+
+
+def test_one_attempt_and_groups_by_a_pattern_can_be_named(recorded, attempt_spans):
+    async def add():
+        async with SqliteStore(recorded / ".lightning" / "lightning.sqlite") as store:
+            for attempt, group, rollout in (("a2", "t", "r-a"), ("d", "second-1", "r-d"), ("e", "second-2", "r-e")):
+                root, *calls = attempt_spans(attempt, [1], 10**18 + 200)
+                root.attributes[semconv.GROUP_ID] = group
+                for one in (root, *calls):
+                    one.attributes[semconv.ROLLOUT_ID] = rollout
+                await store.append([root, *calls])
+
+    asyncio.run(add())
+    for named, attempts in (("r-a", "2 attempts"), ("a", "1 attempt:"), ("second-*", "2 attempts")):
+        assert f"about {attempts}" in run(named, "--judge", "polite", "--dry-run")

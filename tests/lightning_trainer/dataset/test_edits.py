@@ -1,8 +1,10 @@
 """An edited answer is a demonstration in place of the answer, and the better one of a pair with it."""
 
 import json
+from dataclasses import replace
 
 import pytest
+from lightning_instrumentation import semconv
 from typer.testing import CliRunner
 
 from lightning_trainer.cli.app import app
@@ -32,6 +34,11 @@ def spans(attempt_spans):
 
 def recorded(spans):
     return read_recording(spans, with_words=True)
+
+
+def answers(found):
+    """What is demonstrated, by attempt."""
+    return {one.attempt_id: trl.conversational_row(one)["completion"][0]["content"] for one in found.examples}
 
 
 def test_the_newest_edit_is_shown_in_place_of_the_answer(spans, make_policy):
@@ -73,3 +80,52 @@ async def test_build_exports_what_has_left_quarantine(spans, tmp_path, monkeypat
     rows = [json.loads(line) for line in (tmp_path / "sft.jsonl").read_text().splitlines()]
     assert [row["answer"]["content"] for row in rows] == written
     assert ("2 edited answers do not count (yet)" in done.output) is (quarantine != "0s")
+
+
+def test_an_edit_of_an_answer_that_cannot_be_used_does_not_replace_an_earlier_one(attempt_spans, make_policy):
+    """What was edited is the last answer; the one before it was to another prompt."""
+    first = attempt_spans("a1", 1, reward=1.0, answer="(calls the tool)")
+    last = [
+        replace(one, attributes={**one.attributes, semconv.RESPONSE_ID: "response-last"})
+        for one in attempt_spans("a1", 2, reward=None, prompt=(1,) * 5000)[1:]
+    ]
+    policy = make_policy(max_sample_tokens=100)
+    found = demonstrations(recorded([*first, *last, edit("five", rollout_id="rollout-a1")]), policy)
+    assert answers(found) == {"a1": "(calls the tool)"}
+    assert any("1 edited answers are left out: what they edit is left out itself" in one for one in found.problems)
+
+
+def test_of_several_answers_with_one_response_id_the_named_attempts_is_edited(attempt_spans, make_policy):
+    def repeated(spans):
+        """As of a server that gives all its responses one id."""
+        return [
+            replace(one, attributes={**one.attributes, semconv.RESPONSE_ID: "same"})
+            if semconv.RESPONSE_ID in one.attributes
+            else one
+            for one in spans
+        ]
+
+    spans = [*repeated(attempt_spans("a1", 1, reward=1.0)), *repeated(attempt_spans("a2", 2, reward=1.0, answer="6"))]
+    named = demonstrations(recorded([*spans, edit("five", response_id="same", attempt_id="a1")]), make_policy())
+    assert answers(named) == {"a1": "five", "a2": "6"}
+    unnamed = demonstrations(recorded([*spans, edit("five", response_id="same")]), make_policy())
+    assert answers(unnamed) == {"a1": "5", "a2": "6"}
+
+
+@pytest.mark.parametrize("about", [{"response_id": "response-a2"}, {"rollout_id": "rollout-a2"}])
+def test_an_edit_that_its_source_took_back_is_none(attempt_spans, make_policy, about):
+    def said(source, **told):
+        return feedback_span(Subject(**about), source=source, kind="person", name="feedback", **told)
+
+    spans = [
+        *attempt_spans("a2", 2, reward=0.0, answer="6"),
+        said("ada", correction="five", given_ns=1),
+        said("bob", correction="cinq", given_ns=2),
+    ]
+    for back, answer in (("bob", "five"), ("ada", "cinq"), ("eve", "cinq")):
+        told = [*spans, said(back, taken_back=True, given_ns=3)]
+        assert answers(demonstrations(recorded(told), make_policy())) == {"a2": answer}
+    taken = [said(source, taken_back=True, given_ns=3) for source in ("ada", "bob")]
+    assert answers(demonstrations(recorded([*spans, *taken]), make_policy())) == {"a2": "6"}
+    again = said("ada", correction="5.", given_ns=4)
+    assert answers(demonstrations(recorded([*spans, *taken, again]), make_policy())) == {"a2": "5."}

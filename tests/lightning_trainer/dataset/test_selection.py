@@ -139,6 +139,13 @@ def test_spans_that_did_not_come_are_said(attempt_spans) -> None:
     assert "3 spans of 1 attempts are not here" in " ".join(read_recording(spans).problems)
 
 
+def test_where_only_words_are_written_the_same_words_in_other_tokens_are_no_pair(attempt_spans, make_policy) -> None:
+    spans = [*attempt_spans("a1", 1, reward=1.0), *attempt_spans("a2", 2, reward=0.0, response=(3, 9, 9))]
+    recording = read_recording(spans, with_words=True)
+    assert preferences(recording, make_policy(), Needs.WORDS).pairs == ()
+    assert len(preferences(recording, make_policy(), Needs.TOKENS).pairs) == 1
+
+
 def test_an_answer_is_not_compared_with_the_same_answer(attempt_spans, make_policy) -> None:
     spans = [
         *attempt_spans("a1", 1, reward=1.0),

@@ -36,6 +36,7 @@ async def test_no_reward(recorded, explain, attempt):
         "rollout r-a1 is not trained: no reward: nothing scored attempt a1, and missing is not zero"
     )
     assert "lt.reward(...)" in first
+    assert "to POST /lightning/rollouts/r-a1/rewards" in first
 
 
 async def test_a_reward_of_another_name(recorded, explain, attempt):
@@ -303,3 +304,25 @@ async def test_an_agent_whose_clock_is_ahead_was_heard_of_just_now(store, attemp
     agents = [replace(span, end_ns=ahead_ns) for span in attempt("a1").spans if span.parent_span_id is not None]
     await store.append(agents)
     assert "(6 spans have, the newest 0 ms ago; spans below it name" in explain("r-a1")[0]
+
+
+async def test_the_reward_of_a_judge_that_is_refused(recorded, explain, attempt, folder):
+    """It gave numbers, and none of them counts: why is what `build` and the daemon say."""
+    settings = folder / "lightning.toml"
+    reward = "reward = { reward = { weight = 1.0, correct = true } }\n"
+    judge = '[[judge]]\nname = "reward"\nkind = "program"\ncommand = ["true"]\nchecked_by = ["right"]\n'
+    settings.write_text(settings.read_text() + reward + judge)
+    await recorded(*attempt("a1").spans, step=False)
+    first = explain("r-a1")[0]
+    assert "no reward: judge reward is not corrected and its reward counts as missing: of the 0 attempts" in first
+
+
+async def test_a_reward_of_a_kind_that_the_credit_scheme_does_not_use(recorded, explain, attempt, folder):
+    settings = folder / "lightning.toml"
+    settings.write_text(settings.read_text() + '[policy.credit]\nscheme = "steps"\n')
+    await recorded(*attempt("a1").spans)
+    first = explain("r-a1")[0]
+    assert (
+        "no reward: attempt a1 was scored as a whole, which credit scheme 'steps' does not use; score what it uses, or "
+        "choose a scheme of docs/credit.md that uses such rewards" in first
+    )

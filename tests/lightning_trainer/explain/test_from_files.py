@@ -149,3 +149,20 @@ def test_what_cannot_be_read_is_one_sentence(recorded, explain, attempt, folder)
     assert "--spans and --state-dir are two places to read from" in both
     assert "a daemon's folder is --state-dir" in " ".join(explain("--spans", str(folder), expect=2, columns=400))
     assert "cannot read the spans" in " ".join(explain("--spans", str(folder / "none"), expect=2, columns=400))
+
+
+def test_a_reward_that_only_a_store_could_correct_is_refused_as_in_build(
+    recorded, explain, attempt, folder, monkeypatch
+):
+    settings = folder / "lightning.toml"
+    reward = "reward = { reward = { weight = 1.0, correct = true } }\n"
+    judge = '[[judge]]\nname = "reward"\nkind = "program"\ncommand = ["true"]\nchecked_by = ["right"]\n'
+    settings.write_text(settings.read_text() + reward + judge)
+    options = recorded(attempt("a1").spans)
+    sentence = (
+        "reward 'reward' is corrected by what a daemon's store knows of its judge, and files of spans have no store"
+    )
+    assert f"no reward: {sentence}" in explain("r-a1", *options)[0]
+    monkeypatch.chdir(folder)
+    done = CliRunner().invoke(app, ["build", *options, "--out", "s.jsonl"], env={"COLUMNS": "300"})
+    assert (done.exit_code, sentence in done.output) == (1, True)

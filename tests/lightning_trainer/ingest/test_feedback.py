@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -19,7 +20,7 @@ from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.samples.feedback.entries import Subject, entries_of, feedback_span
 from lightning_trainer.samples.feedback.review import State
 from lightning_trainer.store import SqliteStore
-from lightning_trainer.store.tables import feedback
+from lightning_trainer.store.tables import feedback, scores
 from lightning_trainer.store.worklist.settling import look
 
 _URL, _SCORES = "/lightning/feedback", "/api/public/scores"
@@ -148,6 +149,18 @@ async def test_over_http_is_refused_what_would_not_count(
     assert (seen.by_source["honest"][State.CAPPED] == 1) is (status == 429), "as the review decides"
 
 
+async def test_a_source_on_the_span_makes_its_evaluation_feedback_and_no_reward(store, attempt_spans) -> None:
+    """As of a tracer whose user sets the attribute on the span; in the event it stands first."""
+    said = feedback_span(Subject(rollout_id="r-a"), source="u7", kind="person", name="reward", value=0.0)
+    (event,) = said.events
+    told = {key: value for key, value in event.attributes.items() if key != semconv.FEEDBACK_SOURCE}
+    said = replace(said, events=(replace(event, attributes=told),))
+    await store.append([*attempt_spans("a", [1], 10), said])
+    assert [(one.source, one.value) for one in await kept(store)] == [("u7", 0.0)]
+    assert read_spans(await store.spans_of_attempts(["a"])).evaluations == ()
+    assert await store.scan(lambda connection: scores.select(connection, ["reward"])) == []
+
+
 async def test_langfuses_scores_are_feedback(client, store) -> None:
     (root, call, *_) = await store.spans_of_attempts(["a"])
     about = {"traceId": root.trace_id, "name": "thumbs"}
@@ -166,6 +179,15 @@ async def test_langfuses_scores_are_feedback(client, store) -> None:
         ("u7", "person", 0.25, "a", "response-a", False),
         ("langfuse", "system", None, "a", None, True),
     ]
+
+
+async def test_langfuses_corrections_may_be_as_long_as_an_edit(client, store) -> None:
+    (root, *_) = await store.spans_of_attempts(["a"])
+    body = {"traceId": root.trace_id, "name": "output", "value": "Better. " * 100, "dataType": "CORRECTION"}
+    answer = await client.post(_SCORES, json=body)
+    assert answer.status_code == 200, answer.text
+    assert [one.edited for one in await kept(store)] == [True]
+    assert (await client.post(_SCORES, json={**body, "value": ""})).status_code == 422
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def run(*arguments):
 def test_the_commands_run_as_they_stand(folder, script):
     commands, _ = blocks("bash")
     dry, judged, again, explained = (run(*shlex.split(line)[1:]) for line in commands.splitlines())
-    assert "would be asked 1 questions about 1 attempts" in dry
+    assert "would be asked 1 question about 1 attempt:" in dry
     assert "What is 2 * 3?" in dry
     assert "gave 1 of 1 attempts a reward" in judged
     assert "0.75" in again

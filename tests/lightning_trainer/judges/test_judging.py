@@ -114,3 +114,31 @@ async def test_what_a_question_cost_is_a_span_of_the_judges_own(store, script, j
     (spent,) = [one for one in await store.spans_of_attempts(["a"]) if one.name == "judge helpful"]
     names = (semconv.JUDGE_CALLS, semconv.INPUT_TOKENS, semconv.OUTPUT_TOKENS, semconv.ATTEMPT_ID)
     assert [spent.attributes.get(name) for name in names] == [2, 200, 40, None]
+
+
+@pytest.mark.parametrize("kind", ["group", "pairwise"])
+async def test_what_cannot_be_read_keeps_no_other_from_being_compared(
+    store, script, judge_config, attempt_to_judge, kind
+):
+    """An attempt that broke off before its first call, and one whose words were not recorded."""
+    import json
+    import re
+
+    def answers(text):
+        codes = re.findall(r"<attempt (\w+)>\n", json.loads(text)[1]["content"])
+        scores = [{"code": code, "reason": "", "score": 0.5} for code in codes]
+        return {"scores": scores, "reason": "alike", "better": "tie"}
+
+    script.answers = [answers]
+    for number, name in enumerate("ab"):
+        await store.append(attempt_to_judge(name, [f"It is {number}."]))
+    await store.append(attempt_to_judge("c", [], error="its tool was down"))
+    await store.append(attempt_to_judge("d", content=False))
+    config = judge_config(kind)
+    judged = {one.attempt_id: one for one in await judge(store, config, list("abcd"))}
+    assert {name: one.value for name, one in judged.items()} == {"a": 0.5, "b": 0.5, "c": None, "d": None}
+    assert judged["c"].reason == "attempt c cannot be read: no model call of it was recorded"
+    assert judged["d"].reason == "attempt d cannot be read: the words of its calls were not recorded"
+    asked = len(script.bodies)
+    assert {one.attempt_id for one in await judge(store, config, list("abcd"))} == {"c", "d"}
+    assert len(script.bodies) == asked, "those that have their rewards are not judged again for those that cannot be"

@@ -7,7 +7,7 @@ import pytest
 
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.judges.attempts import JudgedSpans
-from lightning_trainer.judges.models.budget import Budget
+from lightning_trainer.judges.models.budget import Budget, estimated_tokens
 from lightning_trainer.otlp.span_codec import encode_span
 
 
@@ -351,3 +351,16 @@ async def test_half_a_letter_in_a_reason_is_stored_as_well_as_it_can_be(judge, s
     judged, sink = await judge("rubric", {"a": "It is 6 \\ud83d."})
     assert values(judged) == {"a": 0.75}
     assert [encode_span(span) for span in sink.spans]
+
+
+def test_a_text_in_another_script_is_not_taken_for_fewer_tokens_than_it_has():
+    assert estimated_tokens("a" * 3000) == 1001
+    assert estimated_tokens("\u5927" * 3000) >= 3000  # about a token for each
+    assert estimated_tokens("\ud83d") > 0  # half of a surrogate pair
+
+
+async def test_an_endpoint_that_is_not_reached_costs_nothing(judge, judge_config):
+    budget = Budget(judge_config("rubric", budget={"tokens": 5000}).budget)
+    judged, _ = await judge("rubric", {"a": "It is 6."}, budget, base_url="http://127.0.0.1:9/v1", timeout_s=2)
+    assert "its budget is spent" not in judged["a"].reason
+    assert (budget.input_tokens, budget.output_tokens) == (0, 0)

@@ -119,6 +119,13 @@ async def test_what_does_not_read_its_input_is_not_waited_for(run):
     assert verdict.value == 1.0
 
 
+async def test_a_line_ends_in_a_line_feed_alone(run):
+    """As JavaScript writes JSON: these characters are not escaped."""
+    line = '{"score": 0.5, "reason": "one\u2028two\x85three"}'
+    (verdict,) = await run(f"import sys; sys.stdout.buffer.write({line!r}.encode() + b'\\r\\n')")
+    assert (verdict.value, verdict.reason) == (0.5, "one\u2028two\x85three")
+
+
 def alive(pids):
     return [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
 

@@ -67,6 +67,7 @@ class Engine:
 
     def __init__(self):
         self.version = 3
+        self.longest = 1000
         self.asked = []
         self.answer = None
 
@@ -109,7 +110,8 @@ def judge(model, engine, attempt_to_judge, encode):
         async def nothing(_):
             return []
 
-        judging = Judging(make_judge(config, lambda _: ScoringEngine("math", str(model), engine.post)), Sink(), nothing)
+        scoring = ScoringEngine("math", str(model), engine.post, engine.longest)
+        judging = Judging(make_judge(config, lambda _: scoring), Sink(), nothing)
         judged = await judging.judge_group(spans, list(read_spans(spans).attempts), Budget())
         return {one.attempt_id: one for one in judged}
 
@@ -217,3 +219,14 @@ def test_a_mistake_is_one_sentence(document, sentence):
     with pytest.raises(ValidationError) as refused:
         Config.model_validate(document)
     assert sentence in str(refused.value)
+
+
+async def test_an_answer_that_leaves_no_room_for_the_reference_costs_no_other_its_reward(judge, engine):
+    """As one that runs on until the context is full: 2 + 48 tokens, the lead-in of 14 and the reference of 1."""
+    engine.longest = 60
+    judged = await judge({"a": "So. The answer is yes.", "b": "So so so so so so so so so so so so so so so so."})
+    assert judged["a"].value is not None
+    assert judged["b"].value is None
+    assert "are 65 tokens, and the engine scores 60; raise engine.max_model_len" in judged["b"].reason
+    ((asked,),) = ([one["token_ids"] for one in engine.asked],)
+    assert max(map(len, asked)) <= 60

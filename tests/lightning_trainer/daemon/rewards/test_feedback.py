@@ -4,11 +4,13 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 from fastapi import FastAPI
+from lightning_instrumentation import semconv
 from typer.testing import CliRunner
 
 from lightning_trainer.cli.app import app as command_line
@@ -25,7 +27,7 @@ from lightning_trainer.store.tables import feedback
 from lightning_trainer.store.upkeep import journal
 from lightning_trainer.store.upkeep.backup import back_up
 from lightning_trainer.store.worklist.forgetting import forget_rollout, forget_source
-from lightning_trainer.types import LedgerRow, Outcome, StepReport, TrainingBatch
+from lightning_trainer.types import LedgerRow, Outcome, SpanEvent, StepReport, TrainingBatch
 
 OPEN = FeedbackConfig.model_validate({"quarantine": "0s"})
 
@@ -242,3 +244,31 @@ async def test_forget_says_that_the_journal_has_it_until_a_backup_after_the_next
     assert in_journal() == 1, "a commit that was under way when the backup began may not be in it"
     journal.delete_before(folder, time.time_ns() + 121 * 10**9)  # as a backup does then
     assert in_journal() == 0
+
+
+async def test_a_verified_reward_of_a_rollout_is_that_of_its_last_attempt(store, attempt_spans, reward_span):
+    """Who praised the first attempt is not compared with what the second one earned."""
+    again = attempt_spans("a0b", [1, 2], time.time_ns(), task="a")
+    spans = [replace(one, attributes={**one.attributes, semconv.ROLLOUT_ID: "r-a0"}) for one in again]
+    await store.append([*spans, reward_span(0.0, rollout="r-a0")])
+    names = ["a0", "a0b"]
+    found = await store.scan(lambda connection: feedback.select_verified(connection, names, ["reward"]))
+    assert found == {"a0b": 0.0}
+
+
+@pytest.mark.parametrize("way", ["forget", "expire"])
+async def test_a_call_that_carries_feedback_as_an_event_stays_without_it(store, attempt_spans, way):
+    """As OpenTelemetry's tracers may send it: what is erased is the feedback, and no attempt is torn apart."""
+    root, call = attempt_spans("c", [1, 2], time.time_ns() - 10**9)
+    (event,) = said("c", "u1", 1.0, correction="secret words").events
+    await store.append([root, replace(call, events=(event, SpanEvent("other", call.end_ns, {})))])
+    (before,) = read_spans(await store.spans_of_attempts(["c"])).calls
+    if way == "forget":
+        await store.write(lambda connection: forget_source(connection, "u1", now_ns=time.time_ns()))
+    else:
+        await store.write(lambda connection: feedback.expire(connection, time.time_ns() + 10**9))
+    spans = await store.spans_of_attempts(["c"])
+    assert read_spans(spans).calls == (before,)
+    assert [event.name for span in spans for event in span.events] == ["other"]
+    assert "secret words" not in repr(spans)
+    assert await store.scan(feedback.select) == []

@@ -1,9 +1,11 @@
 """Before a step is built its judges are asked; one that fails or dawdles holds up nothing and is said in a sentence."""
 
 import asyncio
+import json
 import sys
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from lightning_instrumentation import semconv
@@ -23,6 +25,8 @@ from lightning_trainer.metrics.row import group_metrics, judge_metrics
 from lightning_trainer.samples.transitions.reasons import Reason
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.records import StepState
+from lightning_trainer.store.worklist.drops import drop
+from lightning_trainer.types import RolloutMode
 
 NO_ENGINES = engines_of(Config(), {}.__getitem__)
 SCORES = "import json, sys; told = json.load(sys.stdin); "
@@ -297,3 +301,43 @@ async def test_a_stage_has_a_floor_of_its_own(daemon):
         )
     build = await builder.build(await store.ended_attempts(), 3)
     assert (build.batch is not None, build.deviation_floor) == (True, 0.0)
+
+
+async def test_what_somebody_took_out_is_not_judged(daemon, tmp_path):
+    """It is in the step that accounts for its tokens, and whatever a judge says of it, it is not trained."""
+    builder, _, store = await daemon(COUNTS + BY_NAME)
+    await store.write(lambda connection: drop(connection, "r-b", reason="its tool was down"))
+    attempts = await store.attempts()
+    assert [one.mode for one in attempts] == [RolloutMode.TRAIN, RolloutMode.DROPPED]
+    await builder.build(attempts, 1)
+    assert (tmp_path / "asked").read_text() == "x"
+
+
+@pytest.mark.parametrize("reward", ["shares", {"shares": 1.0, "outcome": 0.5}])
+async def test_a_judge_whose_reward_another_one_shares_out_is_asked_before_it(
+    tmp_path, make_policy, attempt_spans, monkeypatch, reward
+):
+    async def all_to_the_solver(*_, **__):
+        return SimpleNamespace(shares=[SimpleNamespace(name="solver", share=1.0, reason="it did it alone")])
+
+    monkeypatch.setattr("lightning_trainer.judges.kinds.agent_credit.ask", all_to_the_solver)
+    slowly = SCORES + "import time; time.sleep(0.2); print(0.5 if told['attempt_id'] == 'a' else 0.25)"
+    settings = [
+        {"name": "shares", "kind": "agent_credit", "model": "m", "outcome": "outcome"},
+        {"name": "outcome", "kind": "program", "command": [sys.executable, "-c", slowly]},
+    ]
+    said = json.dumps([{"role": "assistant", "parts": [{"type": "text", "content": "It is 6."}]}])
+    async with SqliteStore(tmp_path / "s.sqlite") as store:
+        for attempt in "ab":
+            root, call = attempt_spans(attempt, [1, 2], time.time_ns() - 10**9)
+            call.attributes.update({semconv.INPUT_MESSAGES: said, semconv.OUTPUT_MESSAGES: said})
+            await store.append([root, call])
+        configs = [TypeAdapter(JudgeConfig).validate_python(one) for one in settings]
+        async with judges_at_work(configs, DaemonConfig(), store=store, sink=store, engine_of=NO_ENGINES) as judges:
+            progress = Progress()
+            of_policy = PolicyJudges(make_policy(reward=reward), judges, store=store, progress=progress)
+            await of_policy.wait(await store.ended_attempts(), 1, lambda: False)
+            evaluations = read_spans(await store.spans_of_attempts(["a", "b"])).evaluations
+            await of_policy.close()
+    assert progress.problems == []
+    assert {(one.attempt_id, one.value) for one in evaluations if one.agent == "solver"} == {("a", 0.5), ("b", 0.25)}

@@ -103,3 +103,9 @@ def test_an_evaluation_rollout_says_nothing_of_what_is_expected(read, given, mak
     table = read(given("score", 1.0), given("format", 1.0), given("score", 1.0, "a2"), attempts=attempts)
     assert table.of_attempts["a1"] == 1.25
     assert table.incomplete == {}
+
+
+def test_nothing_is_said_of_evaluation_rollouts_that_lack_a_part(read, given, make_attempt):
+    attempts = [make_attempt(name, mode=RolloutMode.EVALUATE, group_id=name) for name in ("a1", "a2")]
+    table = read(given("score", 1.0), given("format", 1.0), given("score", 1.0, "a2"), attempts=attempts)
+    assert table.problems == ()
