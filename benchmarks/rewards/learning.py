@@ -5,7 +5,8 @@ that pulls the other way: 0.3 for an answer without the calculator. Before train
 it are right, so the right reward favors using it. A judge that errs at 30 % of either kind tells right from wrong by
 0.4 instead of 1: without correction, 0.2 on average is less than 0.3, and the policy learns never to calculate. That is
 where correction matters: in the weights between several rewards. Alone, under an advantage that is divided by the
-group's deviation, it cancels out (docs/rewards.md), and nothing is measured here.
+group's deviation, it cancels out (docs/rewards.md). Advantages are not divided by it here: where none of a group is
+right, the smaller reward alone would count as much as the right one does elsewhere, whatever its weight.
 
 Every run has a daemon, an engine and a trainer of its own, and a line in the file of results when it has ended: a run
 that is there is not made again.
@@ -118,7 +119,7 @@ def _write(folder: Path, arm: Arm) -> None:
         "plain": "judge = 1.0",
         "corrected": "judge = { weight = 1.0, correct = true }",
     }[arm.reward]
-    text += f"reward = {{ {judge}, brief = {_BESIDE} }}\n"
+    text += f"reward = {{ {judge}, brief = {_BESIDE} }}\nalgorithm = {{ normalize_by_std = false }}\n"
     for name, more in (("judge", 'checked_by = ["checked"]\nfloor = 0.05\n'), ("brief", "")):
         text += (
             f'\n[[judge]]\nname = "{name}"\nkind = "program"\nfunction = "noise.py:{name}"\nwhole_group = true\n{more}'
