@@ -129,6 +129,8 @@ def _part(part: Any) -> dict[str, Any]:
         return {"type": "text", "text": part.get("refusal", "")}
     if kind == "input_image" and part.get("image_url"):
         return {"type": "image_url", "image_url": {"url": part["image_url"]}}  # the engine knows if it reads images
+    if kind in ("input_image", "input_file") and part.get("file_id"):
+        raise RefusalError(400, "a file_id names a file at OpenAI, which is not here; send the data", param="input")
     raise RefusalError(400, f"a content part of type {kind!r} is not supported here", param="input")
 
 

@@ -20,7 +20,7 @@ from lightning_trainer.environments.registry import (
 )
 from lightning_trainer.environments.session import InProcess, Playable, Session
 from lightning_trainer.environments.worker.pool import EnvironmentPool
-from lightning_trainer.errors import LightningError
+from lightning_trainer.errors import ConfigError, LightningError
 
 _SEEDS_OF_A_RUN = 1_000_000
 """Distance between the first tasks of two ``seed``s."""
@@ -63,6 +63,11 @@ class EnvironmentAttempt:
             self._pool = EnvironmentPool(launch, limits or Limits(), size=processes)
             self.name, self.version, sizes = environment, self._pool.version, self._pool.sizes
             holds_out = self._pool.holds_out
+        elif not inspect.isclass(environment):
+            raise ConfigError(
+                f"an environment is a name, or a class that is created for each attempt, and {environment!r} is "
+                "neither; pass its class, or a subclass that fixes its arguments"
+            )
         else:
             self._made = environment
             made = environment()

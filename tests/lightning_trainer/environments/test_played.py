@@ -1,6 +1,7 @@
 """Attempts in environments: few processes for many attempts, programs that print, and texts that no API takes."""
 
 import contextlib
+import functools
 import http.client
 import json
 import sys
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 from lightning_trainer.cli.app import app
 from lightning_trainer.environments import Action
 from lightning_trainer.environments.session import Session
+from lightning_trainer.errors import ConfigError
 from lightning_trainer.rollouts import Runner
 from lightning_trainer.rollouts.command import Command
 from lightning_trainer.rollouts.environment import runner as environment_runner
@@ -101,6 +103,12 @@ def test_a_class_in_our_process_has_the_version_of_its_objects(environment) -> N
     # Before: a property's address, another one at every start, so that a restarted run did not find its groups.
     runner = Runner.from_environment(environment, policy="p", agent=lambda session: None, endpoint=ENDPOINT)
     assert runner.environment.version == "3"
+
+
+@pytest.mark.parametrize("environment", [Alike(), functools.partial(Alike)])
+def test_an_environment_that_is_neither_a_name_nor_a_class_is_one_sentence(environment) -> None:
+    with pytest.raises(ConfigError, match=r"is a name, or a class .* is neither; pass its class, or a subclass"):
+        Runner.from_environment(environment, policy="p", agent=lambda session: None, endpoint=ENDPOINT)
 
 
 class BreaksLater(Alike):

@@ -175,6 +175,7 @@ def test_formats_images_and_unknown_fields_are_passed_on() -> None:
         ({"tools": 5}, "a field of the body has a shape that cannot be read"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "an input item of type 'item_reference'"),
         ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "a content part of type 'input_file'"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]}, "a file_id names a file"),
         ({"input": 5}, "input is a int"),
     ],
 )
