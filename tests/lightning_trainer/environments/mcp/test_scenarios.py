@@ -22,7 +22,7 @@ from lightning_trainer.environments.scenarios import demonstrations, explore, ma
 from lightning_trainer.environments.session import InProcess, Session
 from lightning_trainer.environments.worker.process import EnvironmentProcess
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 SERVER = [sys.executable, str(Path(__file__).with_name("mcp_server_of_tests.py"))]
 SHOP = [sys.executable, str(ROOT / "examples" / "mcp" / "server.py")]
 
@@ -250,12 +250,12 @@ def test_a_tool_may_take_as_long_as_its_option_says(tmp_path: Path) -> None:
         "import time\nfrom mcp.server.mcpserver import MCPServer\nserver = MCPServer('slow')\n\n"
         "@server.tool()\ndef slow(seconds: float) -> str:\n    time.sleep(seconds)\n    return 'ok'\n\nserver.run()\n"
     )
-    launch = launch_of(EnvironmentSpec.parse("mcp?timeout_s=4"))
+    launch = launch_of(EnvironmentSpec.parse("mcp?timeout_s=12"))
     process = EnvironmentProcess(launch, Limits(step_timeout_s=1, reset_timeout_s=1))
     fields = {"command": [sys.executable, str(server)], "answer": 1}
     session = Session(process, Task("mcp", "1", name="t", fields=fields))
     assert session.call("slow", {"seconds": 2}) == "ok"
-    with pytest.raises(EnvironmentRaisedError, match="did not answer slow within 4 s"):
+    with pytest.raises(EnvironmentRaisedError, match="did not answer slow within 12 s"):
         session.call("slow", {"seconds": 60})
     process.close()
 
