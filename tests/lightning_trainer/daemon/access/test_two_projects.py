@@ -92,6 +92,12 @@ class Agent:
         for task in tasks:
             assert self.tell(f"record {task}") == "recorded"
 
+    def says(self, words: str) -> None:
+        deadline = time.monotonic() + TIMEOUT_S
+        while words not in self.said.read_text():
+            assert time.monotonic() < deadline, self.said.read_text()
+            time.sleep(0.1)
+
     def end(self) -> None:
         if self._process.poll() is None:
             assert self._process.stdin is not None
@@ -151,7 +157,7 @@ def test_what_waits_for_one_is_not_sent_to_the_other_and_not_lost(projects, tmp_
     second.start()
     lives.record("a6")
     assert lives.tell("flush 3") == "flushed False"
-    assert "another project's" in lives.said.read_text()
+    lives.says("another project's")
     other = Agent(tmp_path, port)
     other.record("b1")
     assert other.tell("flush 30") == "flushed True"
