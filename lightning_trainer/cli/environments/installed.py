@@ -14,32 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from lightning_trainer.cli.terminal.console import TerminalConsole
-from lightning_trainer.config import EnvironmentsConfig
-from lightning_trainer.config.file import load_config
 from lightning_trainer.environments.errors import UnknownEnvironmentError
-from lightning_trainer.environments.limits import Limits
+from lightning_trainer.environments.limits import environment_settings
 from lightning_trainer.environments.registry import DEFAULT_FOLDER, KNOWN, interpreter_of
 from lightning_trainer.errors import LightningError
-
-# ``[environments]`` of the configuration that a command uses, if there is one.
-
-_DEFAULT = Path("lightning.toml")
-
-
-def environment_settings(config: Path | None, folder: Path | None = None) -> EnvironmentsConfig:
-    """Return the section of the named configuration, or of the one in this folder; ``folder`` overrides its own.
-
-    Raises:
-        ConfigError: the configuration cannot be used.
-    """
-    path = config or (_DEFAULT if _DEFAULT.exists() else None)
-    settings = EnvironmentsConfig() if path is None else load_config(path).environments
-    return settings if folder is None else settings.model_copy(update={"folder": folder})
-
-
-def limits_of(settings: EnvironmentsConfig) -> Limits:
-    """Return the section's limits: all of its settings but ``folder``."""
-    return Limits(**settings.model_dump(exclude={"folder"}))
 
 
 def list_environments(config: Path | None, folder: Path | None) -> None:
