@@ -1,13 +1,16 @@
 """Where environments are installed and what limits they have: the same from Python as on the command line."""
 
+import shutil
+import sys
 from pathlib import Path
 
 import lightning_instrumentation as lt
 import pytest
 
+from lightning_trainer.cli.environments import installed
 from lightning_trainer.environments.errors import UnknownEnvironmentError
 from lightning_trainer.environments.limits import Limits
-from lightning_trainer.errors import ConfigError
+from lightning_trainer.errors import ConfigError, LightningError
 from lightning_trainer.rollouts import Runner
 
 WORLDS = Path(__file__).with_name("worlds.py")
@@ -61,3 +64,53 @@ def test_only_an_environment_with_a_name_needs_the_configuration(configured: Pat
     Runner.from_environment(World, **OPTIONS)
     with pytest.raises(ConfigError, match=r"unknown key .environments\.step_timeout."):
         Runner.from_environment(f"{WORLDS}:Guess", **OPTIONS)
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The interpreters from which environments were made, without pip, which would load packages."""
+    pythons: list[str] = []
+    works = Path(sys.executable).resolve(), Path("/bin/sh").resolve()
+
+    def run(command: list[str], name: str) -> None:
+        if command[1:3] == ["-m", "venv"]:
+            (Path(command[3]) / "bin").mkdir(parents=True)
+            (Path(command[3]) / "bin" / "python").symlink_to(shutil.which(command[0]) or command[0])
+            pythons.append(command[0])
+        elif "--version" in command and Path(command[0]).resolve() not in works:
+            raise LightningError("it does not start, or has no packages")
+        elif "broken-package" in command:
+            raise LightningError("no such package")
+
+    monkeypatch.setattr(installed, "_run", run)
+    return pythons
+
+
+def test_an_interpreter_that_broke_is_made_anew_and_one_that_works_is_kept(made: list[str], tmp_path: Path) -> None:
+    interpreter = installed.install("frozenlake", tmp_path) / "bin" / "python"
+    installed.install("frozenlake", tmp_path, extra=("numpy",))
+    assert made == [sys.executable]
+    interpreter.unlink()
+    interpreter.symlink_to("/usr/bin/python-of-last-year")
+    installed.install("frozenlake", tmp_path)
+    assert made == [sys.executable] * 2
+    assert interpreter.exists()
+    interpreter.unlink()
+    interpreter.symlink_to("/usr/bin/false")  # it is there, and has lost its packages
+    installed.install("frozenlake", tmp_path)
+    assert made == [sys.executable] * 3
+    assert [path.name for path in tmp_path.iterdir()] == ["gymnasium"]
+
+
+def test_another_python_that_is_named_takes_the_place_of_the_one_that_is_there(made: list[str], tmp_path: Path) -> None:
+    home = installed.install("frozenlake", tmp_path)
+    (home / "first").touch()
+    with pytest.raises(LightningError, match="no such package"):
+        installed.install("frozenlake", tmp_path, python="/bin/sh", extra=("broken-package",))
+    assert (home / "first").exists(), "what works stays until the other is complete"
+    installed.install("frozenlake", tmp_path, python=sys.executable)
+    assert (home / "first").exists(), "it is made from that one"
+    installed.install("frozenlake", tmp_path, python="sh")
+    assert not (home / "first").exists()
+    assert made == [sys.executable, "/bin/sh", "sh"]
+    assert [path.name for path in tmp_path.iterdir()] == ["gymnasium"]
