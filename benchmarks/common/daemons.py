@@ -15,6 +15,7 @@ import psutil
 
 from benchmarks.common.history import POLICY
 from benchmarks.common.processes import ROOT
+from lightning_trainer.daemon.announcement import announced_url
 
 _STATE_DIR = re.compile(r'state_dir = "[^"]*"')
 
@@ -93,9 +94,8 @@ def cpu_s_of_all() -> float:
 def _wait_until_collecting(daemon: subprocess.Popen, folder: Path, policy: str) -> str:
     announced = folder / "state" / "daemon.json"
     while daemon.poll() is None:
-        if announced.exists():
-            url = json.loads(announced.read_text())["url"]
-            if policy_status(url, policy)["phase"] == "collecting":
-                return url
+        url = announced_url(announced)  # not that of a daemon that was killed
+        if url is not None and policy_status(url, policy)["phase"] == "collecting":
+            return url
         time.sleep(0.5)
     sys.exit(f"the daemon ended with {daemon.returncode}: {(folder / 'daemon.log').read_text()[-500:]}")

@@ -18,6 +18,7 @@ from lightning_trainer.cli.quickstart.report import assemble
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.cli.terminal.live_view import LiveView
 from lightning_trainer.config.file import load_config
+from lightning_trainer.daemon.announcement import announced_url
 from lightning_trainer.errors import LightningError
 from lightning_trainer.models.resolve import model_cache, resolve_model
 from lightning_trainer.report import QuickstartReport, write_report
@@ -105,8 +106,8 @@ def _wait_until_ready(daemon: subprocess.Popen, log: Path, run_dir: Path, view: 
     while True:
         _must_run(daemon, "daemon", log)
         view.starting(_phases_from(log))
-        if announcement.exists():
-            url = json.loads(announcement.read_text())["url"]
+        url = announced_url(announcement)  # not that of a run that was killed
+        if url is not None:
             status = _get(f"{url}/lightning/policies/calculator", run_dir)
             if status and status["phase"] not in ("starting", "recovering", "publishing"):
                 view.ready(status)
