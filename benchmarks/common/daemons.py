@@ -43,6 +43,8 @@ def running_daemon(folder: Path, policy: str) -> Iterator[str]:
         url = _wait_until_collecting(daemon, folder, policy)
         os.environ |= {
             "LIGHTNING_ENDPOINT": url,
+            "LIGHTNING_TOKEN": "none",  # as configured; that of another daemon may be exported
+            "OTEL_SDK_DISABLED": "false",
             "LIGHTNING_SPOOL_DIR": str(folder / "spool"),
             "OPENAI_BASE_URL": f"{url}/v1",
             "OPENAI_API_KEY": "unused",

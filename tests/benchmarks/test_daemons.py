@@ -1,6 +1,7 @@
 """What benchmarks tell their daemons and programs, and that a killed daemon does not stand in the way of the next."""
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -8,7 +9,8 @@ import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
-from benchmarks.common.daemons import _wait_until_collecting
+from benchmarks.common import daemons
+from benchmarks.common.daemons import _wait_until_collecting, running_daemon
 from lightning_trainer.daemon.announcement import announced
 
 
@@ -38,3 +40,13 @@ def test_what_a_killed_daemon_left_is_not_taken_for_the_one_that_starts(tmp_path
         daemon.kill()
         server.shutdown()
     assert found == [url]
+
+
+def test_a_program_finds_the_daemon_of_its_benchmark_whatever_its_user_has_exported(
+    tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(daemons, "_wait_until_collecting", lambda *_: "http://127.0.0.1:9")
+    monkeypatch.setattr(os, "environ", {**os.environ, "LIGHTNING_TOKEN": "of-another", "OTEL_SDK_DISABLED": "true"})
+    with running_daemon(tmp_path, "p"):
+        found = [os.environ[name] for name in ("LIGHTNING_ENDPOINT", "LIGHTNING_TOKEN", "OTEL_SDK_DISABLED")]
+    assert found == ["http://127.0.0.1:9", "none", "false"]

@@ -52,20 +52,26 @@ def quickstart(*, seed: int, steps: int, heldout: int, out: Path | None) -> None
         view = LiveView(console, steps=steps, heldout=heldout)
         with view:
             url = _wait_until_ready(daemon, daemon_log, run_dir, view)
-            environment = {
-                "LIGHTNING_ENDPOINT": url,
-                "OPENAI_BASE_URL": f"{url}/v1",
-                "OPENAI_API_KEY": "found-by-the-client",
-                "OPENAI_MODEL": "calculator",
-            }
             events = run_dir / "events.jsonl"
             command = [sys.executable, str(_EXAMPLE / "train.py"), "--events", str(events)]
             command += ["--seed", str(seed), "--steps", str(steps), "--heldout", str(heldout)]
-            with running("agent", run_dir, command, environment) as (agent, agent_log):
+            with running("agent", run_dir, command, _agent_environment(url, run_dir)) as (agent, agent_log):
                 _watch(agent, agent_log, daemon, daemon_log, events, url, view)
     report = asyncio.run(_report(run_dir, config, seed, started, view.ready_s))
     write_report(report, run_dir)
     view.print_result(report, run_dir)
+
+
+def _agent_environment(url: str, run_dir: Path) -> dict[str, str]:
+    """What leads the agent to this run's daemon, whatever is exported for another."""
+    return {
+        "LIGHTNING_ENDPOINT": url,
+        "LIGHTNING_TOKEN": _token(run_dir),
+        "OTEL_SDK_DISABLED": "false",  # without the client there is nothing to train on
+        "OPENAI_BASE_URL": f"{url}/v1",
+        "OPENAI_API_KEY": "found-by-the-client",
+        "OPENAI_MODEL": "calculator",
+    }
 
 
 def _end(number: int, frame: object) -> None:
@@ -166,11 +172,14 @@ def _phases_from(log: Path) -> str:
     return lines[-1][:100] if lines else "starting the daemon"
 
 
+def _token(run_dir: Path) -> str:
+    return (run_dir / "state" / "token").read_text(encoding="ascii").strip()
+
+
 def _get(url: str, run_dir: Path) -> dict | None:
     import urllib.request
 
-    token = (run_dir / "state" / "token").read_text(encoding="ascii").strip()
-    request = urllib.request.Request(url, headers={"authorization": f"Bearer {token}"})
+    request = urllib.request.Request(url, headers={"authorization": f"Bearer {_token(run_dir)}"})
     try:
         with urllib.request.urlopen(request, timeout=10) as response:
             return json.load(response)
