@@ -6,6 +6,7 @@ is ``examples/calculator/train.py``, and both would do the same started by hand.
 
 import asyncio
 import json
+import os
 import re
 import signal
 import subprocess
@@ -64,7 +65,9 @@ def quickstart(*, seed: int, steps: int, heldout: int, out: Path | None) -> None
 
 def _agent_environment(url: str, run_dir: Path) -> dict[str, str]:
     """What leads the agent to this run's daemon, whatever is exported for another."""
+    beside_proxy = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
     return {
+        "no_proxy": ",".join(filter(None, (beside_proxy, "127.0.0.1"))),
         "LIGHTNING_ENDPOINT": url,
         "LIGHTNING_TOKEN": _token(run_dir),
         "OTEL_SDK_DISABLED": "false",  # without the client there is nothing to train on
@@ -180,8 +183,9 @@ def _get(url: str, run_dir: Path) -> dict | None:
     import urllib.request
 
     request = urllib.request.Request(url, headers={"authorization": f"Bearer {_token(run_dir)}"})
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the environment's is not for this machine
     try:
-        with urllib.request.urlopen(request, timeout=10) as response:
+        with direct.open(request, timeout=10) as response:
             return json.load(response)
     except (OSError, ValueError):
         return None
