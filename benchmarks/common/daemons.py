@@ -15,6 +15,7 @@ import psutil
 
 from benchmarks.common.history import POLICY
 from benchmarks.common.processes import ROOT
+from lightning_trainer.daemon.announcement import announced_url
 
 _STATE_DIR = re.compile(r'state_dir = "[^"]*"')
 
@@ -42,6 +43,8 @@ def running_daemon(folder: Path, policy: str) -> Iterator[str]:
         url = _wait_until_collecting(daemon, folder, policy)
         os.environ |= {
             "LIGHTNING_ENDPOINT": url,
+            "LIGHTNING_TOKEN": "none",  # as configured; that of another daemon may be exported
+            "OTEL_SDK_DISABLED": "false",
             "LIGHTNING_SPOOL_DIR": str(folder / "spool"),
             "OPENAI_BASE_URL": f"{url}/v1",
             "OPENAI_API_KEY": "unused",
@@ -93,9 +96,8 @@ def cpu_s_of_all() -> float:
 def _wait_until_collecting(daemon: subprocess.Popen, folder: Path, policy: str) -> str:
     announced = folder / "state" / "daemon.json"
     while daemon.poll() is None:
-        if announced.exists():
-            url = json.loads(announced.read_text())["url"]
-            if policy_status(url, policy)["phase"] == "collecting":
-                return url
+        url = announced_url(announced)  # not that of a daemon that was killed
+        if url is not None and policy_status(url, policy)["phase"] == "collecting":
+            return url
         time.sleep(0.5)
     sys.exit(f"the daemon ended with {daemon.returncode}: {(folder / 'daemon.log').read_text()[-500:]}")

@@ -10,6 +10,7 @@ answers checked by the shop itself.
 """
 
 import argparse
+import contextlib
 import json
 import random
 import subprocess
@@ -96,7 +97,10 @@ def report(record: Record, seconds: float) -> None:
 
 def _command(*arguments: str) -> str:
     command = [sys.executable, "-m", "lightning_trainer", *arguments, "--config", str(CONFIG)]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(done.stderr.strip())
+    return done.stdout
 
 
 def main() -> None:
@@ -111,19 +115,26 @@ def main() -> None:
     lt.init(options.endpoint)
     client = openai.OpenAI(base_url=f"{options.endpoint}/v1", api_key="unused", timeout=300, max_retries=0)
     everybody, seconds = users(options.users), 60 * options.minutes
-    answer(client, QUESTIONS[0])  # the engine may still be starting
+    try:
+        answer(client, QUESTIONS[0])  # the engine may still be starting
+    except openai.OpenAIError as error:
+        sys.exit(
+            f"error: {options.endpoint} did not answer for the model 'shop' ({error}); start its daemon with: "
+            f"lightning-trainer serve --config {CONFIG}"
+        )
     record = Record()
+    over = threading.Event()
 
     def person(number: int) -> None:
         chance = random.Random(f"{options.seed}/{number}")
-        while time.monotonic() - record.began < seconds:
+        while time.monotonic() - record.began < seconds and not over.is_set():
             visit(client, everybody, record, chance)
-            time.sleep(chance.random() * 2 * options.think_s)
+            over.wait(chance.random() * 2 * options.think_s)
 
     def every_minute() -> None:
         minute = 0
-        while (time.monotonic() - record.began) < seconds:
-            time.sleep(1)
+        while not over.is_set():
+            over.wait(1)
             if time.monotonic() - record.began >= 60 * (minute + 1):
                 count, share = record.share(60 * minute, 60 * (minute + 1))
                 liked = "-" if share is None else f"{share:.0%}"
@@ -131,10 +142,14 @@ def main() -> None:
                 print(f"minute {minute}: {liked} of {count} answers liked", flush=True)
 
     threading.Thread(target=every_minute, daemon=True).start()
-    with ThreadPoolExecutor(options.at_once) as pool:
-        list(pool.map(person, range(options.at_once)))
+    with contextlib.suppress(KeyboardInterrupt), ThreadPoolExecutor(options.at_once) as pool:
+        try:
+            list(pool.map(person, range(options.at_once)))
+        finally:
+            over.set()  # Ctrl-C ends the visits, and the report is of those that were
+    lasted = min(seconds, time.monotonic() - record.began)
     lt.flush(30)
-    report(record, seconds)
+    report(record, lasted)
 
 
 if __name__ == "__main__":

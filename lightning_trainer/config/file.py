@@ -82,9 +82,11 @@ def _resolve_paths(config: Config, base: Path) -> Config:
     metrics = config.metrics.model_copy(
         update={"beside": tuple(_below(base, folder) for folder in config.metrics.beside)}
     )
+    folder = _below(base, config.environments.folder)
     changed = {
         **{"daemon": daemon, "engine": engine, "store": store, "policy": policies, "judge": judges},
         "metrics": metrics,
+        "environments": config.environments.model_copy(update={"folder": folder}),
     }
     return config.model_copy(update=changed)
 

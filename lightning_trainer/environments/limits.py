@@ -1,6 +1,10 @@
-"""The resources that an environment may use before it counts as broken."""
+"""The resources that an environment may use before it counts as broken, and what ``lightning.toml`` says of them."""
 
 from dataclasses import dataclass
+from pathlib import Path
+
+from lightning_trainer.config import EnvironmentsConfig
+from lightning_trainer.config.file import load_usual_config
 
 
 @dataclass(frozen=True)
@@ -15,3 +19,21 @@ class Limits:
     """Memory of its process and everything it starts, together."""
     message_kib: int = 1024
     """Size of one observation or action."""
+
+
+def environment_settings(config: Path | None = None, folder: Path | None = None) -> EnvironmentsConfig:
+    """Return ``[environments]`` of the named configuration, or of the one in this folder, else the defaults.
+
+    Args:
+        folder: of the interpreters, in place of the configuration's.
+
+    Raises:
+        ConfigError: the configuration cannot be used.
+    """
+    settings = load_usual_config(config).environments
+    return settings if folder is None else settings.model_copy(update={"folder": folder})
+
+
+def limits_of(settings: EnvironmentsConfig) -> Limits:
+    """Return the section's limits: all of its settings but ``folder``."""
+    return Limits(**settings.model_dump(exclude={"folder"}))

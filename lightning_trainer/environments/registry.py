@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -144,7 +145,7 @@ def launch_of(spec: EnvironmentSpec, folder: Path = DEFAULT_FOLDER, python: str 
             raise UnknownEnvironmentError(
                 f"the environment {spec.name} needs {' '.join(known.requirements)} in an interpreter of its own, which "
                 f"is not at {folder / known.interpreter}; run: lightning-trainer environments install {spec.name}"
-                + ("" if folder == DEFAULT_FOLDER else f" --folder {folder}")
+                + ("" if folder.absolute() == DEFAULT_FOLDER.absolute() else f" --folder {shlex.quote(str(folder))}")
             )
     module, _, attribute = known.adapter.partition(":")
     return Launch(

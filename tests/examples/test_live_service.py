@@ -1,12 +1,21 @@
 """What examples/live_service simulates is what it says: tastes, errors, and attackers who turn them round."""
 
+import contextlib
+import functools
+import os
 import random
 import runpy
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from lightning_trainer.config.file import load_config
+from tests.lightning_trainer.environments.openai_server import serving  # pyright: ignore[reportMissingImports]
 
 FOLDER = Path(__file__).parents[2] / "examples" / "live_service"
 USERS = runpy.run_path(str(FOLDER / "users.py"))
@@ -43,3 +52,41 @@ def test_its_daemon_learns_from_thumbs_alone() -> None:
     assert set(policy.reward_weights) == {"feedback"}
     assert config.feedback.verified == ("checked",)
     assert policy.reward_wait_s > config.feedback.quarantine
+
+
+@contextlib.contextmanager
+def _serving_users(url: str, *options: str) -> Iterator[subprocess.Popen]:
+    command = [sys.executable, str(FOLDER / "serve_users.py"), "--endpoint", url, *options]
+    # A test run in the background ignores SIGINT, and so would its children.
+    heed = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    pipe, quiet = subprocess.PIPE, {**os.environ, "OTEL_SDK_DISABLED": "true"}  # no daemon is there to take spans
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=quiet, preexec_fn=heed) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
+
+
+def test_ctrl_c_ends_the_visits_and_the_report_is_of_the_time_until_then() -> None:
+    with (
+        serving(lambda request: {"content": "Wash it by hand."}) as (url, requests),
+        _serving_users(url.removesuffix("/v1"), "--think-s", "0.05") as running,
+    ):
+        deadline = time.monotonic() + 60
+        while len(requests) < 200 and running.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        running.send_signal(signal.SIGINT)
+        said, errors = running.communicate(timeout=60)
+    assert "Traceback" not in errors
+    quarters = [line.partition(": ")[2] for line in said.splitlines() if line.startswith("quarter")]
+    assert len(quarters) == 4
+    assert all(quarter.endswith("answers liked") for quarter in quarters[1:3]), said
+
+
+def test_a_service_without_a_daemon_says_so_in_one_sentence() -> None:
+    with _serving_users("http://127.0.0.1:9") as running:
+        _, errors = running.communicate(timeout=60)
+    assert running.returncode == 1
+    (sentence,) = (line for line in errors.splitlines() if "OTEL_SDK_DISABLED" not in line)
+    assert "http://127.0.0.1:9" in sentence
+    assert "lightning-trainer serve --config" in sentence

@@ -31,7 +31,10 @@ def test_a_policy_claims_agents_by_name_and_pattern(tmp_path):
 
 
 def test_relative_paths_are_relative_to_the_file(tmp_path):
-    assert load_config(write(tmp_path, POLICY)).daemon.state_dir == tmp_path / ".lightning"
+    config = load_config(write(tmp_path, POLICY + '[environments]\nfolder = "envs"'))
+    assert (config.daemon.state_dir, config.environments.folder) == (tmp_path / ".lightning", tmp_path / "envs")
+    home = load_config(write(tmp_path, '[environments]\nfolder = "~/envs"'))
+    assert home.environments.folder == Path.home() / "envs"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ def main(folder: Path) -> None:
     plan = record.plan
     went_on = (folder / "state").exists()
     (folder / "lightning.toml").write_text(_configuration(plan))
-    (folder / "state" / "daemon.json").unlink(missing_ok=True)  # of a daemon that could not say good-bye
     with running_daemon(folder, _POLICY) as url:
         sys.path.insert(0, plan.examples_dir)
         from agent import solve  # pyright: ignore[reportMissingImports]

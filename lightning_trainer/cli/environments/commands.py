@@ -33,7 +33,9 @@ def install(
     packages: Annotated[list[str] | None, typer.Argument(help="More packages for the same interpreter.")] = None,
     config: _Configuration = None,
     folder: _Folder = None,
-    python: Annotated[str | None, typer.Option(help="The interpreter to create it from; default: this one.")] = None,
+    python: Annotated[
+        str | None, typer.Option(help="The interpreter to create it from, anew if it is another; default: this one.")
+    ] = None,
 ) -> None:
     """Create a separate interpreter for an environment, with the packages that it needs."""
     with one_sentence():

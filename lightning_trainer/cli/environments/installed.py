@@ -14,32 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from lightning_trainer.cli.terminal.console import TerminalConsole
-from lightning_trainer.config import EnvironmentsConfig
-from lightning_trainer.config.file import load_config
 from lightning_trainer.environments.errors import UnknownEnvironmentError
-from lightning_trainer.environments.limits import Limits
+from lightning_trainer.environments.limits import environment_settings
 from lightning_trainer.environments.registry import DEFAULT_FOLDER, KNOWN, interpreter_of
 from lightning_trainer.errors import LightningError
-
-# ``[environments]`` of the configuration that a command uses, if there is one.
-
-_DEFAULT = Path("lightning.toml")
-
-
-def environment_settings(config: Path | None, folder: Path | None = None) -> EnvironmentsConfig:
-    """Return the section of the named configuration, or of the one in this folder; ``folder`` overrides its own.
-
-    Raises:
-        ConfigError: the configuration cannot be used.
-    """
-    path = config or (_DEFAULT if _DEFAULT.exists() else None)
-    settings = EnvironmentsConfig() if path is None else load_config(path).environments
-    return settings if folder is None else settings.model_copy(update={"folder": folder})
-
-
-def limits_of(settings: EnvironmentsConfig) -> Limits:
-    """Return the section's limits: all of its settings but ``folder``."""
-    return Limits(**settings.model_dump(exclude={"folder"}))
 
 
 def list_environments(config: Path | None, folder: Path | None) -> None:
@@ -74,7 +52,7 @@ def install_environment(
     began = time.monotonic()
     home = environment_settings(config, folder).folder
     with console.status(f"installing {name} into {home} ..."):
-        where = install(name, home, python=python or sys.executable, extra=packages)
+        where = install(name, home, python=python, extra=packages)
     console.print(f"{name} is installed in {where} ({time.monotonic() - began:.0f} s)", markup=False, highlight=False)
 
 
@@ -82,14 +60,15 @@ _LONGEST_S = 1800.0
 
 
 def install(
-    name: str, folder: Path = DEFAULT_FOLDER, *, python: str = sys.executable, extra: tuple[str, ...] = ()
+    name: str, folder: Path = DEFAULT_FOLDER, *, python: str | None = None, extra: tuple[str, ...] = ()
 ) -> Path:
     """Create the interpreter that ``name`` runs in, or install additional packages into it; return its path.
 
-    It has a temporary name until it is complete: an interrupted installation leaves nothing that looks finished.
+    One that no longer works, as after an upgrade of the Python that it was made from, is made anew. It has a temporary
+    name until it is complete: an interrupted installation leaves nothing that looks finished.
 
     Args:
-        python: the interpreter that it is made from.
+        python: the interpreter that it is made from, anew if it was made from another; None: this one.
         extra: more packages for the same interpreter, in pip's syntax.
 
     Raises:
@@ -103,16 +82,34 @@ def install(
         return Path(sys.executable)  # all packages that it needs are here
     home = folder.absolute() / known.interpreter
     requirements = [*known.requirements, *extra]
-    if home.is_dir():
-        _pip(interpreter_of(known.interpreter, folder), requirements, name)
+    interpreter = interpreter_of(known.interpreter, folder)
+    if _works(interpreter, name) and (python is None or _made_from(interpreter, python)):
+        _pip(interpreter, requirements, name)
         return home
-    unfinished = home.with_name(f"{home.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished, replaced = (home.with_name(f"{home.name}.{which}") for which in ("unfinished", "replaced"))
+    for remains in (unfinished, replaced):
+        shutil.rmtree(remains, ignore_errors=True)
     home.parent.mkdir(parents=True, exist_ok=True)
-    _run([python, "-m", "venv", str(unfinished)], name)
+    _run([python or sys.executable, "-m", "venv", str(unfinished)], name)
     _pip(unfinished / "bin" / "python", requirements, name)
+    if home.exists():
+        home.rename(replaced)
     unfinished.rename(home)
+    shutil.rmtree(replaced, ignore_errors=True)
     return home
+
+
+def _works(interpreter: Path, name: str) -> bool:
+    """Whether it starts and has packages: an upgrade removes the program behind its link, or changes its version."""
+    try:
+        _run([str(interpreter), "-m", "pip", "--version"], name)
+    except LightningError:
+        return False
+    return True
+
+
+def _made_from(interpreter: Path, python: str) -> bool:
+    return interpreter.resolve() == Path(shutil.which(python) or python).resolve()
 
 
 def _pip(python: Path, requirements: list[str], name: str) -> None:

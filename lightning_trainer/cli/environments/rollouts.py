@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from lightning_instrumentation.settings import checked_endpoint
 
-from lightning_trainer.cli.environments.installed import environment_settings, limits_of
 from lightning_trainer.cli.rollouts import Options, Show, check_purpose, ends_at_sigterm, placed, print_summary, shown
 from lightning_trainer.cli.terminal.console import TerminalConsole
+from lightning_trainer.environments.limits import environment_settings, limits_of
 from lightning_trainer.environments.protocol import Task
 from lightning_trainer.environments.registry import check_file_task
 from lightning_trainer.errors import ConfigError

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from lightning_trainer.cli.environments.installed import environment_settings, limits_of
 from lightning_trainer.cli.terminal.console import TerminalConsole
+from lightning_trainer.environments.limits import environment_settings, limits_of
 from lightning_trainer.environments.protocol import (
     HELD_OUT,
     TRAIN,

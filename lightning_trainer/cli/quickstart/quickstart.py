@@ -6,6 +6,7 @@ is ``examples/calculator/train.py``, and both would do the same started by hand.
 
 import asyncio
 import json
+import os
 import re
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from lightning_trainer.cli.quickstart.report import assemble
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.cli.terminal.live_view import LiveView
 from lightning_trainer.config.file import load_config
+from lightning_trainer.daemon.announcement import announced_url
 from lightning_trainer.errors import LightningError
 from lightning_trainer.models.resolve import model_cache, resolve_model
 from lightning_trainer.report import QuickstartReport, write_report
@@ -51,20 +53,28 @@ def quickstart(*, seed: int, steps: int, heldout: int, out: Path | None) -> None
         view = LiveView(console, steps=steps, heldout=heldout)
         with view:
             url = _wait_until_ready(daemon, daemon_log, run_dir, view)
-            environment = {
-                "LIGHTNING_ENDPOINT": url,
-                "OPENAI_BASE_URL": f"{url}/v1",
-                "OPENAI_API_KEY": "found-by-the-client",
-                "OPENAI_MODEL": "calculator",
-            }
             events = run_dir / "events.jsonl"
             command = [sys.executable, str(_EXAMPLE / "train.py"), "--events", str(events)]
             command += ["--seed", str(seed), "--steps", str(steps), "--heldout", str(heldout)]
-            with running("agent", run_dir, command, environment) as (agent, agent_log):
+            with running("agent", run_dir, command, _agent_environment(url, run_dir)) as (agent, agent_log):
                 _watch(agent, agent_log, daemon, daemon_log, events, url, view)
     report = asyncio.run(_report(run_dir, config, seed, started, view.ready_s))
     write_report(report, run_dir)
     view.print_result(report, run_dir)
+
+
+def _agent_environment(url: str, run_dir: Path) -> dict[str, str]:
+    """What leads the agent to this run's daemon, whatever is exported for another."""
+    beside_proxy = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
+    return {
+        "no_proxy": ",".join(filter(None, (beside_proxy, "127.0.0.1"))),
+        "LIGHTNING_ENDPOINT": url,
+        "LIGHTNING_TOKEN": _token(run_dir),
+        "OTEL_SDK_DISABLED": "false",  # without the client there is nothing to train on
+        "OPENAI_BASE_URL": f"{url}/v1",
+        "OPENAI_API_KEY": "found-by-the-client",
+        "OPENAI_MODEL": "calculator",
+    }
 
 
 def _end(number: int, frame: object) -> None:
@@ -105,8 +115,8 @@ def _wait_until_ready(daemon: subprocess.Popen, log: Path, run_dir: Path, view: 
     while True:
         _must_run(daemon, "daemon", log)
         view.starting(_phases_from(log))
-        if announcement.exists():
-            url = json.loads(announcement.read_text())["url"]
+        url = announced_url(announcement)  # not that of a run that was killed
+        if url is not None:
             status = _get(f"{url}/lightning/policies/calculator", run_dir)
             if status and status["phase"] not in ("starting", "recovering", "publishing"):
                 view.ready(status)
@@ -165,13 +175,17 @@ def _phases_from(log: Path) -> str:
     return lines[-1][:100] if lines else "starting the daemon"
 
 
+def _token(run_dir: Path) -> str:
+    return (run_dir / "state" / "token").read_text(encoding="ascii").strip()
+
+
 def _get(url: str, run_dir: Path) -> dict | None:
     import urllib.request
 
-    token = (run_dir / "state" / "token").read_text(encoding="ascii").strip()
-    request = urllib.request.Request(url, headers={"authorization": f"Bearer {token}"})
+    request = urllib.request.Request(url, headers={"authorization": f"Bearer {_token(run_dir)}"})
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the environment's is not for this machine
     try:
-        with urllib.request.urlopen(request, timeout=10) as response:
+        with direct.open(request, timeout=10) as response:
             return json.load(response)
     except (OSError, ValueError):
         return None

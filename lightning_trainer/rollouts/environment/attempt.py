@@ -9,15 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from lightning_trainer.environments.agent import Agent
-from lightning_trainer.environments.limits import Limits
+from lightning_trainer.environments.limits import Limits, environment_settings, limits_of
 from lightning_trainer.environments.protocol import HELD_OUT, TRAIN, Environment, Task, nothing_held_out
-from lightning_trainer.environments.registry import (
-    DEFAULT_FOLDER,
-    EnvironmentSpec,
-    check_file_task,
-    digest_of,
-    launch_of,
-)
+from lightning_trainer.environments.registry import EnvironmentSpec, check_file_task, digest_of, launch_of
 from lightning_trainer.environments.session import InProcess, Playable, Session
 from lightning_trainer.environments.worker.pool import EnvironmentPool
 from lightning_trainer.errors import ConfigError, LightningError
@@ -32,12 +26,14 @@ class EnvironmentAttempt:
     Args:
         environment: a name (it runs in processes of its own), or a class in this process, created for each attempt.
         agent: acts in the session that it gets.
+        limits, folder, python: of its processes; ``limits`` and ``folder`` are by default those of ``[environments]``
+            in the ``lightning.toml`` of this folder, as for the command line.
         processes: how many of a named environment may run at once; further attempts wait for one.
         timeout_s: limit of one attempt, including its model calls.
         seed: of the order of training tasks.
 
     Raises:
-        LightningError: there is no such environment, or it does not start.
+        LightningError: there is no such environment, it does not start, or that configuration cannot be used.
     """
 
     def __init__(
@@ -46,7 +42,7 @@ class EnvironmentAttempt:
         agent: Agent,
         *,
         limits: Limits | None = None,
-        folder: Path = DEFAULT_FOLDER,
+        folder: Path | None = None,
         python: str | None = None,
         processes: int = 64,
         timeout_s: float = 120.0,
@@ -59,8 +55,11 @@ class EnvironmentAttempt:
         self._made: type[Environment] | None = None
         sizes: Mapping[str, int] | None = None
         if isinstance(environment, str):
+            if limits is None or folder is None:
+                settings = environment_settings(folder=folder)
+                limits, folder = limits or limits_of(settings), settings.folder
             launch = launch_of(EnvironmentSpec.parse(environment), folder, python)
-            self._pool = EnvironmentPool(launch, limits or Limits(), size=processes)
+            self._pool = EnvironmentPool(launch, limits, size=processes)
             self.name, self.version, sizes = environment, self._pool.version, self._pool.sizes
             holds_out = self._pool.holds_out
         elif not inspect.isclass(environment):

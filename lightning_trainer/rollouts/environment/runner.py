@@ -11,7 +11,6 @@ from typing import Any, Self
 from lightning_trainer.environments.agent import Agent, ChatAgent
 from lightning_trainer.environments.limits import Limits
 from lightning_trainer.environments.protocol import Environment, Task
-from lightning_trainer.environments.registry import DEFAULT_FOLDER
 from lightning_trainer.rollouts.attempt import AttemptEnded, Event
 from lightning_trainer.rollouts.curriculum import Curriculum
 from lightning_trainer.rollouts.environment.attempt import EnvironmentAttempt
@@ -32,7 +31,8 @@ class EnvironmentRunner(StepRunner[Task]):
             ``agent_options``.
         processes: how many of a named environment, and so of attempts, may run at once; by default ``concurrency``.
         seed: of the training tasks.
-        limits, folder, python: of the environment's processes.
+        limits, folder, python: of a named environment's processes; ``limits`` and ``folder`` are by default those of
+            ``[environments]`` in the ``lightning.toml`` of this folder, as for the command line.
         label: what tells this run from others of the policy, unless ``run`` names it.
         curriculum: for tasks that ``train`` is given; the environment's own tasks have no kind.
         run, concurrency, retries, on_event: as for any runner.
@@ -51,7 +51,7 @@ class EnvironmentRunner(StepRunner[Task]):
         timeout_s: float = 120.0,
         seed: int = 0,
         limits: Limits | None = None,
-        folder: Path = DEFAULT_FOLDER,
+        folder: Path | None = None,
         python: str | None = None,
         run: str | None = None,
         label: str | None = None,

@@ -5,14 +5,16 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import psutil
 import pytest
 
 from lightning_trainer.cli.quickstart.child import running
-from lightning_trainer.cli.quickstart.quickstart import _last_line
+from lightning_trainer.cli.quickstart.quickstart import _agent_environment, _get, _last_line
 from lightning_trainer.cli.quickstart.report import _held_out
 
 
@@ -94,3 +96,43 @@ def test_a_signal_while_a_child_starts_waits_until_the_child_is_known(tmp_path: 
         signal.signal(signal.SIGTERM, before)
 
     assert children[0].returncode is not None
+
+
+def test_the_agent_finds_the_quickstarts_daemon_whatever_its_user_has_exported(tmp_path: Path, monkeypatch):
+    others = {"LIGHTNING_ENDPOINT": "http://elsewhere:8321", "LIGHTNING_TOKEN": "of-another-daemon"}
+    for name, value in {**others, "OTEL_SDK_DISABLED": "true"}.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "token").write_text("its-own\n")
+    code = (
+        "import lightning_instrumentation as lt; from lightning_instrumentation import runtime as r; lt.init(); "
+        "print(r._runtime and (r._runtime.settings.endpoint, r._runtime.settings.token))"
+    )
+    environment = _agent_environment("http://127.0.0.1:9", tmp_path)
+    with running("agent", tmp_path, [sys.executable, "-c", code], environment) as (agent, log):
+        agent.wait(60)
+    assert "('http://127.0.0.1:9', 'its-own')" in log.read_text()
+
+
+def test_a_proxy_is_asked_neither_by_the_quickstart_nor_by_its_agent(tmp_path: Path, monkeypatch):
+    class Daemon(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"phase": "collecting"}')
+
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "token").write_text("its-own\n")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", "example.com")
+    code = "import sys, httpx; print(httpx.get(sys.argv[1]).text)"
+    with HTTPServer(("127.0.0.1", 0), Daemon) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        assert _get(url, tmp_path) == {"phase": "collecting"}
+        environment = _agent_environment(url, tmp_path)
+        assert environment["no_proxy"] == "example.com,127.0.0.1"
+        with running("agent", tmp_path, [sys.executable, "-c", code, url], environment) as (agent, log):
+            agent.wait(60)
+        server.shutdown()
+    assert '{"phase": "collecting"}' in log.read_text()

@@ -75,8 +75,11 @@ def test_both_are_trained_on_one_engine_and_neither_is_the_other(team, far_apart
         assert all(version["probe_max_abs"] <= 1e-3 for version in policy["versions"])
         for step in policy["steps"]:
             assert abs(step["metrics"]["actor/ppo_kl"]) < 1e-4, "the trainer scores what this adapter sampled"
-    served = [team.logprobs(name) for name in NAMES]
-    assert min(far_apart(base, served[0]), far_apart(base, served[1]), far_apart(*served)) > 1e-2
+    planner, worker = (team.logprobs(name) for name in NAMES)
+    assert min(far_apart(base, planner), far_apart(base, worker)) > 1e-2, "both are trained"
+    # Both learn the same task to its limit: how far from each other they end is chance, but not that it is more than
+    # rounding.
+    assert far_apart(planner, worker) > 10 * SAME, "neither is the other"
 
 
 def test_the_trainer_comes_back_with_both_each_from_its_own_checkpoint(team):
