@@ -431,6 +431,24 @@ async def test_a_verdict_of_a_daemon_that_ended_before_it_was_recorded_counts(tr
     assert await run.store.version("math", 1) == version
 
 
+async def test_what_was_decided_against_is_not_given_to_users_either_where_the_live_version_is_lost(traffic) -> None:
+    run = await traffic(timeout_s=0.1)
+    assert (await run.publisher.publish(version=1, step=1, asked_for=True)).state is VersionState.LIVE
+    refused = await run.publisher.publish(version=2, step=2)
+    run.engine.live.clear()
+    run.old.archive.remove(1)
+    again = await run.publisher.publish(version=2, step=2)
+    assert again.state is VersionState.REFUSED
+    assert again.reason == (
+        f"{refused.reason}; and the weights of math@v1, which was live, are not kept: `lightning-trainer "
+        "promote math@v2` serves it all the same, `lightning-trainer rollback` another one"
+    )
+    assert (run.engine.live, (await run.store.version("math", 2)).reason) == ({}, refused.reason)
+    assert (await run.publisher.publish(version=2, step=2, asked_for=True)).state is VersionState.LIVE
+    run.engine.live.clear()
+    assert (await run.publisher.publish(version=2, step=2)).state is VersionState.LIVE, "a person has promoted it"
+
+
 async def test_what_kept_a_canary_from_deciding_passes(traffic) -> None:
     run = await traffic()
     run.old.error = "no memory"
