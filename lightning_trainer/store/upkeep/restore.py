@@ -1,4 +1,4 @@
-"""Restoring a backup: its database and checkpoints are put in place, and the journal's later spans are added."""
+"""Restoring a backup: its database, checkpoints and weights are put in place, the journal's later spans added."""
 
 import json
 import shutil
@@ -62,9 +62,7 @@ def restore(
     partial = store.with_name(f"{STORE}.restoring")
     with (
         held(store),
-        copied_beside(
-            backup / "checkpoints", shared_dir / "checkpoints", besides=(backup / STORE).stat().st_size
-        ) as put_checkpoints,
+        copied_beside(backup, shared_dir, besides=(backup / STORE).stat().st_size) as put_weights,
     ):
         try:
             _remove(partial)  # of a restore that was killed
@@ -78,7 +76,7 @@ def restore(
         aside = set_aside(store, "before-restore") if store.exists() else None
         try:
             put_in_place(partial, store)
-            put_checkpoints()
+            put_weights()
             forget_later(shared_dir, made.newest)
             set_metrics_aside(state_dir)
         except OSError as error:

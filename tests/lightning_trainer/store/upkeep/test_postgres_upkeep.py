@@ -139,11 +139,13 @@ async def test_a_backup_is_gone_back_to_and_who_had_the_turn_before_has_it_no_mo
     checkpoint = tmp_path / "checkpoints" / "p" / "step-00000001"
     checkpoint.mkdir(parents=True)
     (checkpoint / "weights").write_text("w")
+    live = tmp_path / "versions" / "p" / "v00000000"
+    live.mkdir(parents=True)
     async with PostgresStore(postgres_url) as store:
         await _fill(store, make_root, make_span)
         before = await _everything(store)
         assert await store.take_turn("p", "one") is None
-        made = back_up(postgres_url, tmp_path / "backup", {"p": checkpoint})
+        made = back_up(postgres_url, tmp_path / "backup", {"p": checkpoint}, versions={"p": live})
         assert (made.spans, made.checkpoints) == (99, {"p": 1})
         await store.append([make_root(60, "later")])
         with pytest.raises(StoreError, match="stop the daemons first"):
@@ -152,6 +154,7 @@ async def test_a_backup_is_gone_back_to_and_who_had_the_turn_before_has_it_no_mo
     restored = restore(postgres_url, tmp_path / "backup", tmp_path / "elsewhere")
     assert restored.spans == 99
     assert (tmp_path / "elsewhere" / "checkpoints" / "p" / "step-00000001" / "weights").read_text() == "w"
+    assert (tmp_path / "elsewhere" / "versions" / "p" / "v00000000").is_dir()
     async with PostgresStore(postgres_url) as store:
         assert await _everything(store) == before
         assert await store.append([make_root(60, "later")]) == 1
