@@ -225,6 +225,38 @@ async def test_one_is_compared_by_the_reward_of_the_stage_that_it_was_trained_in
     assert second.reason == "its canary is undecided after timeout_s = 2, with a reward of 0 of its rollouts"
 
 
+async def test_a_reward_counts_however_many_rollouts_came_after_its_own(traffic) -> None:
+    run = await traffic()
+    publishing = publish(run)
+    while run.route.version is None:
+        await asyncio.sleep(0.01)
+    while run.route.version_for({semconv.ROLLOUT_ID: f"r-a{run.number + 1}"}) is None:
+        run.number += 1
+    await run.rollout(None)
+    later = []
+    for number in range(2001):
+        root, call = run.attempt_spans(f"later{number}", [1, 2], time.time_ns(), task="later")
+        call.attributes[semconv.POLICY_VERSION] = 0
+        later += [root, call]
+    await run.store.append(later)
+
+    async def is_seen(**evidence: list[int]) -> None:
+        async with asyncio.timeout(60):
+            while True:
+                records = await run.store.scan(lambda connection: canaries.select(connection, "math", 1, 1))
+                if evidence.items() <= records[1].evidence.items():
+                    return
+                await asyncio.sleep(0.05)
+
+    await is_seen(rollouts=[1, 2001], rewards=[0, 0])
+    await run.store.append([run.reward_span(1.0, attempt=f"a{run.number}")])
+    await is_seen(rewards=[1, 0])
+    await run.store.append([run.reward_span(1.0, rollout="r-later0"), run.reward_span(1.0, response="response-later1")])
+    await is_seen(rewards=[1, 2])
+    run.rollback = True
+    await publishing
+
+
 async def test_one_that_breaks_tools_is_stopped_without_a_reward(traffic) -> None:
     run = await traffic()
     version = await run.until(publish(run), None, tool_error=True)
