@@ -14,6 +14,7 @@ from lightning_trainer.errors import StoreError
 from lightning_trainer.store.media.exchange import exchange
 from lightning_trainer.store.media.storing import insert_with_media
 from lightning_trainer.store.schema import migrate
+from lightning_trainer.store.tables import feedback
 from lightning_trainer.store.upkeep import journal as journal_files
 from lightning_trainer.store.upkeep.backup import MANIFEST
 from lightning_trainer.store.upkeep.checkpoints import (
@@ -67,7 +68,7 @@ def restore(
         try:
             _remove(partial)  # of a restore that was killed
             shutil.copyfile(backup / STORE, partial)
-            made = _brought_up_to_date(partial, journal, limits or StoreConfig(), where=str(backup))
+            made = _brought_up_to_date(partial, journal, limits or StoreConfig(), manifest["at_ns"], where=str(backup))
         except BaseException as error:
             _remove(partial)
             if not isinstance(error, sqlite3.Error):
@@ -95,7 +96,7 @@ class _Made:
     problems: list[str]
 
 
-def _brought_up_to_date(copy: Path, journal: Path | None, limits: StoreConfig, *, where: str) -> _Made:
+def _brought_up_to_date(copy: Path, journal: Path | None, limits: StoreConfig, at_ns: int, *, where: str) -> _Made:
     """Check the copy of a backup's database, migrate it and add the journal."""
     problems: list[str] = []
     with closing(sqlite3.connect(copy, isolation_level=None)) as connection:
@@ -103,7 +104,9 @@ def _brought_up_to_date(copy: Path, journal: Path | None, limits: StoreConfig, *
         if verdict != "ok":
             raise sqlite3.DatabaseError(f"it is damaged: {verdict}")
         migrate(connection, where=where)
+        earlier, _ = feedback.newest(connection)
         from_journal = _replay(connection, journal, problems, limits)
+        feedback.date_back(connection, earlier, at_ns)
         (spans,) = connection.execute("SELECT count(*) FROM spans").fetchone()
         return _Made(spans, from_journal, select_newest(connection), problems)
 

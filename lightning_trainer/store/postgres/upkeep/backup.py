@@ -22,6 +22,7 @@ from lightning_trainer.store.media.storing import insert_with_media
 from lightning_trainer.store.postgres.connection import PostgresConnection
 from lightning_trainer.store.postgres.error_messages import shown, without_password
 from lightning_trainer.store.postgres.schema import TABLES, drop_later_tables, migrate, newest_version, version_of
+from lightning_trainer.store.tables import feedback
 from lightning_trainer.store.upkeep import journal as journal_files
 from lightning_trainer.store.upkeep.backup import MANIFEST, Backup
 from lightning_trainer.store.upkeep.checkpoints import (
@@ -118,7 +119,9 @@ def restore(
             _run(url, "pg_restore", *whole, "--exit-on-error", f"--schema={schema}", str(backup / DUMP))
             try:
                 problems: list[str] = []
-                stored, new = _brought_up_to_date(connection, journal, problems, limits or StoreConfig())
+                stored, new = _brought_up_to_date(
+                    connection, journal, problems, limits or StoreConfig(), made_of["at_ns"]
+                )
                 put_weights()
                 forget_later(shared_dir, select_newest(connection))
                 set_metrics_aside(state_dir or shared_dir)
@@ -146,7 +149,7 @@ def _checked_schema(connection: PostgresConnection, backup: Path, made_of: Mappi
 
 
 def _brought_up_to_date(
-    connection: PostgresConnection, journal: Path | None, problems: list[str], limits: StoreConfig
+    connection: PostgresConnection, journal: Path | None, problems: list[str], limits: StoreConfig, at_ns: int
 ) -> tuple[int, int]:
     """Migrate a restored database, end all turns and add the journal; return its spans, and those from the journal."""
     new = 0
@@ -154,8 +157,10 @@ def _brought_up_to_date(
     migrate(connection)
     connection.execute("BEGIN IMMEDIATE")
     connection.execute("UPDATE leases SET until_ns = 0, token = token + ?", (_TOKENS,))
+    earlier, _ = feedback.newest(connection)
     for spans in journal_files.read(journal, problems) if journal is not None else ():
         new += len(insert_with_media(connection, exchange(spans), limits))
+    feedback.date_back(connection, earlier, at_ns)
     (stored,) = connection.execute("SELECT count(*) FROM spans").fetchone()
     connection.execute("COMMIT")
     return stored, new
