@@ -113,6 +113,12 @@ def restore(config_path: Path | None, folder: Path) -> None:
         _say(console, problem, style="yellow")
     if restored.aside is not None:
         _say(console, f"what was there before is {restored.aside}")
+    _say(
+        console,
+        "what you decided after the backup is not in it: before the next start, drop, forget, pause, resume and roll "
+        "back again what you still want so; promote after it",
+        style="yellow",
+    )
     if config.store.journal is None:
         _say(
             console,

@@ -66,6 +66,7 @@ def test_a_backup_has_the_live_weights_where_training_went_on_from_what_was_held
     assert "checkpoint 3 of math, checkpoint 3 of other, weights of math@v2 in " in capsys.readouterr().out
     shutil.rmtree(state)
     restore(None, tmp_path / "backup")
+    assert "what you decided after the backup is not in it: before the next start, drop," in capsys.readouterr().out
     assert [str(one.relative_to(state)) for one in state.glob("versions/*/*")] == ["versions/math/v00000002"]
     assert (state / "versions" / "math" / "v00000002" / "model.safetensors").read_text() == "math 2"
 
