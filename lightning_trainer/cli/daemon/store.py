@@ -17,6 +17,7 @@ from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
 from lightning_trainer.errors import StoreError
+from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.places import place_of, reading
 from lightning_trainer.store.postgres.upkeep.backup import back_up as back_up_postgres
 from lightning_trainer.store.postgres.upkeep.backup import restore as restore_postgres
@@ -25,13 +26,14 @@ from lightning_trainer.store.postgres.upkeep.copying import compact as compact_p
 from lightning_trainer.store.postgres.upkeep.copying import copy_to_postgres
 from lightning_trainer.store.records import StepState
 from lightning_trainer.store.tables.steps import select_states
-from lightning_trainer.store.tables.versions import select_rollbacks
+from lightning_trainer.store.tables.versions import select_live, select_rollbacks
 from lightning_trainer.store.upkeep import check as checking
 from lightning_trainer.store.upkeep.backup import back_up
 from lightning_trainer.store.upkeep.compact import compact as compact_store
 from lightning_trainer.store.upkeep.files import STORE
 from lightning_trainer.store.upkeep.repair import repair as repair_store
 from lightning_trainer.store.upkeep.restore import restore as restore_store
+from lightning_trainer.versions.archive import version_folder
 from lightning_trainer.versions.lineage import Lineage
 
 _MIB = 2**20
@@ -70,21 +72,23 @@ def check(config_path: Path | None, *, quick: bool, as_json: bool) -> int:
 
 
 def backup(config_path: Path | None, folder: Path) -> None:
-    """Copy the store and the newest checkpoints into a new folder; works while a daemon runs.
+    """Copy the store, the newest checkpoints and the live weights that none leads to into a new folder; works while a
+    daemon runs.
 
     Raises:
         LightningError: it cannot be copied.
     """
     config, console = load_usual_config(config_path), TerminalConsole()
-    checkpoints = _usable_checkpoints(config)
+    checkpoints, versions = _usable_checkpoints(config), _live_versions(config)
     url, journal = place_of(config).url, config.store.journal
     with _progress() as on_progress:
         if url is not None:
-            made = back_up_postgres(url, folder, checkpoints, journal=journal)
+            made = back_up_postgres(url, folder, checkpoints, versions=versions, journal=journal)
         else:
             state_dir = config.daemon.state_dir
-            made = back_up(state_dir, folder, checkpoints, journal=journal, on_progress=on_progress)
+            made = back_up(state_dir, folder, checkpoints, versions=versions, journal=journal, on_progress=on_progress)
     of_policies = "".join(f", checkpoint {step} of {policy}" for policy, step in made.checkpoints.items())
+    of_policies += "".join(f", weights of {policy}@v{int(path.name[1:])}" for policy, path in versions.items())
     _say(console, f"backed up {made.spans:,} spans ({made.bytes / _MIB:,.0f} MiB){of_policies} in {made.folder}")
     if config.store.journal is None:
         _say(console, "what is accepted from now on is not in it; [store] journal keeps that as well", style="dim")
@@ -109,6 +113,12 @@ def restore(config_path: Path | None, folder: Path) -> None:
         _say(console, problem, style="yellow")
     if restored.aside is not None:
         _say(console, f"what was there before is {restored.aside}")
+    _say(
+        console,
+        "what you decided after the backup is not in it: before the next start, drop, forget, pause, resume and roll "
+        "back again what you still want so; promote after it",
+        style="yellow",
+    )
     if config.store.journal is None:
         _say(
             console,
@@ -195,12 +205,31 @@ def _usable_checkpoints(config: Config) -> dict[str, Path]:
     found: dict[str, Path] = {}
     with reading(place_of(config), outdated=True) as connection:  # it is backed up before it is upgraded
         for policy, folder in _checkpoints(config.shared_dir).items():
-            states = select_states(connection, policy)
-            trained = [step for step, state in states.items() if state is not StepState.SKIPPED]
-            newest = folder.latest(Lineage(trained, select_rollbacks(connection, policy)).path())
+            newest = folder.latest(_lineage(connection, policy).path())
             if newest is not None:
                 found[policy] = folder.path(newest)
     return found
+
+
+def _live_versions(config: Config) -> dict[str, Path]:
+    """Return by policy the weights of its live version where training has gone on from what a guard or a canary held
+    back: without them there is nothing to serve instead, and nothing to compare with."""
+    found: dict[str, Path] = {}
+    roots = (config.shared_dir / "versions").glob("*/")
+    with reading(place_of(config), outdated=True) as connection:
+        for root in sorted(roots):
+            live = select_live(connection, root.name)
+            if live is None or live.version == _lineage(connection, root.name).head:
+                continue
+            if (folder := version_folder(root, live.version)).is_dir():
+                found[root.name] = folder
+    return found
+
+
+def _lineage(connection: Connection, policy: str) -> Lineage:
+    states = select_states(connection, policy)
+    trained = [step for step, state in states.items() if state is not StepState.SKIPPED]
+    return Lineage(trained, select_rollbacks(connection, policy))
 
 
 def _checkpoints(state_dir: Path) -> dict[str, CheckpointFolder]:

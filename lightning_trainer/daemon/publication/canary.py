@@ -26,7 +26,7 @@ from lightning_trainer.store.store import Store
 from lightning_trainer.store.tables import attempts as attempt_table
 from lightning_trainer.store.tables import canaries
 from lightning_trainer.store.tables.canaries import CanaryRecord
-from lightning_trainer.store.tables.spans import select_of_attempts
+from lightning_trainer.store.tables.spans import attempts_since, select_of_attempts
 from lightning_trainer.types import Attempt, Span, SpanSink
 from lightning_trainer.versions.live_rollouts import (
     Finding,
@@ -47,8 +47,6 @@ _AT_ONCE = 100
 _BEFORE = 500
 _MOST_UNANSWERED = 10
 """Calls that a candidate may leave to the live version, whatever their share: an engine may be restarted once."""
-_UNREWARDED = 2000
-"""Rollouts without a reward that are looked at again; older ones are given up."""
 
 
 @dataclass(slots=True)
@@ -222,11 +220,11 @@ class Canary:
         return judge_shadow(pairs, self._config, before)
 
     async def _read(self, record: CanaryRecord, seen: _Seen) -> bool:
-        """Read the rollouts that have ended, and again those without a reward; True where there was something new."""
+        """Read the rollouts that have ended, and again those of which more has come; True where something was new."""
         last = await self._store.last_span()
         if last == seen.last_span:
             return False
-        seen.last_span = last
+        before, seen.last_span = seen.last_span, last
         if self._config.shadow:
             await settle(
                 seen.shadows,
@@ -239,8 +237,8 @@ class Canary:
             wanted = [*seen.shadows.whole, *seen.shadows.whole.values()]
             await self._read_again([name for name in wanted if _lacks_reward(seen, name)], seen)
             return True
-        unrewarded = [attempt_id for attempt_id, one in seen.rollouts.items() if one.reward is None]
-        wanted = unrewarded[-_UNREWARDED:]
+        told = await self._store.scan(partial(attempts_since, after=before)) if seen.rollouts else ()
+        wanted = [name for name in told if name in seen.rollouts and _lacks_reward(seen, name)]
         known = {*seen.rollouts, *seen.others}
         while True:
             new = await self._store.scan(

@@ -120,10 +120,13 @@ class Publisher:
         created_ns = time.time_ns()
         await self._keeper.settled()
         await self._end_canaries(version)
-        live = None if asked_for else await self._to_compare_with(version)
+        recorded = None if asked_for else await self._to_compare_with(version)
+        live = None if recorded is None else await self._served_again(version, recorded)
         before = await self._store.version(self._policy, version)
-        if live is not None and before is not None and (refused := await self._held_back(before)) is not None:
-            return refused
+        if recorded is not None and before is not None:
+            lost = recorded if live is None else None
+            if (refused := await self._held_back(before, lost)) is not None:
+                return refused
         publication, report, worse = await self._offer(version, step, created_ns, live)
         if live is not None and not report.accepted:
             await asyncio.to_thread(self._keeper.archive.remove, version)
@@ -165,14 +168,29 @@ class Publisher:
                 self._policy, lambda connection, ended=ended: canaries.put(connection, ended)
             )
 
-    async def _held_back(self, version: PolicyVersion) -> PolicyVersion | None:
-        """Return the version as refused if an earlier canary decided so, before or after it was recorded."""
+    async def _held_back(self, version: PolicyVersion, lost: PolicyVersion | None) -> PolicyVersion | None:
+        """Return the version as refused if an earlier canary decided so, before or after it was recorded; or if it was
+        refused for whatever reason and nothing is left to compare it with.
+
+        Args:
+            lost: the live version, where it cannot be served again.
+        """
+        if version.state in (VersionState.LIVE, VersionState.RETIRED):
+            return None  # what put it live came later: a person
         reason = None if self._canary is None else await self._canary.decided_against(version.version)
+        if reason is None and lost is not None and version.state is VersionState.REFUSED:
+            reason = version.reason
         if reason is None:
             return None
         refused = replace(version, state=VersionState.REFUSED, reason=reason)
         await self._store.put_version(refused)
-        return refused
+        if lost is None:
+            return refused
+        return replace(
+            refused,
+            reason=f"{reason}; and the weights of {lost.name}, which was live, are not kept: `lightning-trainer "
+            f"promote {version.name}` serves it all the same, `lightning-trainer rollback` another one",
+        )
 
     async def _worse(self, publication: Publication, live: int) -> str | None:
         """Return why a candidate must not go live: by the guard, and then by the canary; None where it may."""
@@ -260,16 +278,18 @@ class Publisher:
         )
         return publication
 
-    async def _to_compare_with(self, version: int) -> int | None:
-        """Return the live version, which is served by then; None where there is nothing that a new one can fall behind.
+    async def _to_compare_with(self, version: int) -> PolicyVersion | None:
+        """Return the live version; None where there is nothing that a new one can fall behind."""
+        compared = self._guard is not None or self._canary is not None
+        live = await self._store.live_version(self._policy) if compared else None
+        return None if live is None or live.version == version else live
+
+    async def _served_again(self, version: int, live: PolicyVersion) -> int | None:
+        """Return the live version, which is served by then; None where its weights are not kept.
 
         Raises:
             EngineError: the engine stayed away.
         """
-        compared = self._guard is not None or self._canary is not None
-        live = await self._store.live_version(self._policy) if compared else None
-        if live is None or live.version == version:
-            return None
         if self._served() != live.version:  # the daemon has started since
             try:
                 await self.serve_kept(live.version)

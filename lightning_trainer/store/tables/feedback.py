@@ -52,6 +52,21 @@ def note(connection: Connection, new: Sequence[Span], now_ns: int | None = None)
         )
 
 
+def date_back(connection: Connection, after: int, since_ns: int) -> None:
+    """Take feedback that a journal has brought, stored after row ``after``, as received when it was given.
+
+    A source's caps are by the hour, and all of it has come in one.
+
+    Args:
+        since_ns: none of it was received before then.
+    """
+    connection.execute(
+        """UPDATE feedback SET received_ns = CASE WHEN given_ns < ?1 THEN ?1 ELSE given_ns END
+           WHERE seq > ?2 AND given_ns < received_ns""",
+        (since_ns, after),
+    )
+
+
 _COLUMNS = """trace_id, span_id, source, kind, name, rollout_id, named_attempt, attempt_id, response_id, about_trace,
     value, taken_back, edited, given_ns, received_ns"""
 

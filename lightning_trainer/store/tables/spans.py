@@ -206,6 +206,29 @@ def numbers_of_attempts(connection: Connection, attempt_ids: Sequence[str]) -> l
     return [seq for (seq,) in rows]
 
 
+def attempts_since(connection: Connection, after: int) -> list[str]:
+    """Return the attempts that spans stored after row ``after`` belong to, as in :func:`select_of_attempts`.
+
+    It costs as much as was stored since.
+    """
+    rows = connection.execute(
+        """WITH new AS MATERIALIZED (
+               SELECT trace_id, rollout_id, attempt_id, response_id FROM spans WHERE seq > ?),
+           near AS MATERIALIZED (
+               SELECT trace_id, rollout_id, attempt_id FROM new
+               UNION SELECT trace_id, rollout_id, attempt_id FROM spans WHERE response_id IN
+                   (SELECT response_id FROM new WHERE attempt_id IS NULL AND response_id IS NOT NULL))
+           SELECT attempt_id FROM near WHERE attempt_id IS NOT NULL
+           UNION SELECT attempt_id FROM attempts
+               WHERE rollout_id IN (SELECT rollout_id FROM near WHERE attempt_id IS NULL)
+           UNION SELECT attempt_id FROM spans WHERE attempt_id IS NOT NULL
+               AND trace_id IN (SELECT trace_id FROM near WHERE attempt_id IS NULL)
+           ORDER BY attempt_id""",
+        (after,),
+    )
+    return [attempt_id for (attempt_id,) in rows]
+
+
 _FOUND = """
     WITH wanted(attempt_id) AS MATERIALIZED (SELECT value FROM json_each(?)),
     own AS MATERIALIZED (SELECT seq, trace_id FROM spans WHERE attempt_id IN (SELECT attempt_id FROM wanted)),

@@ -1,4 +1,4 @@
-"""Backups: a store's database, and the checkpoint that its recorded steps continue from.
+"""Backups: a store's database, the checkpoint that its recorded steps continue from, and the weights that are live.
 
 Taken from one snapshot, with or without a running daemon; what the daemon commits meanwhile is not included.
 """
@@ -7,15 +7,16 @@ import json
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from lightning_trainer.errors import StoreError
 from lightning_trainer.store.retention.retention import measure
 from lightning_trainer.store.scan import read_only
-from lightning_trainer.store.upkeep.checkpoints import copy_checkpoint
+from lightning_trainer.store.upkeep.checkpoints import copy_weights
 from lightning_trainer.store.upkeep.files import STORE, enough_room, put_in_place
 from lightning_trainer.store.upkeep.journal import delete_before
 
@@ -38,8 +39,9 @@ class Backup:
 def back_up(
     state_dir: Path,
     folder: Path,
-    checkpoints: dict[str, Path],
+    checkpoints: Mapping[str, Path],
     *,
+    versions: Mapping[str, Path] = MappingProxyType({}),
     journal: Path | None = None,
     on_progress: Callable[[float], None] = lambda share: None,
 ) -> Backup:
@@ -47,6 +49,7 @@ def back_up(
 
     Args:
         checkpoints: the newest of each policy, by its name.
+        versions: the weights of live versions that the checkpoints do not lead to, by policy.
         journal: what the backup contains is deleted from it.
         on_progress: called with the share copied.
 
@@ -60,7 +63,7 @@ def back_up(
     began_ns = time.time_ns()
     try:
         partial.mkdir(mode=0o700, parents=True)
-        kept = {policy: _copied(path, partial / "checkpoints" / policy) for policy, path in checkpoints.items()}
+        kept = copy_weights(partial, checkpoints, versions)
         spans, used = _copy_database(state_dir / STORE, partial, on_progress)
         backup = Backup(folder, began_ns, spans, used, kept)
         manifest = {"at_ns": began_ns, "spans": spans, "checkpoints": kept}
@@ -110,8 +113,3 @@ def _copy_database(path: Path, folder: Path, on_progress: Callable[[float], None
         raise StoreError(f"the store {path} is damaged ({verdict}): `lightning-trainer store repair` first")
     put_in_place(copy, folder / STORE)
     return spans, size.used
-
-
-def _copied(checkpoint: Path, folder: Path) -> int:
-    copy_checkpoint(checkpoint, folder / checkpoint.name)
-    return int(checkpoint.name.rpartition("-")[2])

@@ -1,4 +1,5 @@
-"""Checkpoints of a backup: copied whole, put in place by renaming, and those of later versions removed.
+"""Checkpoints of a backup, and weights of live versions: copied whole, put in place by renaming, and those of later
+versions removed.
 
 Invariant: all copies are made, beside their places, before the first is renamed: one that fails changes nothing.
 """
@@ -15,24 +16,36 @@ from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.upkeep.files import enough_room
 
 
-def copy_checkpoint(checkpoint: Path, place: Path) -> None:
-    """Copy a checkpoint's folder.
+def copy_folder(folder: Path, place: Path) -> None:
+    """Copy the folder of a checkpoint or a version.
 
     Raises:
         StoreError: a file could not be read or written.
     """
     try:
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        shutil.copytree(checkpoint, place)
+        shutil.copytree(folder, place)
     except OSError as error:
         # shutil's own error lists all files, where the disk is full every one of them.
         why = error.args[0][0][-1] if isinstance(error, shutil.Error) else error
-        raise StoreError(f"the checkpoint {checkpoint} cannot be copied to {place.parent}: {why}") from error
+        raise StoreError(f"{folder} cannot be copied to {place.parent}: {why}") from error
+
+
+def copy_weights(backup: Path, checkpoints: Mapping[str, Path], versions: Mapping[str, Path]) -> dict[str, int]:
+    """Copy checkpoints and versions, each by its policy, into a backup; return the steps of the checkpoints.
+
+    Raises:
+        StoreError: a file could not be read or written.
+    """
+    for kind, folders in (("checkpoints", checkpoints), ("versions", versions)):
+        for policy, folder in folders.items():
+            copy_folder(folder, backup / kind / policy / folder.name)
+    return {policy: int(folder.name.rpartition("-")[2]) for policy, folder in checkpoints.items()}
 
 
 @contextmanager
-def copied_beside(of_backup: Path, folder: Path, *, besides: int = 0) -> Iterator[Callable[[], None]]:
-    """Copy a backup's checkpoints next to their places in a folder, and yield what puts them in place.
+def copied_beside(backup: Path, shared_dir: Path, *, besides: int = 0) -> Iterator[Callable[[], None]]:
+    """Copy a backup's checkpoints and versions next to their places, and yield what puts them in place.
 
     Copies that were not put in place are removed.
 
@@ -42,19 +55,20 @@ def copied_beside(of_backup: Path, folder: Path, *, besides: int = 0) -> Iterato
     Raises:
         StoreError: there is no room, or a file could not be read or written.
     """
-    checkpoints = sorted(of_backup.glob("*/step-*"))
-    places = [folder / checkpoint.parent.name / checkpoint.name for checkpoint in checkpoints]
+    folders = sorted([*backup.glob("checkpoints/*/step-*"), *backup.glob("versions/*/v*")])
+    places = [shared_dir / folder.relative_to(backup) for folder in folders]
     copies = {place: place.with_name(f"{place.name}.restoring") for place in places}
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        needed = besides + sum(one.stat().st_size for one in of_backup.rglob("*") if one.is_file())
+        shared_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        files = (one for folder in folders for one in folder.rglob("*") if one.is_file())
+        needed = besides + sum(one.stat().st_size for one in files)
     except OSError as error:
-        raise StoreError(f"{folder} cannot be written: {error}") from error
-    enough_room(folder, needed, "restoring")
+        raise StoreError(f"{shared_dir} cannot be written: {error}") from error
+    enough_room(shared_dir, needed, "restoring")
     try:
-        for checkpoint, copy in zip(checkpoints, copies.values(), strict=True):
+        for folder, copy in zip(folders, copies.values(), strict=True):
             shutil.rmtree(copy, ignore_errors=True)  # of a restore that was killed
-            copy_checkpoint(checkpoint, copy)
+            copy_folder(folder, copy)
         yield lambda: _put_in_place(copies)
     finally:
         for copy in copies.values():

@@ -1,4 +1,4 @@
-"""Restoring a backup: its database and checkpoints are put in place, and the journal's later spans are added."""
+"""Restoring a backup: its database, checkpoints and weights are put in place, the journal's later spans added."""
 
 import json
 import shutil
@@ -14,6 +14,7 @@ from lightning_trainer.errors import StoreError
 from lightning_trainer.store.media.exchange import exchange
 from lightning_trainer.store.media.storing import insert_with_media
 from lightning_trainer.store.schema import migrate
+from lightning_trainer.store.tables import feedback
 from lightning_trainer.store.upkeep import journal as journal_files
 from lightning_trainer.store.upkeep.backup import MANIFEST
 from lightning_trainer.store.upkeep.checkpoints import (
@@ -62,14 +63,12 @@ def restore(
     partial = store.with_name(f"{STORE}.restoring")
     with (
         held(store),
-        copied_beside(
-            backup / "checkpoints", shared_dir / "checkpoints", besides=(backup / STORE).stat().st_size
-        ) as put_checkpoints,
+        copied_beside(backup, shared_dir, besides=(backup / STORE).stat().st_size) as put_weights,
     ):
         try:
             _remove(partial)  # of a restore that was killed
             shutil.copyfile(backup / STORE, partial)
-            made = _brought_up_to_date(partial, journal, limits or StoreConfig(), where=str(backup))
+            made = _brought_up_to_date(partial, journal, limits or StoreConfig(), manifest["at_ns"], where=str(backup))
         except BaseException as error:
             _remove(partial)
             if not isinstance(error, sqlite3.Error):
@@ -78,7 +77,7 @@ def restore(
         aside = set_aside(store, "before-restore") if store.exists() else None
         try:
             put_in_place(partial, store)
-            put_checkpoints()
+            put_weights()
             forget_later(shared_dir, made.newest)
             set_metrics_aside(state_dir)
         except OSError as error:
@@ -97,7 +96,7 @@ class _Made:
     problems: list[str]
 
 
-def _brought_up_to_date(copy: Path, journal: Path | None, limits: StoreConfig, *, where: str) -> _Made:
+def _brought_up_to_date(copy: Path, journal: Path | None, limits: StoreConfig, at_ns: int, *, where: str) -> _Made:
     """Check the copy of a backup's database, migrate it and add the journal."""
     problems: list[str] = []
     with closing(sqlite3.connect(copy, isolation_level=None)) as connection:
@@ -105,7 +104,9 @@ def _brought_up_to_date(copy: Path, journal: Path | None, limits: StoreConfig, *
         if verdict != "ok":
             raise sqlite3.DatabaseError(f"it is damaged: {verdict}")
         migrate(connection, where=where)
+        earlier, _ = feedback.newest(connection)
         from_journal = _replay(connection, journal, problems, limits)
+        feedback.date_back(connection, earlier, at_ns)
         (spans,) = connection.execute("SELECT count(*) FROM spans").fetchone()
         return _Made(spans, from_journal, select_newest(connection), problems)
 

@@ -1,11 +1,12 @@
 """`lightning-trainer store` takes along what the store's records need, and says what it leaves."""
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
 
-from lightning_trainer.cli.daemon.store import backup, migrate
+from lightning_trainer.cli.daemon.store import backup, migrate, restore
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.types import PolicyVersion, StepReport, TrainingBatch, VersionState
 
@@ -36,6 +37,38 @@ def test_a_backup_has_the_checkpoint_that_training_goes_on_from(rolled_back, cap
     kept = [one.name for one in (rolled_back / "backup" / "checkpoints" / "math").iterdir()]
     assert kept == ["step-00000002"], "the fourth is of what was rolled back"
     assert "checkpoint 2 of math" in capsys.readouterr().out
+
+
+def test_a_backup_has_the_live_weights_where_training_went_on_from_what_was_held_back(tmp_path, monkeypatch, capsys):
+    state = tmp_path / ".lightning"
+
+    async def fill() -> None:
+        async with SqliteStore(state / "lightning.sqlite") as store:
+            for policy, refused in (("math", 3), ("other", 4)):
+                for step in range(1, 4):
+                    outcome = VersionState.REFUSED if step >= refused else VersionState.LIVE
+                    await store.assign(
+                        TrainingBatch(policy, step, ()), policy=policy, step=step, attempt_ids=[], ledger=[]
+                    )
+                    await store.finish_step(policy, StepReport(step, {}, {}, 1, 1, 1, {}))
+                    await store.put_version(PolicyVersion(policy, step, step, outcome, step))
+
+    asyncio.run(fill())
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lightning.toml").write_text('[[policy]]\nname = "math"\nagents = ["solver"]\nmodel = "random:tiny"\n')
+    for policy in ("math", "other"):
+        (state / "checkpoints" / policy / "step-00000003").mkdir(parents=True)
+        for version in (1, 2, 3):
+            weights = state / "versions" / policy / f"v{version:08d}" / "model.safetensors"
+            weights.parent.mkdir(parents=True)
+            weights.write_text(f"{policy} {version}")
+    backup(None, tmp_path / "backup")
+    assert "checkpoint 3 of math, checkpoint 3 of other, weights of math@v2 in " in capsys.readouterr().out
+    shutil.rmtree(state)
+    restore(None, tmp_path / "backup")
+    assert "what you decided after the backup is not in it: before the next start, drop," in capsys.readouterr().out
+    assert [str(one.relative_to(state)) for one in state.glob("versions/*/*")] == ["versions/math/v00000002"]
+    assert (state / "versions" / "math" / "v00000002" / "model.safetensors").read_text() == "math 2"
 
 
 @pytest.mark.parametrize("shared", [True, False])

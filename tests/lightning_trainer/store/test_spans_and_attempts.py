@@ -16,6 +16,7 @@ from lightning_instrumentation import semconv
 from lightning_trainer.errors import MalformedTelemetryError, StoreError
 from lightning_trainer.store import SqliteStore, Store
 from lightning_trainer.store.tables import cursors, evaluations, participations
+from lightning_trainer.store.tables.spans import attempts_since
 from lightning_trainer.store.worklist.forgetting import forget_rollout
 from lightning_trainer.types import AttemptState, RolloutMode, Span, SpanStatus
 
@@ -112,6 +113,24 @@ async def test_an_attempt_takes_everything_that_belongs_to_it(store: Store, make
     await store.append([*not_mine, *mine])
     assert await store.spans_of_attempts(["a"]) == mine
     assert await store.spans_of_attempts([]) == []
+
+
+async def test_what_a_new_span_belongs_to_is_found_from_the_span(store: Store, make_root, make_span) -> None:
+    response = {semconv.RESPONSE_ID: "chatcmpl-1"}
+    await store.append([make_root(1, "a"), make_root(2, "b"), make_span(3, trace=1, attributes=response)])
+    later = [
+        (make_span(4, trace=1), ["a"]),
+        (make_span(5, trace=77, attributes=response), ["a"]),
+        (make_span(6, trace=1, attributes={semconv.ATTEMPT_ID: "b"}), ["b"]),
+        (make_span(7, trace=79, attributes={semconv.ROLLOUT_ID: "rollout-of-b"}), ["b"]),
+        (make_span(8, trace=80), []),
+    ]
+    for span, attempts in later:
+        last = await store.last_span()
+        assert await store.scan(partial(attempts_since, after=last)) == []
+        await store.append([span])
+        assert await store.scan(partial(attempts_since, after=last)) == attempts
+        assert (span in await store.spans_of_attempts(["a", "b"])) == bool(attempts)
 
 
 async def test_counts_say_what_is_there(store: Store, make_root, make_span) -> None:

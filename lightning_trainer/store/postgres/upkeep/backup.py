@@ -1,4 +1,4 @@
-"""Backup of a store on PostgreSQL: ``pg_dump`` and ``pg_restore``, plus the checkpoints.
+"""Backup of a store on PostgreSQL: ``pg_dump`` and ``pg_restore``, plus checkpoints and weights of live versions.
 
 Invariant: the password is on no command line. A restored store refuses every daemon that held a turn before: its tokens
 continue far above all earlier ones.
@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from lightning_trainer.config.store import StoreConfig
@@ -21,11 +22,12 @@ from lightning_trainer.store.media.storing import insert_with_media
 from lightning_trainer.store.postgres.connection import PostgresConnection
 from lightning_trainer.store.postgres.error_messages import shown, without_password
 from lightning_trainer.store.postgres.schema import TABLES, drop_later_tables, migrate, newest_version, version_of
+from lightning_trainer.store.tables import feedback
 from lightning_trainer.store.upkeep import journal as journal_files
 from lightning_trainer.store.upkeep.backup import MANIFEST, Backup
 from lightning_trainer.store.upkeep.checkpoints import (
     copied_beside,
-    copy_checkpoint,
+    copy_weights,
     forget_later,
     select_newest,
     set_metrics_aside,
@@ -37,11 +39,19 @@ _TOKENS = 10**9
 """Larger than the number of tokens any store has issued."""
 
 
-def back_up(url: str, folder: Path, checkpoints: Mapping[str, Path], *, journal: Path | None = None) -> Backup:
+def back_up(
+    url: str,
+    folder: Path,
+    checkpoints: Mapping[str, Path],
+    *,
+    versions: Mapping[str, Path] = MappingProxyType({}),
+    journal: Path | None = None,
+) -> Backup:
     """Dump a store, while daemons may write, into a new folder.
 
     Args:
         checkpoints: the newest of each policy, by its name.
+        versions: the weights of live versions that the checkpoints do not lead to, by policy.
         journal: what the backup contains is deleted from it.
 
     Raises:
@@ -54,10 +64,7 @@ def back_up(url: str, folder: Path, checkpoints: Mapping[str, Path], *, journal:
     began_ns = time.time_ns()
     try:
         partial.mkdir(mode=0o700, parents=True)
-        kept = {}
-        for policy, checkpoint in checkpoints.items():
-            copy_checkpoint(checkpoint, partial / "checkpoints" / policy / checkpoint.name)
-            kept[policy] = int(checkpoint.name.rpartition("-")[2])
+        kept = copy_weights(partial, checkpoints, versions)
         with closing(PostgresConnection(url)) as connection:
             connection.execute("BEGIN")
             version = version_of(connection)
@@ -107,13 +114,15 @@ def restore(
         schema = _checked_schema(connection, backup, made_of)
         if not connection.exclude_others():
             raise StoreError(f"connections of daemons are open to {shown(url)}: stop the daemons first")
-        with copied_beside(backup / "checkpoints", shared_dir / "checkpoints") as put_checkpoints:
+        with copied_beside(backup, shared_dir) as put_weights:
             whole = ("--single-transaction", "--clean", "--if-exists", "--no-owner", "--no-privileges")
             _run(url, "pg_restore", *whole, "--exit-on-error", f"--schema={schema}", str(backup / DUMP))
             try:
                 problems: list[str] = []
-                stored, new = _brought_up_to_date(connection, journal, problems, limits or StoreConfig())
-                put_checkpoints()
+                stored, new = _brought_up_to_date(
+                    connection, journal, problems, limits or StoreConfig(), made_of["at_ns"]
+                )
+                put_weights()
                 forget_later(shared_dir, select_newest(connection))
                 set_metrics_aside(state_dir or shared_dir)
             except (OSError, StoreError) as error:
@@ -140,7 +149,7 @@ def _checked_schema(connection: PostgresConnection, backup: Path, made_of: Mappi
 
 
 def _brought_up_to_date(
-    connection: PostgresConnection, journal: Path | None, problems: list[str], limits: StoreConfig
+    connection: PostgresConnection, journal: Path | None, problems: list[str], limits: StoreConfig, at_ns: int
 ) -> tuple[int, int]:
     """Migrate a restored database, end all turns and add the journal; return its spans, and those from the journal."""
     new = 0
@@ -148,8 +157,10 @@ def _brought_up_to_date(
     migrate(connection)
     connection.execute("BEGIN IMMEDIATE")
     connection.execute("UPDATE leases SET until_ns = 0, token = token + ?", (_TOKENS,))
+    earlier, _ = feedback.newest(connection)
     for spans in journal_files.read(journal, problems) if journal is not None else ():
         new += len(insert_with_media(connection, exchange(spans), limits))
+    feedback.date_back(connection, earlier, at_ns)
     (stored,) = connection.execute("SELECT count(*) FROM spans").fetchone()
     connection.execute("COMMIT")
     return stored, new

@@ -225,6 +225,38 @@ async def test_one_is_compared_by_the_reward_of_the_stage_that_it_was_trained_in
     assert second.reason == "its canary is undecided after timeout_s = 2, with a reward of 0 of its rollouts"
 
 
+async def test_a_reward_counts_however_many_rollouts_came_after_its_own(traffic) -> None:
+    run = await traffic()
+    publishing = publish(run)
+    while run.route.version is None:
+        await asyncio.sleep(0.01)
+    while run.route.version_for({semconv.ROLLOUT_ID: f"r-a{run.number + 1}"}) is None:
+        run.number += 1
+    await run.rollout(None)
+    later = []
+    for number in range(2001):
+        root, call = run.attempt_spans(f"later{number}", [1, 2], time.time_ns(), task="later")
+        call.attributes[semconv.POLICY_VERSION] = 0
+        later += [root, call]
+    await run.store.append(later)
+
+    async def is_seen(**evidence: list[int]) -> None:
+        async with asyncio.timeout(60):
+            while True:
+                records = await run.store.scan(lambda connection: canaries.select(connection, "math", 1, 1))
+                if evidence.items() <= records[1].evidence.items():
+                    return
+                await asyncio.sleep(0.05)
+
+    await is_seen(rollouts=[1, 2001], rewards=[0, 0])
+    await run.store.append([run.reward_span(1.0, attempt=f"a{run.number}")])
+    await is_seen(rewards=[1, 0])
+    await run.store.append([run.reward_span(1.0, rollout="r-later0"), run.reward_span(1.0, response="response-later1")])
+    await is_seen(rewards=[1, 2])
+    run.rollback = True
+    await publishing
+
+
 async def test_one_that_breaks_tools_is_stopped_without_a_reward(traffic) -> None:
     run = await traffic()
     version = await run.until(publish(run), None, tool_error=True)
@@ -429,6 +461,24 @@ async def test_a_verdict_of_a_daemon_that_ended_before_it_was_recorded_counts(tr
     version = await run.until(publish(run), 1.0)
     assert (version.state, version.reason) == (VersionState.REFUSED, "its canary is worse")
     assert await run.store.version("math", 1) == version
+
+
+async def test_what_was_decided_against_is_not_given_to_users_either_where_the_live_version_is_lost(traffic) -> None:
+    run = await traffic(timeout_s=0.1)
+    assert (await run.publisher.publish(version=1, step=1, asked_for=True)).state is VersionState.LIVE
+    refused = await run.publisher.publish(version=2, step=2)
+    run.engine.live.clear()
+    run.old.archive.remove(1)
+    again = await run.publisher.publish(version=2, step=2)
+    assert again.state is VersionState.REFUSED
+    assert again.reason == (
+        f"{refused.reason}; and the weights of math@v1, which was live, are not kept: `lightning-trainer "
+        "promote math@v2` serves it all the same, `lightning-trainer rollback` another one"
+    )
+    assert (run.engine.live, (await run.store.version("math", 2)).reason) == ({}, refused.reason)
+    assert (await run.publisher.publish(version=2, step=2, asked_for=True)).state is VersionState.LIVE
+    run.engine.live.clear()
+    assert (await run.publisher.publish(version=2, step=2)).state is VersionState.LIVE, "a person has promoted it"
 
 
 async def test_what_kept_a_canary_from_deciding_passes(traffic) -> None:

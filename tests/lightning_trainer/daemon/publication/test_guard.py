@@ -263,6 +263,23 @@ async def test_where_the_live_version_is_lost_the_new_one_is_served(make_run):
     assert await run.live() == 2
 
 
+async def test_where_the_live_version_is_lost_what_was_refused_is_not_served_instead(make_run):
+    run = make_run()
+    await run.publish(0)
+    await run.publish(1, 0.75)
+    refused = await run.publish(2, 0.5)
+    assert refused is not None
+    run.start()
+    run.old.archive.remove(1)
+    for _ in range(2):  # as often as it starts
+        again = await run.publish(2)
+        assert again is not None
+        assert again.startswith(f"{refused}; and the weights of p@v1, which was live, are not kept: ")
+        assert again.count("not kept") == 1
+    assert run.engine.published == []
+    assert await run.publish(2, asked_for=True) is None
+
+
 async def test_what_another_daemon_made_live_and_the_engine_here_refuses_is_offered_once(make_run):
     run = make_run()
     await run.publish(0)

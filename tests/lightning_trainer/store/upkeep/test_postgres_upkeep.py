@@ -1,5 +1,6 @@
 """A store that is moved to PostgreSQL, checked there, backed up, gone back to and compacted."""
 
+import json
 import sqlite3
 import time
 from contextlib import closing
@@ -8,7 +9,9 @@ from pathlib import Path
 import pytest
 from lightning_instrumentation import semconv
 
+from lightning_trainer.config.store import StoreConfig
 from lightning_trainer.errors import StoreError, TurnLostError
+from lightning_trainer.samples.feedback.entries import Subject, feedback_span
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.postgres import schema
 from lightning_trainer.store.postgres.connection import PostgresConnection
@@ -18,6 +21,7 @@ from lightning_trainer.store.postgres.upkeep import backup
 from lightning_trainer.store.postgres.upkeep.backup import back_up, restore
 from lightning_trainer.store.postgres.upkeep.checking import check
 from lightning_trainer.store.postgres.upkeep.copying import TABLES, compact, copy_to_postgres
+from lightning_trainer.store.tables import feedback
 from lightning_trainer.store.worklist.forgetting import forget_rollout
 from lightning_trainer.types import LedgerRow, Outcome, PolicyVersion, VersionState
 
@@ -139,11 +143,13 @@ async def test_a_backup_is_gone_back_to_and_who_had_the_turn_before_has_it_no_mo
     checkpoint = tmp_path / "checkpoints" / "p" / "step-00000001"
     checkpoint.mkdir(parents=True)
     (checkpoint / "weights").write_text("w")
+    live = tmp_path / "versions" / "p" / "v00000000"
+    live.mkdir(parents=True)
     async with PostgresStore(postgres_url) as store:
         await _fill(store, make_root, make_span)
         before = await _everything(store)
         assert await store.take_turn("p", "one") is None
-        made = back_up(postgres_url, tmp_path / "backup", {"p": checkpoint})
+        made = back_up(postgres_url, tmp_path / "backup", {"p": checkpoint}, versions={"p": live})
         assert (made.spans, made.checkpoints) == (99, {"p": 1})
         await store.append([make_root(60, "later")])
         with pytest.raises(StoreError, match="stop the daemons first"):
@@ -152,6 +158,7 @@ async def test_a_backup_is_gone_back_to_and_who_had_the_turn_before_has_it_no_mo
     restored = restore(postgres_url, tmp_path / "backup", tmp_path / "elsewhere")
     assert restored.spans == 99
     assert (tmp_path / "elsewhere" / "checkpoints" / "p" / "step-00000001" / "weights").read_text() == "w"
+    assert (tmp_path / "elsewhere" / "versions" / "p" / "v00000000").is_dir()
     async with PostgresStore(postgres_url) as store:
         assert await _everything(store) == before
         assert await store.append([make_root(60, "later")]) == 1
@@ -238,6 +245,23 @@ async def test_a_daemon_is_in_a_restores_way_whatever_it_is_called_and_one_of_an
     postgres.execute("CREATE SCHEMA of_others")
     async with PostgresStore(postgres.url("of_others")):
         assert restore(postgres_url, tmp_path / "backup", tmp_path).spans == 1
+
+
+async def test_feedback_from_a_journal_was_received_in_the_hour_in_which_it_was_given(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    hour, now, folder = 3600 * 10**9, time.time_ns(), tmp_path / "backup"
+    async with PostgresStore(postgres_url, StoreConfig(journal=tmp_path / "journal")) as store:
+        back_up(postgres_url, folder, {}, journal=tmp_path / "journal")
+        given = [now - hours * hour for hours in (30, 2, 1)]
+        about = Subject(attempt_id="a1")
+        await store.append([feedback_span(about, source="s", kind="person", name="n", given_ns=one) for one in given])
+    told = json.loads((folder / "backup.json").read_text())
+    (folder / "backup.json").write_text(json.dumps({**told, "at_ns": now - 24 * hour}))
+    restore(postgres_url, folder, tmp_path, journal=tmp_path / "journal")
+    async with PostgresStore(postgres_url) as store:
+        kept = await store.scan(feedback.select)
+    assert [one.received_ns for one in kept] == [now - 24 * hour, *given[1:]]
 
 
 async def test_a_daemon_that_starts_in_the_middle_of_a_restore_is_refused(

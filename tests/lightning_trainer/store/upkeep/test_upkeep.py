@@ -1,6 +1,7 @@
 """A store is backed up beside its daemon, gone back to whole or not at all, and damage costs what lies on it alone."""
 
 import asyncio
+import json
 import os
 import sqlite3
 import time
@@ -16,8 +17,10 @@ from lightning_instrumentation import semconv
 
 from lightning_trainer.config.store import StoreConfig
 from lightning_trainer.errors import DamagedStoreError, StoreError
+from lightning_trainer.samples.feedback.entries import Subject, feedback_span
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.scan import read_only
+from lightning_trainer.store.tables import feedback
 from lightning_trainer.store.upkeep import files
 from lightning_trainer.store.upkeep import journal as journal_files
 from lightning_trainer.store.upkeep.backup import back_up
@@ -197,6 +200,25 @@ async def test_with_a_journal_a_restored_backup_has_everything_that_was_acknowle
     async with SqliteStore(path) as store:
         assert (await store.counts())["spans"] == 205 + 1 + 38
         assert await store.spans_of_attempts([f"late{n}" for n in range(1, 20)]) == acknowledged
+
+
+async def test_feedback_from_a_journal_was_received_in_the_hour_in_which_it_was_given(tmp_path):
+    hour, now = 3600 * 10**9, time.time_ns()
+    state, folder, journal = tmp_path / "state", tmp_path / "backup", tmp_path / "journal"
+    path = state / "lightning.sqlite"
+    async with SqliteStore(path, StoreConfig(journal=journal)) as store:
+        back_up(state, folder, {}, journal=journal)
+        given = [now - 30 * hour, *(now - hours * hour for hours in (23, 2, 1)), now + 30 * hour]
+        about = Subject(attempt_id="a1")
+        await store.append([feedback_span(about, source="s", kind="person", name="n", given_ns=one) for one in given])
+    manifest = folder / "backup.json"
+    told = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**told, "at_ns": now - 24 * hour}))
+    restore(folder, state, journal=journal)
+    async with SqliteStore(path) as store:
+        kept = {one.given_ns: one.received_ns for one in await store.scan(feedback.select)}
+    assert [kept[one] for one in given[:-1]] == [now - 24 * hour, *given[1:-1]]
+    assert now < kept[given[-1]] < now + hour, "whatever its clock says"
 
 
 async def test_what_was_in_the_journal_and_not_committed_yet_when_a_backup_began_stays_there(
