@@ -10,6 +10,7 @@ The agent (agent.py) is not changed and does not know. A daemon with a policy fo
 
 import argparse
 import json
+import os
 import sys
 import threading
 from dataclasses import dataclass
@@ -95,6 +96,10 @@ def main() -> None:
     )
     parser.add_argument("--events", type=Path, help="write events here instead of standard output")
     options = parser.parse_args()
+    endpoint = os.environ.setdefault("LIGHTNING_ENDPOINT", "http://127.0.0.1:8321")
+    os.environ.setdefault("OPENAI_BASE_URL", f"{endpoint}/v1")
+    os.environ.setdefault("OPENAI_API_KEY", "not-needed-on-loopback")
+    os.environ["OPENAI_MODEL"] = options.policy
     events = EventLog(options.events)
     held_out = heldout_tasks(options.heldout)
 

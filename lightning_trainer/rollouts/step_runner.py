@@ -30,6 +30,7 @@ from lightning_trainer.rollouts.curriculum import Curriculum
 from lightning_trainer.rollouts.daemon_client import DaemonClient
 from lightning_trainer.rollouts.lost_groups import LostGroups
 from lightning_trainer.rollouts.run_name import checked_run, default_run, held_run
+from lightning_trainer.rollouts.step_watch import StepWatch
 from lightning_trainer.rollouts.team import TeamClient
 from lightning_trainer.rollouts.worker_pool import WorkerPool
 
@@ -118,14 +119,10 @@ class StepRunner(Generic[TaskT]):
             LightningError: the tasks do not make the step that the daemon waits for, the policy needs a baseline and
                 there is none, a curriculum gets no tasks, another process holds the run's name, or the daemon cannot be
                 reached.
-            TrainingError: training stopped before the last step.
+            TrainingError: training stopped before the last step, or all attempts of a step failed.
         """
         status = self._daemon.policy()
-        if status["needs_baseline"] and self._baseline is None:
-            raise LightningError(
-                "the policy's advantage estimator compares attempts with a greedy one at the same task, and the runner "
-                "has none; give it one as Runner(policy, attempt, baseline=greedy_attempt)"
-            )
+        self._check(status)
         source, per_step = self._tasks, status["groups_per_step"]
         if tasks_of_step is None:
             if source is None:
@@ -139,6 +136,14 @@ class StepRunner(Generic[TaskT]):
         with held_run(self._endpoint, self._run, token=self._token, numbered=not self._named) as run:
             self._train(run, status, tasks_of_step, steps)
 
+    def _check(self, status: dict) -> None:
+        """Refuse, in a sentence, a policy that could not be trained with these attempts."""
+        if status["needs_baseline"] and self._baseline is None:
+            raise LightningError(
+                "the policy's advantage estimator compares attempts with a greedy one at the same task, and the runner "
+                "has none; give it one as Runner(policy, attempt, baseline=greedy_attempt)"
+            )
+
     def _train(self, run: str, status: dict, tasks_of_step: Callable[[int], Sequence[TaskT]], steps: int) -> None:
         done, ahead, per_step = status["steps_done"], status["max_staleness"] or 0, status["groups_per_step"]
         first, started = self._where_it_was(run, status, done, ahead)
@@ -148,8 +153,10 @@ class StepRunner(Generic[TaskT]):
         in_flight: set[str] = set()
         ends: list[float] = []
         rewards: list[float | None] = []
+        watch = StepWatch(status)
 
         def on_attempt(attempt: AttemptEnded) -> None:
+            watch.attempt_ended(attempt)
             self._on_event(attempt)
             ends.append(time.monotonic())
             if attempt.stage == "train" and attempt.error is None:
@@ -202,6 +209,7 @@ class StepRunner(Generic[TaskT]):
                         now - rolled_out,
                     )
                 )
+                watch.step_ended(done, status)
                 began = now
             if not status["dynamic_sampling"]:
                 # Groups are left only if other runs brought some, too: later steps take them, if they are complete.

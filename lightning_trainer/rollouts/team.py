@@ -93,4 +93,5 @@ class TeamClient:
             "steps_done": min(status["steps_done"] for status in trained),
             "groups_wanted": max(status["groups_wanted"] for status in trained),
             "needs_baseline": any(status["needs_baseline"] for status in trained),
+            "problems": [problem for status in trained for problem in status["problems"]],
         }

@@ -17,11 +17,12 @@ from typer.testing import CliRunner
 from lightning_trainer.cli.app import app
 from lightning_trainer.environments import Action
 from lightning_trainer.environments.session import Session
-from lightning_trainer.errors import ConfigError
+from lightning_trainer.errors import ConfigError, LightningError
 from lightning_trainer.rollouts import Runner
 from lightning_trainer.rollouts.command import Command
 from lightning_trainer.rollouts.environment import runner as environment_runner
 from lightning_trainer.rollouts.environment.program_agent import ProgramAgent
+from lightning_trainer.rollouts.environment.runner import EnvironmentRunner
 from tests.lightning_trainer.environments.openai_server import serving  # pyright: ignore[reportMissingImports]
 from tests.lightning_trainer.environments.worlds import Alike  # pyright: ignore[reportMissingImports]
 
@@ -149,3 +150,26 @@ def test_packages_for_an_interpreter_that_is_ours_are_refused() -> None:
     done = CliRunner().invoke(app, ["environments", "install", "mcp", "some-package"], env={"COLUMNS": "300"})
     assert done.exit_code == 2
     assert "install some-package there with pip" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "patterns", "refused"),
+    [
+        ({}, ["lake*"], True),
+        ({}, ["lake*", "p"], False),
+        ({"agent_options": {"name": "lake-walker"}}, ["lake*"], False),
+        ({"agent": lambda session: None}, ["lake*"], False),  # nobody knows what it calls itself
+    ],
+)
+def test_our_agent_is_claimed_by_the_policy_that_it_trains(options, patterns, refused, monkeypatch) -> None:
+    # Before: rewards were shown step by step, and not a call was trained.
+    status = {"needs_baseline": False, "agents": patterns, "groups_per_step": 1, "steps_done": 0}
+    monkeypatch.setattr("lightning_trainer.rollouts.daemon_client.DaemonClient.policy", lambda _: status)
+    trained: list[int] = []
+    monkeypatch.setattr(EnvironmentRunner, "_train", lambda self, run, status, tasks, steps: trained.append(steps))
+    monkeypatch.setattr("lightning_trainer.rollouts.step_runner.held_run", lambda *_, **__: contextlib.nullcontext("r"))
+    runner = Runner.from_environment(Alike, policy="p", endpoint=ENDPOINT, **options)
+    sentence = r"the agent that plays is called 'p', and the policy claims the agents lake\*: none of its calls would"
+    with pytest.raises(LightningError, match=sentence) if refused else contextlib.nullcontext():
+        runner.train(steps=2)
+    assert bool(trained) is not refused

@@ -71,6 +71,9 @@ class Daemon:
         self.steps_done = 0
         self.reward_means: dict[int, float] = {}
         """By step, as if it had trained on such attempts."""
+        self.skips = False
+        """Whether there is nothing to train in any step."""
+        self.problems: list[str] = []
         self.phase = "collecting"
         self.lost: set[str] = set()
         """Groups that someone dropped: no step takes them."""
@@ -142,7 +145,15 @@ class Daemon:
                 "groups_wanted": self.groups_wanted,
                 "dynamic_sampling": self.dynamic_sampling,
                 "live_version": self.steps_done,
-                "steps": [{"step": step, "metrics": {"reward/mean": mean}} for step, mean in self.reward_means.items()],
+                "problems": self.problems,
+                "steps": [
+                    {
+                        "step": step,
+                        "state": "skipped" if self.skips else "trained",
+                        "metrics": {"reward/mean": self.reward_means[step]} if step in self.reward_means else {},
+                    }
+                    for step in range(1, self.steps_done + 1)
+                ],
             }
 
 
@@ -501,6 +512,50 @@ def test_what_a_step_was_like_is_said_once_for_each(serve) -> None:
     runner.train(tasks_of, steps=2)
     assert [(event.step, event.reward_mean) for event in events] == [(1, None), (2, 0.5)]
     assert all(event.rollout_s >= 0 and event.wait_s >= 0 for event in events)
+
+
+@pytest.mark.parametrize("max_staleness", [None, 2])
+def test_a_run_in_which_nothing_works_ends_at_its_first_step(serve, max_staleness) -> None:
+    # Before: it used up all its steps, and the next start had none left to train.
+    daemon = Daemon(max_staleness)
+    daemon.skips = True
+
+    def attempt(task: Task) -> float:
+        raise ValueError("there is no key")
+
+    runner = Runner("p", attempt, endpoint=serve(daemon), run=RUN, on_event=daemon.on_event)
+    with pytest.raises(TrainingError, match=r"all 6 attempts of step \d failed .* first with: ValueError: there is no key"):
+        runner.train(tasks_of, steps=20)
+    assert daemon.steps_done <= 1 + (max_staleness or 0)
+
+
+@pytest.mark.parametrize(("skips", "working"), [(False, ""), (True, "task-1")])
+def test_failed_attempts_that_were_trained_and_a_step_in_which_some_work_end_no_run(serve, skips, working) -> None:
+    daemon = Daemon(None)
+    daemon.skips = skips
+
+    def attempt(task: Task) -> float:
+        if task.id != working:
+            raise ValueError("wrong")
+        return 0.0
+
+    Runner("p", attempt, endpoint=serve(daemon), run=RUN, on_event=daemon.on_event).train(tasks_of, steps=3)
+    assert daemon.steps_done == 3
+
+
+def test_what_the_daemon_finds_wrong_during_the_run_is_said_once(serve, caplog) -> None:
+    daemon = Daemon(None)
+    daemon.problems = ["of an earlier run"]
+
+    def on_event(event: object) -> None:
+        if isinstance(event, AttemptEnded):
+            daemon.problems = ["of an earlier run", "policy p claims the agents a, and none of 6 calls is theirs"]
+        daemon.on_event(event)
+
+    Runner("p", lambda task: 1.0, endpoint=serve(daemon), run=RUN, on_event=on_event).train(tasks_of, steps=3)
+    assert [record.getMessage() for record in caplog.records if record.name.endswith("step_watch")] == [
+        "policy p claims the agents a, and none of 6 calls is theirs"
+    ]
 
 
 def test_tasks_that_do_not_make_a_step_are_refused_in_a_sentence(serve) -> None:
