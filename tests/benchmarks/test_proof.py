@@ -45,6 +45,16 @@ def test_an_example_is_configured_for_a_run_of_its_own(tmp_path: Path, name: str
     assert [stage.data and stage.data.resolve() for stage in own] == [stage.data for stage in config.policy[0].stage]
 
 
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_takes_the_options_of_a_run(name: str) -> None:
+    # Read and not run: the frameworks take seconds to import, and one of them is installed elsewhere.
+    program = ROOT / "examples" / name / "train.py"
+    shared = re.findall(r"^from (\w+) import (?:\([^)]*|.*)\bmain\b", program.read_text(), flags=re.MULTILINE)
+    found = [program, *(path for module in shared for path in (ROOT / "examples").glob(f"*/{module}.py"))]
+    (parser,) = [text for path in found if "ArgumentParser(" in (text := path.read_text())]
+    assert {"--seed", "--steps", "--heldout"} <= set(re.findall(r'add_argument\("(--\w+)"', parser))
+
+
 def test_an_outcome_is_read_as_it_was_written(tmp_path: Path) -> None:
     OUTCOME.write(tmp_path / "outcome.json")
     assert Outcome.read(tmp_path / "outcome.json") == OUTCOME
