@@ -1,5 +1,6 @@
 """Every example that is a proof is there and configured by itself; the page has the figures that were kept."""
 
+import contextlib
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -87,6 +88,43 @@ def test_a_run_that_is_done_is_not_made_again_and_leaves_no_checkpoints(tmp_path
     monkeypatch.setattr("benchmarks.proof.__main__.outcome_of", outcome_of)
     assert [_outcome("search", 1, None, tmp_path) for _ in range(2)] == [OUTCOME, OUTCOME]
     assert [path.name for path in (tmp_path / "search-seed-1" / "state").iterdir()] == ["lightning.sqlite"]
+
+
+@pytest.mark.parametrize("done", [True, False])
+@pytest.mark.parametrize("changed", ["example", "steps"])
+def test_a_run_of_an_example_that_has_changed_is_put_aside_and_made_anew(
+    done: bool, changed: str, tmp_path: Path, monkeypatch
+) -> None:
+    # Before: its row was printed as today's, and an interrupted one went on and was said to be of today's files.
+    begun: list[int] = []
+
+    def train(name: str, example: Example, folder: Path, *, seed: int, steps: int) -> float:
+        begun.append(len([*folder.glob("state")]))
+        (folder / "state").mkdir()
+        if not done and len(begun) == 1:
+            raise RuntimeError("interrupted")
+        return 1.0
+
+    async def outcome_of(folder: Path, name: str, *, digest: str, **about: object) -> Outcome:
+        return replace(OUTCOME, digest=digest)
+
+    monkeypatch.setattr("benchmarks.proof.__main__.train", train)
+    monkeypatch.setattr("benchmarks.proof.__main__.outcome_of", outcome_of)
+    with contextlib.nullcontext() if done else pytest.raises(RuntimeError):
+        _outcome("search", 1, 3, tmp_path)
+    if changed == "example":
+        monkeypatch.setattr("benchmarks.proof.__main__.digest_of", lambda name: "of today")
+    assert _outcome("search", 1, 4 if changed == "steps" else 3, tmp_path).digest == (
+        "of today" if changed == "example" else digest_of("search")
+    )
+    assert begun == [0, 0]
+    assert (tmp_path / "earlier" / "search-seed-1.1" / "state").exists()
+
+
+def test_a_run_from_before_runs_wrote_down_what_they_are_of_is_known_by_its_outcome(tmp_path: Path) -> None:
+    (tmp_path / "search-seed-1").mkdir()
+    OUTCOME.write(tmp_path / "search-seed-1" / "outcome.json")
+    assert _outcome("search", 1, OUTCOME.steps, tmp_path) == OUTCOME
 
 
 def test_a_digest_is_of_all_files_that_an_example_uses() -> None:
