@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from itertools import chain
 from typing import Any, TypeAlias
@@ -21,8 +21,8 @@ from lightning_trainer.environments.protocol import Action, Observation, ToolCal
 from lightning_trainer.environments.session import Session
 from lightning_trainer.errors import MissingExtraError
 
-Agent: TypeAlias = Callable[[Session], None]
-"""An agent acts until ``session.done``, or gives up earlier."""
+Agent: TypeAlias = Callable[[Session], Awaitable[None] | None]
+"""An agent acts until ``session.done``, or gives up earlier; a coroutine is awaited."""
 
 TURN_REWARD = "turn"
 """The name of the rewards of single model calls; the attempt's own reward has the default name."""

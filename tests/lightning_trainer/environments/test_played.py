@@ -1,5 +1,6 @@
 """Attempts in environments: few processes for many attempts, programs that print, and texts that no API takes."""
 
+import asyncio
 import contextlib
 import functools
 import http.client
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import lightning_instrumentation as lt
 import pytest
+from lightning_instrumentation.scope import current
 from typer.testing import CliRunner
 
 from lightning_trainer.cli.app import app
@@ -150,6 +152,38 @@ def test_packages_for_an_interpreter_that_is_ours_are_refused() -> None:
     done = CliRunner().invoke(app, ["environments", "install", "mcp", "some-package"], env={"COLUMNS": "300"})
     assert done.exit_code == 2
     assert "install some-package there with pip" in done.stderr
+
+
+def test_an_agent_may_be_a_coroutine_function() -> None:
+    # Before: it was never awaited, and every attempt ended without a reward.
+    modes: list[str | None] = []
+
+    async def play(session: Session) -> None:
+        await asyncio.sleep(0)
+        identity = current().identity
+        modes.append(identity and identity.mode)
+        session.say("x")
+
+    with Runner.from_environment(f"{WORLDS}:Alike", policy="p", agent=play, endpoint=ENDPOINT) as runner:
+        ended = runner.evaluate_held_out(3)
+    assert [(attempt.error, attempt.reward) for attempt in ended] == [(None, 1.0)] * 3
+    assert modes == ["evaluate"] * 3
+
+
+def test_a_coroutine_that_takes_too_long_is_cancelled() -> None:
+    cancelled = threading.Event()
+
+    async def play(session: Session) -> None:
+        try:
+            await asyncio.sleep(600)
+        finally:
+            cancelled.set()
+
+    options = {"policy": "p", "agent": play, "endpoint": ENDPOINT, "timeout_s": 0.2}
+    with Runner.from_environment(Alike, **options) as runner:
+        (ended,) = runner.evaluate_held_out(1)
+    assert ended.error == "EnvironmentTimeoutError: the attempt did not end within 0.2 s; it had 0 turns"
+    assert cancelled.is_set()
 
 
 @pytest.mark.parametrize(
