@@ -195,7 +195,7 @@ def _runner(
     curriculum: Curriculum[FileTask] | None = None,
 ) -> Runner[FileTask]:
     return Runner(
-        options.policy or "recorded",
+        options.policy or (),
         command,
         endpoint=endpoint,
         concurrency=options.concurrency,

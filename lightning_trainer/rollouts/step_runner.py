@@ -37,6 +37,8 @@ from lightning_trainer.rollouts.worker_pool import WorkerPool
 _log = logging.getLogger(__name__)
 _INTERRUPTED = 130
 """128 plus the number of SIGINT."""
+_NO_POLICY = "recorded"
+"""In the default name of a run of no policy."""
 
 
 @contextmanager
@@ -88,13 +90,13 @@ class StepRunner(Generic[TaskT]):
         endpoint = endpoint or os.environ.get("LIGHTNING_ENDPOINT", "http://127.0.0.1:8321")
         token = os.environ.get("LIGHTNING_TOKEN")
         names = [policy] if isinstance(policy, str) else policy
-        members = [DaemonClient(endpoint, name, token=token) for name in names]
+        members = [DaemonClient(endpoint, name, token=token) for name in names or (None,)]
         self._policies = names
         self._daemon = members[0] if len(members) == 1 else TeamClient(members)
         self._endpoint = endpoint
         self._token = token
         self._named = run is not None
-        self._run = default_run(names, attempt) if run is None else checked_run(run)
+        self._run = default_run(names or (_NO_POLICY,), attempt) if run is None else checked_run(run)
         self._attempt = attempt
         self._baseline = baseline
         self._concurrency = concurrency
@@ -121,6 +123,8 @@ class StepRunner(Generic[TaskT]):
                 reached.
             TrainingError: training stopped before the last step, or all attempts of a step failed.
         """
+        if not self._policies:
+            raise LightningError("there is no policy to train; name it, as in Runner('my-policy', attempt)")
         status = self._daemon.policy()
         self._check(status)
         source, per_step = self._tasks, status["groups_per_step"]
@@ -233,7 +237,7 @@ class StepRunner(Generic[TaskT]):
         Like ``train``, it waits for a daemon that is starting.
 
         Raises:
-            LightningError: the daemon cannot be reached.
+            LightningError: the daemon cannot be reached, or has no such policy.
         """
         self._daemon.wait_until_there()
 

@@ -22,7 +22,8 @@ class TeamClient:
 
     def wait_until_there(self) -> None:
         """Wait for a daemon that is starting; see ``DaemonClient``."""
-        self._members[0].wait_until_there()
+        for member in self._members:
+            member.wait_until_there()
 
     def policy(self) -> dict[str, Any]:
         """Return the settings that the policies share, the fewest steps done, and the first policy's live version.

@@ -166,14 +166,17 @@ def serve() -> Iterator:
             def do_GET(self) -> None:
                 if self.path.startswith("/lightning/runs/"):
                     return self._hold()
-                self._answer(json.dumps(daemon.get(self.path)).encode())
+                try:
+                    self._answer(json.dumps(daemon.get(self.path)).encode())
+                except LookupError as error:
+                    self._answer(json.dumps({"error": {"message": error.args[0]}}).encode(), 404)
 
             def do_POST(self) -> None:
                 self.rfile.read(int(self.headers["content-length"]))
                 self._answer(b"")
 
-            def _answer(self, body: bytes) -> None:
-                self.send_response(200)
+            def _answer(self, body: bytes, status: int = 200) -> None:
+                self.send_response(status)
                 self.send_header("content-length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
@@ -524,7 +527,9 @@ def test_a_run_in_which_nothing_works_ends_at_its_first_step(serve, max_stalenes
         raise ValueError("there is no key")
 
     runner = Runner("p", attempt, endpoint=serve(daemon), run=RUN, on_event=daemon.on_event)
-    with pytest.raises(TrainingError, match=r"all 6 attempts of step \d failed .* first with: ValueError: there is no key"):
+    with pytest.raises(
+        TrainingError, match=r"all 6 attempts of step \d failed .* first with: ValueError: there is no key"
+    ):
         runner.train(tasks_of, steps=20)
     assert daemon.steps_done <= 1 + (max_staleness or 0)
 
@@ -699,9 +704,34 @@ def test_an_evaluation_waits_for_a_daemon_that_is_starting() -> None:
 
     thread = threading.Thread(target=daemon)
     thread.start()
-    ended = Runner("p", attempt, endpoint=f"http://127.0.0.1:{port}").evaluate([Task("a", 0)], stage="before")
+    # Of no policy, so nothing but its health is asked for.
+    ended = Runner((), attempt, endpoint=f"http://127.0.0.1:{port}").evaluate([Task("a", 0)], stage="before")
     thread.join()
     assert [one.reward for one in ended] == [1.0]
+
+
+def test_an_evaluation_of_a_policy_that_is_not_there_does_not_begin(serve) -> None:
+    # Before: every task was tried, and what was wrong was said when training began.
+    class Other(Daemon):
+        def get(self, path: str) -> dict:
+            if path.endswith("/misspelled"):
+                raise LookupError("there is no policy 'misspelled'")
+            return super().get(path)
+
+    tried: list[Task] = []
+    endpoint = serve(Other(None))
+    for policy in ("misspelled", ["p", "misspelled"]):
+        with pytest.raises(LightningError, match="there is no policy 'misspelled'"):
+            Runner(policy, tried.append, endpoint=endpoint).evaluate([Task("a", 0)], stage="before")
+    assert not tried
+    assert Runner("p", lambda task: 1.0, endpoint=endpoint).evaluate([Task("a", 0)], stage="before")[0].reward == 1.0
+
+
+def test_a_runner_of_no_policy_trains_nothing() -> None:
+    with pytest.raises(
+        LightningError, match=r"there is no policy to train; name it, as in Runner\('my-policy', attempt\)"
+    ):
+        Runner((), lambda task: 1.0, endpoint="http://127.0.0.1:9").train(tasks_of, steps=1)
 
 
 def test_the_document_runs_as_it_stands(serve, monkeypatch) -> None:
