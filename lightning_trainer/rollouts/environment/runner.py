@@ -88,7 +88,8 @@ class EnvironmentRunner(StepRunner[Task]):
         super().__init__(
             policy,
             self.environment,
-            baseline=self.environment,
+            # At temperature 0 in a baseline; of anyone else's agent nobody knows.
+            baseline=None if self._agent_name is None else self.environment,
             run=run,
             endpoint=endpoint,
             concurrency=concurrency,
@@ -109,8 +110,14 @@ class EnvironmentRunner(StepRunner[Task]):
         return self.evaluate(self.environment.held_out_tasks(count), stage=stage)
 
     def _check(self, status: dict) -> None:
-        super()._check(status)
         name = self._agent_name
+        if status["needs_baseline"] and name is None:
+            raise LightningError(
+                "the policy's advantage estimator compares attempts with a greedy one at the same task, and only our "
+                "own agent is known to play one; leave out `agent` (or the program), or choose another "
+                "algorithm.advantage"
+            )
+        super()._check(status)
         if name is not None and not any(fnmatchcase(name, pattern) for pattern in status["agents"]):
             raise LightningError(
                 f"the agent that plays is called {name!r}, and the policy claims the agents "

@@ -207,3 +207,17 @@ def test_our_agent_is_claimed_by_the_policy_that_it_trains(options, patterns, re
     with pytest.raises(LightningError, match=sentence) if refused else contextlib.nullcontext():
         runner.train(steps=2)
     assert bool(trained) is not refused
+
+
+@pytest.mark.parametrize(("agent", "refused"), [(None, False), (lambda session: None, True)])
+def test_only_our_agent_plays_a_baseline(agent, refused, monkeypatch) -> None:
+    # Before: the greedy attempt of a function or a program was sampled like the others.
+    status = {"needs_baseline": True, "agents": ["*"], "groups_per_step": 1, "steps_done": 0}
+    monkeypatch.setattr("lightning_trainer.rollouts.daemon_client.DaemonClient.policy", lambda _: status)
+    trained: list[int] = []
+    monkeypatch.setattr(EnvironmentRunner, "_train", lambda self, run, status, tasks, steps: trained.append(steps))
+    monkeypatch.setattr("lightning_trainer.rollouts.step_runner.held_run", lambda *_, **__: contextlib.nullcontext("r"))
+    runner = Runner.from_environment(Alike, policy="p", agent=agent, endpoint=ENDPOINT)
+    with pytest.raises(LightningError, match="only our own agent is known to") if refused else contextlib.nullcontext():
+        runner.train(steps=2)
+    assert bool(trained) is not refused
