@@ -113,13 +113,14 @@ def main() -> None:
         events.write({"event": "EvaluationEnded", **count, "families": families})
 
     try:
-        evaluate("before")
         attempt = partial(sample, forced_tool=options.forced_tool)
         by_family = Curriculum[Sampled](lambda one: one.task.family, seed=options.seed)
         curriculum = by_family if options.curriculum else None
         runner = Runner(
             options.policy, attempt, concurrency=options.concurrency, on_event=events, curriculum=curriculum
         )
+        if not runner.steps_done():  # a run that goes on where it was had it before
+            evaluate("before")
         count = CANDIDATES if options.curriculum else TASKS_PER_STEP
         runner.train(partial(tasks_of, seed=options.seed, count=count), steps=options.steps)
         evaluate("after")

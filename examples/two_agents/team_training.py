@@ -69,7 +69,6 @@ def main(team: Team, framework: str) -> None:
             print(f"step {event.step}: reward {event.reward_mean or 0.0:.2f}", flush=True)
 
     try:
-        evaluate("before")
         runner = Runner(
             POLICY,
             attempt(1.0),
@@ -78,6 +77,8 @@ def main(team: Team, framework: str) -> None:
             timeout_s=300,
             on_event=show,
         )
+        if not runner.steps_done():  # a run that goes on where it was had it before
+            evaluate("before")
         # A seed and a step name the tasks, so an interrupted run goes on with the same ones.
         runner.train(lambda step: train_tasks(options.seed * 10_000 + step, TASKS_PER_STEP), steps=options.steps)
         evaluate("after")

@@ -109,6 +109,15 @@ class StepRunner(Generic[TaskT]):
         """Whether it was said that the curriculum learns nothing."""
 
     @ends_in_one_line()
+    def steps_done(self) -> int:
+        """Return how many steps the policy has done: 0 before its first, and more where a run goes on or is over.
+
+        Raises:
+            LightningError: the daemon cannot be reached, or has no such policy.
+        """
+        return self._daemon.policy()["steps_done"]
+
+    @ends_in_one_line()
     def train(self, tasks_of_step: Callable[[int], Sequence[TaskT]] | None = None, *, steps: int) -> None:
         """Run until the policy has done ``steps`` steps, ``group_size`` attempts at each of ``tasks_of_step(step)``.
 
@@ -137,6 +146,9 @@ class StepRunner(Generic[TaskT]):
                     f"train(tasks_of_step, steps=...) with more than {per_step} tasks of several kinds for each step"
                 )
             tasks_of_step = lambda step: source(step, per_step)  # noqa: E731
+        if status["steps_done"] >= steps:
+            _log.warning("%d steps are done already; steps=%d is their total", status["steps_done"], steps)
+            return
         with held_run(self._endpoint, self._run, token=self._token, numbered=not self._named) as run:
             self._train(run, status, tasks_of_step, steps)
 

@@ -563,6 +563,19 @@ def test_what_the_daemon_finds_wrong_during_the_run_is_said_once(serve, caplog) 
     ]
 
 
+def test_a_run_whose_steps_are_done_already_says_so(serve, caplog) -> None:
+    # Before: it ended without a word, such as a second one with another seed.
+    daemon, tried = Daemon(None), []
+    runner = Runner("p", tried.append, endpoint=serve(daemon), run=RUN, on_event=daemon.on_event)
+    assert runner.steps_done() == 0
+    runner.train(tasks_of, steps=1)
+    assert (runner.steps_done(), len(tried)) == (1, GROUPS * SIZE)
+    assert "already; steps=1" not in caplog.text
+    runner.train(tasks_of, steps=1)
+    assert len(tried) == GROUPS * SIZE
+    assert "1 steps are done already; steps=1 is their total" in caplog.text
+
+
 def test_tasks_that_do_not_make_a_step_are_refused_in_a_sentence(serve) -> None:
     runner = Runner("p", lambda task: 1.0, endpoint=serve(Daemon(None)))
     with pytest.raises(LightningError, match=r"step 1 has 1 different tasks, but the policy's groups_per_step is 2"):
