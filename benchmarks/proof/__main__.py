@@ -5,12 +5,15 @@
     python -m benchmarks.proof --write docs/proof.md       # and the page
 
 Runs are kept in ``--out``, without checkpoints once they are done: one that is done is not made again, one that was
-interrupted goes on where it was. Outcomes are kept next to the page (``docs/proof/``), so that runs of several days and
-machines come together in it; one of an example that has changed since is left out.
+interrupted goes on where it was. A run of an example that has changed since, or of another number of steps, is put
+aside (``earlier/``), and another one is made. Outcomes are kept next to the page (``docs/proof/``), so that runs of
+several days and machines come together in it; one of an example that has changed since is left out.
 """
 
 import argparse
 import asyncio
+import itertools
+import json
 import os
 import platform
 import re
@@ -19,6 +22,7 @@ import signal
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -60,16 +64,39 @@ def main() -> None:
 def _outcome(name: str, seed: int, steps: int | None, out: Path) -> Outcome:
     """Return what is there already, or train."""
     example, folder = EXAMPLES[name], out / f"{name}-seed-{seed}"
+    begun = {"digest": digest_of(name), "steps": steps or example.steps}
+    if folder.exists() and _begun(folder) != begun:
+        _put_aside(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "begun.json").write_text(json.dumps(begun))
     path = folder / "outcome.json"
     if not path.exists():
-        digest = digest_of(name)
-        minutes = train(name, example, folder, seed=seed, steps=steps or example.steps)
+        minutes = train(name, example, folder, seed=seed, steps=begun["steps"])
         made = datetime.now(UTC).date().isoformat()
-        about = {"minutes": minutes, "machine": _machine(), "made": made, "digest": digest}
+        about = {"minutes": minutes, "machine": _machine(), "made": made, "digest": begun["digest"]}
         asyncio.run(outcome_of(folder, name, seed=seed, **about)).write(path)
         # Gigabytes that only an interrupted run needs: seven examples with three seeds fill a disk.
         shutil.rmtree(folder / "state" / "checkpoints", ignore_errors=True)
     return Outcome.read(path)
+
+
+def _begun(folder: Path) -> dict[str, Any] | None:
+    """Return which files of its example a run was begun with, and for how many steps; None if nobody knows."""
+    try:
+        return json.loads((folder / "begun.json").read_text())
+    except FileNotFoundError:
+        if not (folder / "outcome.json").exists():
+            return None
+        outcome = Outcome.read(folder / "outcome.json")  # of a run before this was written down
+        return {"digest": outcome.digest, "steps": outcome.steps}
+
+
+def _put_aside(folder: Path) -> None:
+    earlier = folder.parent / "earlier"
+    earlier.mkdir(exist_ok=True)
+    names = (f"{folder.name}.{number}" for number in itertools.count(1))
+    aside = folder.rename(next(earlier / name for name in names if not (earlier / name).exists()))
+    print(f"put aside: {aside}, of other files of the example or other steps", file=sys.stderr, flush=True)
 
 
 def _kept(out: Path, folder: Path) -> list[Outcome]:

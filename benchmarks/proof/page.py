@@ -32,8 +32,9 @@ Minutes are wall-clock, with the start of the daemon and both evaluations.
     make proof EXAMPLE=search SEEDS=0
 
 trains one of them and prints its row. Without `EXAMPLE` all are trained, one after the other. What is done already is
-kept in `runs/proof`, and an interrupted run goes on where it was. The figures of each run are in `docs/proof/`; those
-of an example that has changed since are left out."""
+kept in `runs/proof`, and an interrupted run goes on where it was; one of an example that has changed since, or of
+another number of steps, moves to `runs/proof/earlier` and is made anew. The figures of each run are in `docs/proof/`;
+those of an example that has changed since are left out."""
 
 
 def _table(by_example: Mapping[str, Sequence[Outcome]]) -> str:

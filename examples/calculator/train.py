@@ -10,6 +10,7 @@ The agent (agent.py) is not changed and does not know. A daemon with a policy fo
 
 import argparse
 import json
+import os
 import sys
 import threading
 from dataclasses import dataclass
@@ -95,6 +96,10 @@ def main() -> None:
     )
     parser.add_argument("--events", type=Path, help="write events here instead of standard output")
     options = parser.parse_args()
+    endpoint = os.environ.setdefault("LIGHTNING_ENDPOINT", "http://127.0.0.1:8321")
+    os.environ.setdefault("OPENAI_BASE_URL", f"{endpoint}/v1")
+    os.environ.setdefault("OPENAI_API_KEY", "not-needed-on-loopback")
+    os.environ["OPENAI_MODEL"] = options.policy
     events = EventLog(options.events)
     held_out = heldout_tasks(options.heldout)
 
@@ -108,13 +113,14 @@ def main() -> None:
         events.write({"event": "EvaluationEnded", **count, "families": families})
 
     try:
-        evaluate("before")
         attempt = partial(sample, forced_tool=options.forced_tool)
         by_family = Curriculum[Sampled](lambda one: one.task.family, seed=options.seed)
         curriculum = by_family if options.curriculum else None
         runner = Runner(
             options.policy, attempt, concurrency=options.concurrency, on_event=events, curriculum=curriculum
         )
+        if not runner.steps_done():  # a run that goes on where it was had it before
+            evaluate("before")
         count = CANDIDATES if options.curriculum else TASKS_PER_STEP
         runner.train(partial(tasks_of, seed=options.seed, count=count), steps=options.steps)
         evaluate("after")

@@ -121,7 +121,6 @@ def main() -> None:
         )
 
     try:
-        evaluate("before")
         runner = Runner(
             "reader",
             partial(attempt, temperature=TEMPERATURE),
@@ -130,6 +129,8 @@ def main() -> None:
             concurrency=options.concurrency,
             on_event=show,
         )
+        if not runner.steps_done():  # a run that goes on where it was had it before
+            evaluate("before")
         runner.train(lambda step: train_tasks(step, TASKS_PER_STEP, seed=options.seed), steps=options.steps)
         evaluate("after")
     except LightningError as error:

@@ -37,6 +37,7 @@ def conversation(shown: Sequence[tuple[str, str]], asked: str) -> list[dict[str,
 def main(team: Team, framework: str) -> None:
     """Held-out questions, training steps, the same held-out questions again."""
     parser = argparse.ArgumentParser(description=f"Train a team of two that {framework} runs.")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--heldout", type=int, default=48)
     parser.add_argument("--concurrency", type=int, default=48)
@@ -68,16 +69,18 @@ def main(team: Team, framework: str) -> None:
             print(f"step {event.step}: reward {event.reward_mean or 0.0:.2f}", flush=True)
 
     try:
-        evaluate("before")
         runner = Runner(
             POLICY,
             attempt(1.0),
-            run=f"{framework}-example",
+            run=f"{framework}-example-{options.seed}",
             concurrency=options.concurrency,
             timeout_s=300,
             on_event=show,
         )
-        runner.train(lambda step: train_tasks(step, TASKS_PER_STEP), steps=options.steps)
+        if not runner.steps_done():  # a run that goes on where it was had it before
+            evaluate("before")
+        # A seed and a step name the tasks, so an interrupted run goes on with the same ones.
+        runner.train(lambda step: train_tasks(options.seed * 10_000 + step, TASKS_PER_STEP), steps=options.steps)
         evaluate("after")
     except LightningError as error:
         sys.exit(f"error: {error}")

@@ -66,8 +66,9 @@ def main() -> None:
     os.environ.setdefault("OPENAI_API_KEY", "not-needed-on-loopback")
     held_out = heldout_tasks(options.heldout)
     try:
-        evaluate("before", held_out)
         runner = Runner(POLICIES, sample, concurrency=48, on_event=show)
+        if not runner.steps_done():  # a run that goes on where it was had it before
+            evaluate("before", held_out)
         runner.train(lambda step: train_tasks(step, TASKS_PER_STEP), steps=options.steps)
         evaluate("after", held_out)
     except LightningError as error:

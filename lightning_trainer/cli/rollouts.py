@@ -24,7 +24,7 @@ from lightning_trainer.errors import ConfigError, EvaluationError
 from lightning_trainer.rollouts import AttemptEnded, Command, Curriculum, Event, Runner, StepEnded
 from lightning_trainer.rollouts.daemon_client import DaemonClient
 from lightning_trainer.rollouts.run_name import command_label
-from lightning_trainer.rollouts.task_file import Epochs, FileTask, read_tasks
+from lightning_trainer.rollouts.task_file import Epochs, FileTask, file_label, read_tasks
 
 _GRACE_S = 30.0
 """The command's own limit comes first; this much later its thread is given up."""
@@ -81,7 +81,7 @@ def rollouts(options: Options) -> None:
     # Calls of a program that another one names must not be put down as this process's.
     command = Command(options.command, endpoint=endpoint, agent=options.agent, timeout_s=options.timeout_s)
     # Other tasks, or the same in another order, are another run: ids of tasks in two files may be the same.
-    command.run_label = command_label(options.command, options.tasks.name, options.seed)
+    command.run_label = command_label(options.command, file_label(options.tasks), options.seed)
     console = TerminalConsole()
     try:
         with ends_at_sigterm():
@@ -195,7 +195,7 @@ def _runner(
     curriculum: Curriculum[FileTask] | None = None,
 ) -> Runner[FileTask]:
     return Runner(
-        options.policy or "recorded",
+        options.policy or (),
         command,
         endpoint=endpoint,
         concurrency=options.concurrency,

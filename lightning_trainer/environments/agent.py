@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from itertools import chain
 from typing import Any, TypeAlias
@@ -21,8 +21,8 @@ from lightning_trainer.environments.protocol import Action, Observation, ToolCal
 from lightning_trainer.environments.session import Session
 from lightning_trainer.errors import MissingExtraError
 
-Agent: TypeAlias = Callable[[Session], None]
-"""An agent acts until ``session.done``, or gives up earlier."""
+Agent: TypeAlias = Callable[[Session], Awaitable[None] | None]
+"""An agent acts until ``session.done``, or gives up earlier; a coroutine is awaited."""
 
 TURN_REWARD = "turn"
 """The name of the rewards of single model calls; the attempt's own reward has the default name."""
@@ -68,7 +68,8 @@ class ChatAgent:
                 'the agent that plays environments needs openai; run: pip install "lightning-trainer[environments]"'
             ) from error
         self._model = model
-        self._name = name or model
+        self.name = name or model
+        """A policy trains the calls if its ``agents`` claim this name."""
         self._client = openai.OpenAI(
             base_url=base_url,
             api_key=api_key or os.environ.get("OPENAI_API_KEY") or "found-by-the-client",
@@ -83,7 +84,7 @@ class ChatAgent:
         self._images = images
 
     def __call__(self, session: Session) -> None:
-        with lt.agent(self._name):
+        with lt.agent(self.name):
             opening, told = self._opening(session.observation), self._told({}, session.observation)
             turns: list[list[dict[str, Any]]] = []
             while not session.done and session.turns < self._max_turns:

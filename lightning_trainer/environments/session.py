@@ -98,6 +98,13 @@ class Session:
         """Return the remaining time of the attempt, in seconds."""
         return self._give_up - time.monotonic()
 
+    @property
+    def too_late(self) -> EnvironmentTimeoutError:
+        """Return the error of an attempt that has no time left."""
+        return EnvironmentTimeoutError(
+            f"the attempt did not end within {self._timeout_s:g} s; it had {self.turns} turns"
+        )
+
     def step(self, action: Action) -> Observation:
         """Act, and return the environment's answer.
 
@@ -108,9 +115,7 @@ class Session:
         if self.done:
             raise RuntimeError(f"the task {self.task.id} is done; look at session.done before another step")
         if self.left_s <= 0:
-            self.failure = EnvironmentTimeoutError(
-                f"the attempt did not end within {self._timeout_s:g} s; it had {self.turns} turns"
-            )
+            self.failure = self.too_late
         if self.failure is not None:
             raise self.failure
         try:

@@ -58,12 +58,16 @@ class DaemonClient:
     """A client of the daemon's API for one policy.
 
     Args:
+        policy: its name; None for a client that only waits for the daemon.
         patience_s: how long to wait for an unreachable daemon before raising an error.
     """
 
-    def __init__(self, endpoint: str, policy: str, *, token: str | None = None, patience_s: float = 300.0) -> None:
+    def __init__(
+        self, endpoint: str, policy: str | None, *, token: str | None = None, patience_s: float = 300.0
+    ) -> None:
         self._health = f"{endpoint.rstrip('/')}/healthz"
-        self._url = f"{endpoint.rstrip('/')}/lightning/policies/{urllib.parse.quote(policy)}"
+        self._url = f"{endpoint.rstrip('/')}/lightning/policies/{urllib.parse.quote(policy or '')}"
+        self._named = policy is not None
         parts = urllib.parse.urlsplit(endpoint)
         self._origin = f"{parts.scheme}://{parts.netloc}"
         self._access = Access(endpoint, token, ca_file=ca_file_of_environment())
@@ -73,13 +77,15 @@ class DaemonClient:
         self._lost: set[str] = set()
 
     def wait_until_there(self) -> None:
-        """Wait for a daemon that is starting; it may have no such policy.
+        """Wait for a daemon that is starting.
 
         Raises:
-            LightningError: it has not answered after ``patience_s``.
+            LightningError: it has not answered after ``patience_s``, or there is no such policy.
         """
         if not {"status", "version"} <= self._get(self._health, timeout_s=30.0).keys():
             raise LightningError(not_a_daemon(self._origin, "its answer to /healthz is not a daemon's"))
+        if self._named:
+            self.policy()
 
     def policy(self) -> dict[str, Any]:
         """Return the policy's status.

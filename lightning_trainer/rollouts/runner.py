@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 class Runner(StepRunner[TaskT]):
     """Runs ``attempt(task) -> reward`` for many tasks at once.
 
-    ``policy`` names the policy that is trained on them, or several whose agents all take part in every attempt.
+    ``policy`` names the policy that is trained on them, or several whose agents all take part in every attempt; with
+    none of them, ``()``, evaluations are recorded and nothing can be trained.
     ``attempt`` returns the reward of the attempt (None: nothing scored it); an awaitable is awaited, on one event loop
     for all. If it raises, the attempt has failed and the run goes on. ``timeout_s`` is the limit of one attempt,
     ``retries`` how often a failed one is made again: the failed ones are recorded and never trained, and the last one

@@ -30,12 +30,15 @@ from lightning_trainer.rollouts.curriculum import Curriculum
 from lightning_trainer.rollouts.daemon_client import DaemonClient
 from lightning_trainer.rollouts.lost_groups import LostGroups
 from lightning_trainer.rollouts.run_name import checked_run, default_run, held_run
+from lightning_trainer.rollouts.step_watch import StepWatch
 from lightning_trainer.rollouts.team import TeamClient
 from lightning_trainer.rollouts.worker_pool import WorkerPool
 
 _log = logging.getLogger(__name__)
 _INTERRUPTED = 130
 """128 plus the number of SIGINT."""
+_NO_POLICY = "recorded"
+"""In the default name of a run of no policy."""
 
 
 @contextmanager
@@ -87,13 +90,13 @@ class StepRunner(Generic[TaskT]):
         endpoint = endpoint or os.environ.get("LIGHTNING_ENDPOINT", "http://127.0.0.1:8321")
         token = os.environ.get("LIGHTNING_TOKEN")
         names = [policy] if isinstance(policy, str) else policy
-        members = [DaemonClient(endpoint, name, token=token) for name in names]
+        members = [DaemonClient(endpoint, name, token=token) for name in names or (None,)]
         self._policies = names
         self._daemon = members[0] if len(members) == 1 else TeamClient(members)
         self._endpoint = endpoint
         self._token = token
         self._named = run is not None
-        self._run = default_run(names, attempt) if run is None else checked_run(run)
+        self._run = default_run(names or (_NO_POLICY,), attempt) if run is None else checked_run(run)
         self._attempt = attempt
         self._baseline = baseline
         self._concurrency = concurrency
@@ -104,6 +107,15 @@ class StepRunner(Generic[TaskT]):
         self._curriculum = curriculum
         self._blind = False
         """Whether it was said that the curriculum learns nothing."""
+
+    @ends_in_one_line()
+    def steps_done(self) -> int:
+        """Return how many steps the policy has done: 0 before its first, and more where a run goes on or is over.
+
+        Raises:
+            LightningError: the daemon cannot be reached, or has no such policy.
+        """
+        return self._daemon.policy()["steps_done"]
 
     @ends_in_one_line()
     def train(self, tasks_of_step: Callable[[int], Sequence[TaskT]] | None = None, *, steps: int) -> None:
@@ -118,14 +130,12 @@ class StepRunner(Generic[TaskT]):
             LightningError: the tasks do not make the step that the daemon waits for, the policy needs a baseline and
                 there is none, a curriculum gets no tasks, another process holds the run's name, or the daemon cannot be
                 reached.
-            TrainingError: training stopped before the last step.
+            TrainingError: training stopped before the last step, or all attempts of a step failed.
         """
+        if not self._policies:
+            raise LightningError("there is no policy to train; name it, as in Runner('my-policy', attempt)")
         status = self._daemon.policy()
-        if status["needs_baseline"] and self._baseline is None:
-            raise LightningError(
-                "the policy's advantage estimator compares attempts with a greedy one at the same task, and the runner "
-                "has none; give it one as Runner(policy, attempt, baseline=greedy_attempt)"
-            )
+        self._check(status)
         source, per_step = self._tasks, status["groups_per_step"]
         if tasks_of_step is None:
             if source is None:
@@ -136,8 +146,19 @@ class StepRunner(Generic[TaskT]):
                     f"train(tasks_of_step, steps=...) with more than {per_step} tasks of several kinds for each step"
                 )
             tasks_of_step = lambda step: source(step, per_step)  # noqa: E731
+        if status["steps_done"] >= steps:
+            _log.warning("%d steps are done already; steps=%d is their total", status["steps_done"], steps)
+            return
         with held_run(self._endpoint, self._run, token=self._token, numbered=not self._named) as run:
             self._train(run, status, tasks_of_step, steps)
+
+    def _check(self, status: dict) -> None:
+        """Refuse, in a sentence, a policy that could not be trained with these attempts."""
+        if status["needs_baseline"] and self._baseline is None:
+            raise LightningError(
+                "the policy's advantage estimator compares attempts with a greedy one at the same task, and the runner "
+                "has none; give it one as Runner(policy, attempt, baseline=greedy_attempt)"
+            )
 
     def _train(self, run: str, status: dict, tasks_of_step: Callable[[int], Sequence[TaskT]], steps: int) -> None:
         done, ahead, per_step = status["steps_done"], status["max_staleness"] or 0, status["groups_per_step"]
@@ -148,8 +169,10 @@ class StepRunner(Generic[TaskT]):
         in_flight: set[str] = set()
         ends: list[float] = []
         rewards: list[float | None] = []
+        watch = StepWatch(status)
 
         def on_attempt(attempt: AttemptEnded) -> None:
+            watch.attempt_ended(attempt)
             self._on_event(attempt)
             ends.append(time.monotonic())
             if attempt.stage == "train" and attempt.error is None:
@@ -202,6 +225,7 @@ class StepRunner(Generic[TaskT]):
                         now - rolled_out,
                     )
                 )
+                watch.step_ended(done, status)
                 began = now
             if not status["dynamic_sampling"]:
                 # Groups are left only if other runs brought some, too: later steps take them, if they are complete.
@@ -225,7 +249,7 @@ class StepRunner(Generic[TaskT]):
         Like ``train``, it waits for a daemon that is starting.
 
         Raises:
-            LightningError: the daemon cannot be reached.
+            LightningError: the daemon cannot be reached, or has no such policy.
         """
         self._daemon.wait_until_there()
 

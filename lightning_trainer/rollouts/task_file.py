@@ -1,5 +1,6 @@
 """Tasks in a file, one JSON object per line. Its content is up to the agent; its ``id``, or else its line, names it."""
 
+import hashlib
 import json
 import random
 from collections.abc import Mapping, Sequence
@@ -52,6 +53,12 @@ def read_tasks(path: Path) -> tuple[FileTask, ...]:
     if not tasks:
         raise LightningError(f"there is no task in {path}; write one JSON object a line")
     return tuple(tasks.values())
+
+
+def file_label(path: Path) -> str:
+    """Return what a file of tasks adds to a run's name: another file of that name, or other tasks in it, are another
+    run."""
+    return f"{path.name}@{hashlib.sha256(path.read_bytes()).hexdigest()[:8]}"
 
 
 class Epochs:

@@ -22,7 +22,8 @@ class TeamClient:
 
     def wait_until_there(self) -> None:
         """Wait for a daemon that is starting; see ``DaemonClient``."""
-        self._members[0].wait_until_there()
+        for member in self._members:
+            member.wait_until_there()
 
     def policy(self) -> dict[str, Any]:
         """Return the settings that the policies share, the fewest steps done, and the first policy's live version.
@@ -93,4 +94,5 @@ class TeamClient:
             "steps_done": min(status["steps_done"] for status in trained),
             "groups_wanted": max(status["groups_wanted"] for status in trained),
             "needs_baseline": any(status["needs_baseline"] for status in trained),
+            "problems": [problem for status in trained for problem in status["problems"]],
         }

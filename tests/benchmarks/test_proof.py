@@ -1,5 +1,6 @@
 """Every example that is a proof is there and configured by itself; the page has the figures that were kept."""
 
+import contextlib
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -45,6 +46,16 @@ def test_an_example_is_configured_for_a_run_of_its_own(tmp_path: Path, name: str
     assert [stage.data and stage.data.resolve() for stage in own] == [stage.data for stage in config.policy[0].stage]
 
 
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_takes_the_options_of_a_run(name: str) -> None:
+    # Read and not run: the frameworks take seconds to import, and one of them is installed elsewhere.
+    program = ROOT / "examples" / name / "train.py"
+    shared = re.findall(r"^from (\w+) import (?:\([^)]*|.*)\bmain\b", program.read_text(), flags=re.MULTILINE)
+    found = [program, *(path for module in shared for path in (ROOT / "examples").glob(f"*/{module}.py"))]
+    (parser,) = [text for path in found if "ArgumentParser(" in (text := path.read_text())]
+    assert {"--seed", "--steps", "--heldout"} <= set(re.findall(r'add_argument\("(--\w+)"', parser))
+
+
 def test_an_outcome_is_read_as_it_was_written(tmp_path: Path) -> None:
     OUTCOME.write(tmp_path / "outcome.json")
     assert Outcome.read(tmp_path / "outcome.json") == OUTCOME
@@ -77,6 +88,43 @@ def test_a_run_that_is_done_is_not_made_again_and_leaves_no_checkpoints(tmp_path
     monkeypatch.setattr("benchmarks.proof.__main__.outcome_of", outcome_of)
     assert [_outcome("search", 1, None, tmp_path) for _ in range(2)] == [OUTCOME, OUTCOME]
     assert [path.name for path in (tmp_path / "search-seed-1" / "state").iterdir()] == ["lightning.sqlite"]
+
+
+@pytest.mark.parametrize("done", [True, False])
+@pytest.mark.parametrize("changed", ["example", "steps"])
+def test_a_run_of_an_example_that_has_changed_is_put_aside_and_made_anew(
+    done: bool, changed: str, tmp_path: Path, monkeypatch
+) -> None:
+    # Before: its row was printed as today's, and an interrupted one went on and was said to be of today's files.
+    begun: list[int] = []
+
+    def train(name: str, example: Example, folder: Path, *, seed: int, steps: int) -> float:
+        begun.append(len([*folder.glob("state")]))
+        (folder / "state").mkdir()
+        if not done and len(begun) == 1:
+            raise RuntimeError("interrupted")
+        return 1.0
+
+    async def outcome_of(folder: Path, name: str, *, digest: str, **about: object) -> Outcome:
+        return replace(OUTCOME, digest=digest)
+
+    monkeypatch.setattr("benchmarks.proof.__main__.train", train)
+    monkeypatch.setattr("benchmarks.proof.__main__.outcome_of", outcome_of)
+    with contextlib.nullcontext() if done else pytest.raises(RuntimeError):
+        _outcome("search", 1, 3, tmp_path)
+    if changed == "example":
+        monkeypatch.setattr("benchmarks.proof.__main__.digest_of", lambda name: "of today")
+    assert _outcome("search", 1, 4 if changed == "steps" else 3, tmp_path).digest == (
+        "of today" if changed == "example" else digest_of("search")
+    )
+    assert begun == [0, 0]
+    assert (tmp_path / "earlier" / "search-seed-1.1" / "state").exists()
+
+
+def test_a_run_from_before_runs_wrote_down_what_they_are_of_is_known_by_its_outcome(tmp_path: Path) -> None:
+    (tmp_path / "search-seed-1").mkdir()
+    OUTCOME.write(tmp_path / "search-seed-1" / "outcome.json")
+    assert _outcome("search", 1, OUTCOME.steps, tmp_path) == OUTCOME
 
 
 def test_a_digest_is_of_all_files_that_an_example_uses() -> None:

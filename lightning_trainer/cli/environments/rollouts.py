@@ -18,7 +18,7 @@ from lightning_trainer.rollouts.daemon_client import DaemonClient
 from lightning_trainer.rollouts.environment.program_agent import ProgramAgent
 from lightning_trainer.rollouts.environment.runner import EnvironmentRunner
 from lightning_trainer.rollouts.run_name import command_label
-from lightning_trainer.rollouts.task_file import Epochs, FileTask, read_tasks
+from lightning_trainer.rollouts.task_file import Epochs, FileTask, file_label, read_tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def _named(runner: EnvironmentRunner, tasks: Sequence[FileTask]) -> list[Task]:
 def _runner(options: Options, play: Play, endpoint: str, program: ProgramAgent | None, show: Show) -> EnvironmentRunner:
     assert options.policy is not None
     settings = environment_settings(options.config)
-    source = options.tasks.name if options.tasks is not None else "seeds"
+    source = file_label(options.tasks) if options.tasks is not None else "seeds"
     label = command_label(options.command, play.environment, source, options.seed) if options.command else None
     return EnvironmentRunner(
         play.environment,

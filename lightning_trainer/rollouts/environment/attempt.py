@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from lightning_trainer.environments.registry import EnvironmentSpec, check_file_
 from lightning_trainer.environments.session import InProcess, Playable, Session
 from lightning_trainer.environments.worker.pool import EnvironmentPool
 from lightning_trainer.errors import ConfigError, LightningError
+from lightning_trainer.rollouts.awaiting import result_of
 
 _SEEDS_OF_A_RUN = 1_000_000
 """Distance between the first tasks of two ``seed``s."""
@@ -91,7 +93,9 @@ class EnvironmentAttempt:
             )
         with self._playable() as environment:
             session = Session(environment, task, timeout_s=self._timeout_s)
-            self._agent(session)
+            played = self._agent(session)
+            if inspect.isawaitable(played):
+                result_of(_in_time(played, session))
             if session.failure is not None:  # the agent went on despite the failure
                 raise session.failure
             return session.reward
@@ -142,6 +146,17 @@ class EnvironmentAttempt:
             assert self._made is not None
             with closing(InProcess(self._made())) as environment:
                 yield environment
+
+
+async def _in_time(played: Awaitable[None], session: Session) -> None:
+    """Cancel it where it awaits something, and never amid a step: the environment is given to the next attempt."""
+    try:
+        async with asyncio.timeout(session.left_s):
+            await played
+    except TimeoutError:
+        if session.left_s > 0:
+            raise
+        raise session.too_late from None
 
 
 def _version(environment: type[Environment], made: Environment) -> str:

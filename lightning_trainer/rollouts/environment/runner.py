@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Self
 
 from lightning_trainer.environments.agent import Agent, ChatAgent
 from lightning_trainer.environments.limits import Limits
 from lightning_trainer.environments.protocol import Environment, Task
+from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts.attempt import AttemptEnded, Event
 from lightning_trainer.rollouts.curriculum import Curriculum
 from lightning_trainer.rollouts.environment.attempt import EnvironmentAttempt
@@ -67,6 +69,7 @@ class EnvironmentRunner(StepRunner[Task]):
                 **(agent_options or {}),
             }
             agent = ChatAgent(policy, **options)
+        self._agent_name = agent.name if isinstance(agent, ChatAgent) else None
         self.environment = EnvironmentAttempt(
             environment,
             agent,
@@ -85,7 +88,8 @@ class EnvironmentRunner(StepRunner[Task]):
         super().__init__(
             policy,
             self.environment,
-            baseline=self.environment,
+            # At temperature 0 in a baseline; of anyone else's agent nobody knows.
+            baseline=None if self._agent_name is None else self.environment,
             run=run,
             endpoint=endpoint,
             concurrency=concurrency,
@@ -104,6 +108,22 @@ class EnvironmentRunner(StepRunner[Task]):
         if self.environment.nothing_held_out is not None:
             _log.warning("%s", self.environment.nothing_held_out)
         return self.evaluate(self.environment.held_out_tasks(count), stage=stage)
+
+    def _check(self, status: dict) -> None:
+        name = self._agent_name
+        if status["needs_baseline"] and name is None:
+            raise LightningError(
+                "the policy's advantage estimator compares attempts with a greedy one at the same task, and only our "
+                "own agent is known to play one; leave out `agent` (or the program), or choose another "
+                "algorithm.advantage"
+            )
+        super()._check(status)
+        if name is not None and not any(fnmatchcase(name, pattern) for pattern in status["agents"]):
+            raise LightningError(
+                f"the agent that plays is called {name!r}, and the policy claims the agents "
+                f"{', '.join(status['agents'])}: none of its calls would be trained; add its name to the policy's "
+                '`agents`, or name the agent with --agent or agent_options={"name": ...}'
+            )
 
     def close(self) -> None:
         """End the environment's processes; they also end with this process, however it ends."""

@@ -1,5 +1,6 @@
 """Attempts in environments: few processes for many attempts, programs that print, and texts that no API takes."""
 
+import asyncio
 import contextlib
 import functools
 import http.client
@@ -12,16 +13,18 @@ from pathlib import Path
 
 import lightning_instrumentation as lt
 import pytest
+from lightning_instrumentation.scope import current
 from typer.testing import CliRunner
 
 from lightning_trainer.cli.app import app
 from lightning_trainer.environments import Action
 from lightning_trainer.environments.session import Session
-from lightning_trainer.errors import ConfigError
+from lightning_trainer.errors import ConfigError, LightningError
 from lightning_trainer.rollouts import Runner
 from lightning_trainer.rollouts.command import Command
 from lightning_trainer.rollouts.environment import runner as environment_runner
 from lightning_trainer.rollouts.environment.program_agent import ProgramAgent
+from lightning_trainer.rollouts.environment.runner import EnvironmentRunner
 from tests.lightning_trainer.environments.openai_server import serving  # pyright: ignore[reportMissingImports]
 from tests.lightning_trainer.environments.worlds import Alike  # pyright: ignore[reportMissingImports]
 
@@ -149,3 +152,72 @@ def test_packages_for_an_interpreter_that_is_ours_are_refused() -> None:
     done = CliRunner().invoke(app, ["environments", "install", "mcp", "some-package"], env={"COLUMNS": "300"})
     assert done.exit_code == 2
     assert "install some-package there with pip" in done.stderr
+
+
+def test_an_agent_may_be_a_coroutine_function() -> None:
+    # Before: it was never awaited, and every attempt ended without a reward.
+    modes: list[str | None] = []
+
+    async def play(session: Session) -> None:
+        await asyncio.sleep(0)
+        identity = current().identity
+        modes.append(identity and identity.mode)
+        session.say("x")
+
+    with Runner.from_environment(f"{WORLDS}:Alike", policy="p", agent=play, endpoint=ENDPOINT) as runner:
+        ended = runner.evaluate_held_out(3)
+    assert [(attempt.error, attempt.reward) for attempt in ended] == [(None, 1.0)] * 3
+    assert modes == ["evaluate"] * 3
+
+
+def test_a_coroutine_that_takes_too_long_is_cancelled() -> None:
+    cancelled = threading.Event()
+
+    async def play(session: Session) -> None:
+        try:
+            await asyncio.sleep(600)
+        finally:
+            cancelled.set()
+
+    options = {"policy": "p", "agent": play, "endpoint": ENDPOINT, "timeout_s": 0.2}
+    with Runner.from_environment(Alike, **options) as runner:
+        (ended,) = runner.evaluate_held_out(1)
+    assert ended.error == "EnvironmentTimeoutError: the attempt did not end within 0.2 s; it had 0 turns"
+    assert cancelled.is_set()
+
+
+@pytest.mark.parametrize(
+    ("options", "patterns", "refused"),
+    [
+        ({}, ["lake*"], True),
+        ({}, ["lake*", "p"], False),
+        ({"agent_options": {"name": "lake-walker"}}, ["lake*"], False),
+        ({"agent": lambda session: None}, ["lake*"], False),  # nobody knows what it calls itself
+    ],
+)
+def test_our_agent_is_claimed_by_the_policy_that_it_trains(options, patterns, refused, monkeypatch) -> None:
+    # Before: rewards were shown step by step, and not a call was trained.
+    status = {"needs_baseline": False, "agents": patterns, "groups_per_step": 1, "steps_done": 0}
+    monkeypatch.setattr("lightning_trainer.rollouts.daemon_client.DaemonClient.policy", lambda _: status)
+    trained: list[int] = []
+    monkeypatch.setattr(EnvironmentRunner, "_train", lambda self, run, status, tasks, steps: trained.append(steps))
+    monkeypatch.setattr("lightning_trainer.rollouts.step_runner.held_run", lambda *_, **__: contextlib.nullcontext("r"))
+    runner = Runner.from_environment(Alike, policy="p", endpoint=ENDPOINT, **options)
+    sentence = r"the agent that plays is called 'p', and the policy claims the agents lake\*: none of its calls would"
+    with pytest.raises(LightningError, match=sentence) if refused else contextlib.nullcontext():
+        runner.train(steps=2)
+    assert bool(trained) is not refused
+
+
+@pytest.mark.parametrize(("agent", "refused"), [(None, False), (lambda session: None, True)])
+def test_only_our_agent_plays_a_baseline(agent, refused, monkeypatch) -> None:
+    # Before: the greedy attempt of a function or a program was sampled like the others.
+    status = {"needs_baseline": True, "agents": ["*"], "groups_per_step": 1, "steps_done": 0}
+    monkeypatch.setattr("lightning_trainer.rollouts.daemon_client.DaemonClient.policy", lambda _: status)
+    trained: list[int] = []
+    monkeypatch.setattr(EnvironmentRunner, "_train", lambda self, run, status, tasks, steps: trained.append(steps))
+    monkeypatch.setattr("lightning_trainer.rollouts.step_runner.held_run", lambda *_, **__: contextlib.nullcontext("r"))
+    runner = Runner.from_environment(Alike, policy="p", agent=agent, endpoint=ENDPOINT)
+    with pytest.raises(LightningError, match="only our own agent is known to") if refused else contextlib.nullcontext():
+        runner.train(steps=2)
+    assert bool(trained) is not refused

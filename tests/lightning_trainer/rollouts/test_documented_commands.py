@@ -19,6 +19,7 @@ from lightning_trainer.cli.rollouts import Options
 from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts import AttemptEnded, Runner
 from lightning_trainer.rollouts.daemon_client import DaemonClient
+from lightning_trainer.rollouts.task_file import file_label
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "rollouts.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^\$ lightning-trainer (rollouts .*)$", DOCUMENT, flags=re.MULTILINE)
@@ -289,8 +290,8 @@ def test_a_command_that_is_not_there_is_one_sentence() -> None:
 @pytest.mark.parametrize(
     ("options", "name"),
     [
-        ("", "p:python_agent.py:tasks.jsonl:0"),
-        ("--seed 3", "p:python_agent.py:tasks.jsonl:3"),
+        ("", "p:python_agent.py:tasks.jsonl@888fdab8:0"),
+        ("--seed 3", "p:python_agent.py:tasks.jsonl@888fdab8:3"),
         ("--run nightly", "nightly"),
     ],
 )
@@ -309,6 +310,19 @@ def test_a_run_is_called_what_it_is_told_or_by_its_program_tasks_and_seed(option
     done = CliRunner().invoke(app, shlex.split(command), catch_exceptions=False)
     assert done.exit_code == 0, done.output
     assert made == [name]
+
+
+def test_other_tasks_in_a_file_of_the_same_name_are_another_run(tmp_path) -> None:
+    # Before: after an interruption, their attempts shared groups where the tasks' ids were the same.
+    paths = [tmp_path / "one" / "tasks.jsonl", tmp_path / "other" / "tasks.jsonl", tmp_path / "tasks.jsonl"]
+    for path, task in zip(
+        paths, ('{"id": "a", "level": 1}', '{"id": "a", "level": 2}', '{"id": "a", "level": 1}'), strict=True
+    ):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(task)
+    one, other, moved = map(file_label, paths)
+    assert one.startswith("tasks.jsonl@")
+    assert one == moved != other
 
 
 def test_a_run_that_cannot_be_called_so_is_one_sentence(tmp_path) -> None:

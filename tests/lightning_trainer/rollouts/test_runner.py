@@ -71,6 +71,9 @@ class Daemon:
         self.steps_done = 0
         self.reward_means: dict[int, float] = {}
         """By step, as if it had trained on such attempts."""
+        self.skips = False
+        """Whether there is nothing to train in any step."""
+        self.problems: list[str] = []
         self.phase = "collecting"
         self.lost: set[str] = set()
         """Groups that someone dropped: no step takes them."""
@@ -142,7 +145,15 @@ class Daemon:
                 "groups_wanted": self.groups_wanted,
                 "dynamic_sampling": self.dynamic_sampling,
                 "live_version": self.steps_done,
-                "steps": [{"step": step, "metrics": {"reward/mean": mean}} for step, mean in self.reward_means.items()],
+                "problems": self.problems,
+                "steps": [
+                    {
+                        "step": step,
+                        "state": "skipped" if self.skips else "trained",
+                        "metrics": {"reward/mean": self.reward_means[step]} if step in self.reward_means else {},
+                    }
+                    for step in range(1, self.steps_done + 1)
+                ],
             }
 
 
@@ -155,14 +166,17 @@ def serve() -> Iterator:
             def do_GET(self) -> None:
                 if self.path.startswith("/lightning/runs/"):
                     return self._hold()
-                self._answer(json.dumps(daemon.get(self.path)).encode())
+                try:
+                    self._answer(json.dumps(daemon.get(self.path)).encode())
+                except LookupError as error:
+                    self._answer(json.dumps({"error": {"message": error.args[0]}}).encode(), 404)
 
             def do_POST(self) -> None:
                 self.rfile.read(int(self.headers["content-length"]))
                 self._answer(b"")
 
-            def _answer(self, body: bytes) -> None:
-                self.send_response(200)
+            def _answer(self, body: bytes, status: int = 200) -> None:
+                self.send_response(status)
                 self.send_header("content-length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
@@ -503,6 +517,65 @@ def test_what_a_step_was_like_is_said_once_for_each(serve) -> None:
     assert all(event.rollout_s >= 0 and event.wait_s >= 0 for event in events)
 
 
+@pytest.mark.parametrize("max_staleness", [None, 2])
+def test_a_run_in_which_nothing_works_ends_at_its_first_step(serve, max_staleness) -> None:
+    # Before: it used up all its steps, and the next start had none left to train.
+    daemon = Daemon(max_staleness)
+    daemon.skips = True
+
+    def attempt(task: Task) -> float:
+        raise ValueError("there is no key")
+
+    runner = Runner("p", attempt, endpoint=serve(daemon), run=RUN, on_event=daemon.on_event)
+    with pytest.raises(
+        TrainingError, match=r"all 6 attempts of step \d failed .* first with: ValueError: there is no key"
+    ):
+        runner.train(tasks_of, steps=20)
+    assert daemon.steps_done <= 1 + (max_staleness or 0)
+
+
+@pytest.mark.parametrize(("skips", "working"), [(False, ""), (True, "task-1")])
+def test_failed_attempts_that_were_trained_and_a_step_in_which_some_work_end_no_run(serve, skips, working) -> None:
+    daemon = Daemon(None)
+    daemon.skips = skips
+
+    def attempt(task: Task) -> float:
+        if task.id != working:
+            raise ValueError("wrong")
+        return 0.0
+
+    Runner("p", attempt, endpoint=serve(daemon), run=RUN, on_event=daemon.on_event).train(tasks_of, steps=3)
+    assert daemon.steps_done == 3
+
+
+def test_what_the_daemon_finds_wrong_during_the_run_is_said_once(serve, caplog) -> None:
+    daemon = Daemon(None)
+    daemon.problems = ["of an earlier run"]
+
+    def on_event(event: object) -> None:
+        if isinstance(event, AttemptEnded):
+            daemon.problems = ["of an earlier run", "policy p claims the agents a, and none of 6 calls is theirs"]
+        daemon.on_event(event)
+
+    Runner("p", lambda task: 1.0, endpoint=serve(daemon), run=RUN, on_event=on_event).train(tasks_of, steps=3)
+    assert [record.getMessage() for record in caplog.records if record.name.endswith("step_watch")] == [
+        "policy p claims the agents a, and none of 6 calls is theirs"
+    ]
+
+
+def test_a_run_whose_steps_are_done_already_says_so(serve, caplog) -> None:
+    # Before: it ended without a word, such as a second one with another seed.
+    daemon, tried = Daemon(None), []
+    runner = Runner("p", tried.append, endpoint=serve(daemon), run=RUN, on_event=daemon.on_event)
+    assert runner.steps_done() == 0
+    runner.train(tasks_of, steps=1)
+    assert (runner.steps_done(), len(tried)) == (1, GROUPS * SIZE)
+    assert "already; steps=1" not in caplog.text
+    runner.train(tasks_of, steps=1)
+    assert len(tried) == GROUPS * SIZE
+    assert "1 steps are done already; steps=1 is their total" in caplog.text
+
+
 def test_tasks_that_do_not_make_a_step_are_refused_in_a_sentence(serve) -> None:
     runner = Runner("p", lambda task: 1.0, endpoint=serve(Daemon(None)))
     with pytest.raises(LightningError, match=r"step 1 has 1 different tasks, but the policy's groups_per_step is 2"):
@@ -644,9 +717,34 @@ def test_an_evaluation_waits_for_a_daemon_that_is_starting() -> None:
 
     thread = threading.Thread(target=daemon)
     thread.start()
-    ended = Runner("p", attempt, endpoint=f"http://127.0.0.1:{port}").evaluate([Task("a", 0)], stage="before")
+    # Of no policy, so nothing but its health is asked for.
+    ended = Runner((), attempt, endpoint=f"http://127.0.0.1:{port}").evaluate([Task("a", 0)], stage="before")
     thread.join()
     assert [one.reward for one in ended] == [1.0]
+
+
+def test_an_evaluation_of_a_policy_that_is_not_there_does_not_begin(serve) -> None:
+    # Before: every task was tried, and what was wrong was said when training began.
+    class Other(Daemon):
+        def get(self, path: str) -> dict:
+            if path.endswith("/misspelled"):
+                raise LookupError("there is no policy 'misspelled'")
+            return super().get(path)
+
+    tried: list[Task] = []
+    endpoint = serve(Other(None))
+    for policy in ("misspelled", ["p", "misspelled"]):
+        with pytest.raises(LightningError, match="there is no policy 'misspelled'"):
+            Runner(policy, tried.append, endpoint=endpoint).evaluate([Task("a", 0)], stage="before")
+    assert not tried
+    assert Runner("p", lambda task: 1.0, endpoint=endpoint).evaluate([Task("a", 0)], stage="before")[0].reward == 1.0
+
+
+def test_a_runner_of_no_policy_trains_nothing() -> None:
+    with pytest.raises(
+        LightningError, match=r"there is no policy to train; name it, as in Runner\('my-policy', attempt\)"
+    ):
+        Runner((), lambda task: 1.0, endpoint="http://127.0.0.1:9").train(tasks_of, steps=1)
 
 
 def test_the_document_runs_as_it_stands(serve, monkeypatch) -> None:

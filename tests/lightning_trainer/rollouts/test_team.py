@@ -23,6 +23,7 @@ class Member:
             "dynamic_sampling": False,
             "needs_baseline": False,
             "live_version": steps_done,
+            "problems": [],
             **settings,
         }
         self.waited: list[int] = []
@@ -91,6 +92,11 @@ def test_a_step_that_will_not_come_is_said():
         team(Member(), Member(0, "paused")).wait_for_step(1, groups_wanted=2)
     with pytest.raises(TrainingError, match="serving"):
         team(Member(0, "serving"), Member(0, "finished")).wait_for_step(1, groups_wanted=2)
+
+
+def test_what_is_wrong_with_any_of_them_is_said():
+    asked = team(Member(problems=["of the planner"]), Member(problems=["of the worker"]))
+    assert asked.policy()["problems"] == ["of the planner", "of the worker"]
 
 
 def test_policies_that_take_other_groups_are_refused():
