@@ -118,8 +118,8 @@ async def recover(
     progress.enter(Phase.RECOVERING)
     states = await store.step_states(policy)
     trained = [step for step, state in states.items() if state is not StepState.SKIPPED]
-    rollbacks = await store.rollbacks(policy)
-    path = Lineage(trained, rollbacks).path()
+    lineage = Lineage(trained, await store.rollbacks(policy))
+    path = lineage.path()
     if not states and (aside := checkpoints.set_aside()) is not None:
         sentence = (
             f"the store has no step of policy {policy}, but there were checkpoints, which another store must know: "
@@ -137,8 +137,7 @@ async def recover(
             report = await trainer.step(await store.with_media(await store.batch(policy, step)))
             if states[step] is StepState.ASSIGNED:
                 await store.finish_step(policy, report, StepState.TRAINED)
-    asked_for = bool(rollbacks) and rollbacks[-1].after_step >= max(trained, default=0)
-    return Recovered(max(states, default=0), path, asked_for)
+    return Recovered(max(states, default=0), path, lineage.gone_back)
 
 
 async def _load_newest(

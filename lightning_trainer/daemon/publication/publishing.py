@@ -5,7 +5,6 @@ The weights of published versions are kept by the policy's rule, alongside the l
 
 import asyncio
 import logging
-import shutil
 import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -140,6 +139,9 @@ class Publisher:
     ) -> tuple[Publication, PublicationReport, str | None]:
         """Write a version and offer it to the engine, some times where it refuses; with the reason where it fell behind
         the live one, and so was not offered."""
+        served = self._engine.live.get(self._policy)
+        if served is not None and served.version == version:
+            return served, await self._offer_again(served), None
         for attempt in range(1, _TRIES + 1):
             publication = await self._write(version, step, created_ns)
             if live is not None and (worse := await self._worse(publication, live)) is not None:
@@ -150,6 +152,19 @@ class Publisher:
                 break
             _log.warning("%s was refused, try %d of %d: %s", publication.name, attempt, _TRIES, report.reason)
         return publication, report, None
+
+    async def _offer_again(self, served: Publication) -> PublicationReport:
+        """Compare what the trainer has made again with what is served of the version, which stays: a version never
+        changes, and on a GPU what is repeated differs in its last bits."""
+        again = await self._trainer.publish(self._weights.path_again(served.version), served.version)
+        Path(again.path).unlink(missing_ok=True)
+        if again.checksum != served.checksum:
+            _log.warning(
+                "%s was made again, and its file differs from the one that is served: that one stays, and training "
+                "goes on from the new one",
+                served.name,
+            )
+        return await self._engine.publish(served)
 
     async def _end_canaries(self, version: int) -> None:
         """End what an earlier life of the daemon left open; another version than the one that is published now, since
@@ -216,9 +231,7 @@ class Publisher:
         if version not in self._keeper.archive.versions():
             return None
         began = time.monotonic()
-        kept = self._keeper.archive.publication(version)
-        publication = replace(kept, path=str(self._weights.path(version)))
-        await asyncio.to_thread(shutil.copyfile, kept.path, publication.path)
+        publication = await asyncio.to_thread(self._keeper.archive.copy, version, self._weights.path(version))
         report = await self._engine.publish(publication)
         if report.accepted and not record:
             _log.info("%s, which another daemon published, is served here too", publication.name)
