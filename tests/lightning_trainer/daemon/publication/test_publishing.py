@@ -7,6 +7,7 @@ import pytest
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.daemon.publication.publishing import Publisher, VersionKeeper
+from lightning_trainer.errors import SettingsChangedError
 from lightning_trainer.serving.adapter import AdapterShape
 from lightning_trainer.serving.publication import Probe, Publication, PublicationReport, Tolerance
 from lightning_trainer.serving.shared_memory import WeightFolder, file_checksum
@@ -121,3 +122,29 @@ async def test_going_back_to_what_is_kept_serves_that_whatever_rounding_makes_of
     run.trainer.weights = "another way"
     assert await run.publish(3) is VersionState.LIVE
     assert run.served == "another way"
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_other_settings_put_no_other_weights_under_a_number(run: Run, kept: bool):
+    await run.publish(1)
+    run.trainer.weights = "a step further"
+    await run.publish(2)
+    if kept:
+        assert await run.publisher.serve_kept(1)
+    before, served = await run.checksum(1), run.served
+    assert served == ("as they were" if kept else "a step further")
+
+    run.trainer.weights = "trained with another learning rate"
+    with pytest.raises(SettingsChangedError, match=r"p@v1 cannot be made again: step 1 .* optimizer.lr .* set it back"):
+        await run.publish(1, changed="step 1 was trained with optimizer.lr = 1e-05, and now it is 1e-06")
+
+    assert run.served == served
+    assert run.kept(1) == "as they were"
+    assert await run.checksum(1) == before
+    assert len(list(run.weights.folder.iterdir())) == 1
+
+
+async def test_a_setting_that_changes_no_weight_refuses_nothing(run: Run):
+    await run.publish(1)
+    run.start()
+    assert await run.publish(1, changed="step 1 was trained with algorithm.tau_pos = 1, and now it is 2") == "live"

@@ -43,7 +43,7 @@ class Run:
     async def served(self, *versions: int, kept: bool = True) -> None:
         for version in versions:
             if version > 0:
-                batch = TrainingBatch("p", version, (), ())
+                batch = TrainingBatch("p", version, ())
                 await self.store.assign(
                     batch, policy="p", step=version, attempt_ids=[], ledger=(), state=StepState.ASSIGNED, metrics={}
                 )
