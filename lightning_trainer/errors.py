@@ -84,6 +84,10 @@ class PublicationError(LightningError, RuntimeError):
     """Weights could not be handed over to the engine; the previous version stays live."""
 
 
+class SettingsChangedError(LightningError, RuntimeError):
+    """Recorded steps were repeated with other settings, and gave a version other weights than it has."""
+
+
 class EvaluationError(LightningError, RuntimeError):
     """A held-out evaluation gave no score."""
 

@@ -21,6 +21,7 @@ from lightning_trainer.daemon.publication.guard import PromotionGuard
 from lightning_trainer.daemon.publication.old_adapters import OldAdapters
 from lightning_trainer.daemon.publication.old_versions import OldVersionEngine
 from lightning_trainer.daemon.publication.publishing import Publisher, VersionKeeper
+from lightning_trainer.daemon.publication.resuming import resume
 from lightning_trainer.daemon.rewards.judges import PolicyJudges
 from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
 from lightning_trainer.daemon.watching.progress import Phase, Progress
@@ -79,7 +80,7 @@ class PolicyEngine:
 
 
 class PolicyRuntime:
-    """What is asked of it: ``start`` once, ``run`` for as long as the daemon serves, then ``stop``.
+    """What is asked of it: ``resume`` and ``start`` once, ``run`` for as long as the daemon serves, then ``stop``.
 
     The engine is not its own: policies may share one, and the daemon starts and stops it.
     """
@@ -148,6 +149,15 @@ class PolicyRuntime:
             turn=self._turn,
             demonstrations=demonstrations,
         )
+        self._resume = partial(
+            resume,
+            policy.name,
+            store=store,
+            archive=self.old_versions.archive,
+            weights=engine.weights,
+            engine=engine.replicas,
+            say=self.progress.say,
+        )
         self._watch = partial(watch_selection, policy, config.policy, context.census, self.progress)
 
     def _guard(self, context: DaemonContext, log_dir: Path) -> PromotionGuard | None:
@@ -190,6 +200,14 @@ class PolicyRuntime:
         if canary is None or self.canary_route is None or not canary.shadow:
             return None
         return Shadow(self.canary_route, self.old_versions, sink, at_once=canary.shadow_at_once)
+
+    async def resume(self) -> None:
+        """Have the engine serve what was served last from its start on; call it before that.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        await self._resume()
 
     async def start(self) -> None:
         """Start the trainer and the metrics.

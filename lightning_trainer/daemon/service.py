@@ -157,6 +157,8 @@ class Daemon:
             stack.push_async_callback(policy.stop)
         for engine in engines:
             stack.push_async_callback(engine.stop)
+        for policy in self.policies:
+            await policy.resume()
         starting = (*(engine.start() for engine in engines), *(policy.start() for policy in self.policies))
         return await _unless(stop, asyncio.gather(*starting))
 

@@ -9,7 +9,7 @@ call at all by a refused one. Running calls end as they would with a single engi
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -50,6 +50,7 @@ class EngineReplicas:
         self._in_flight = dict.fromkeys(self.replicas, 0)
         self._affinity: Affinity[EngineSupervisor] = Affinity()
         self._live: dict[str, Publication] = {}
+        self._when_left_out: dict[str, Callable[[str], None]] = {}
         self._publishing = asyncio.Lock()
         self._open = asyncio.Event()
         """Set while calls may begin, that is, while no switch is in progress."""
@@ -99,6 +100,17 @@ class EngineReplicas:
         """Return the live publication of each policy."""
         return self._live
 
+    def resume(self, publication: Publication, left_out: Callable[[str], None]) -> None:
+        """Serve a version of an earlier life of the daemon before the first call begins; call it before ``start``.
+
+        Args:
+            left_out: called by ``start`` with the reason where one refuses it: all of them then serve version 0.
+        """
+        self._live[publication.policy] = publication
+        self._when_left_out[publication.policy] = left_out
+        for replica in self.replicas:
+            replica.resume(publication)
+
     async def start(self) -> None:
         """Start all of them and return when they serve.
 
@@ -106,6 +118,11 @@ class EngineReplicas:
             EngineError: one does not start.
         """
         await asyncio.gather(*(replica.start() for replica in self.replicas))
+        refused = {policy: reason for one in self.replicas for policy, reason in one.left_out.items()}
+        for policy, reason in refused.items():
+            self._remove(self._live.pop(policy))
+            await asyncio.gather(*(one.restore(policy, None) for one in self.replicas if policy in one.live))
+            self._when_left_out[policy](reason)
 
     async def stop(self) -> None:
         """End all of them; returns when nothing is left."""

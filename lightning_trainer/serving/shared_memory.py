@@ -50,6 +50,10 @@ class WeightFolder:
         """Return the path for this version's file."""
         return self.folder / f"v{version}.safetensors"
 
+    def path_again(self, version: int) -> Path:
+        """Return the path for what is made again of a version whose file is being served."""
+        return self.folder / f"again-v{version}.safetensors"
+
 
 class WeightFiles(WeightFolder):
     """The weight files of one run, as a context manager: the folder exists inside it and is removed afterwards."""

@@ -50,6 +50,10 @@ class EngineSupervisor:
         self._backoff = backoff or Backoff()
         self._heartbeat = heartbeat or Heartbeat()
         self._live = {publication.policy: publication for publication in live}
+        self._resumed: set[str] = set()
+        """Policies whose version is of an earlier life of the daemon, until the engine has served once."""
+        self.left_out: dict[str, str] = {}
+        """Why a resumed version is not served, by policy."""
         self._engine: Engine | None = None
         self._changed = asyncio.Condition()
         self._status = EngineStatus(EngineState.STOPPED, None, {}, 0, None, None)
@@ -82,6 +86,12 @@ class EngineSupervisor:
     def headers(self) -> Mapping[str, str]:
         """Return the headers of the ready engine, whose token changes with every restart."""
         return self._ready_engine().headers
+
+    def resume(self, publication: Publication) -> None:
+        """Serve a version of an earlier life of the daemon from the first start on; call it before ``start``. The
+        model may be another by now: where it is refused, version 0 is served, and ``left_out`` says why."""
+        self._live[publication.policy] = publication
+        self._resumed.add(publication.policy)
 
     async def start(self) -> None:
         """Start the engine, supervise it from now on, and return when it serves.
@@ -308,9 +318,8 @@ class EngineSupervisor:
             await self._set(pid=engine.pid, node=engine.node)
             await engine.ready(self.settings.startup_timeout_s)
             for publication in tuple(self._live.values()):
-                report = await engine.publish(publication)
-                if not report.accepted:
-                    raise EngineError(f"{publication.name} was live and cannot be served again: {report.reason}")
+                await self._serve_again(engine, publication)
+            self._resumed.clear()
             self._ready_at = time.monotonic()
             startup_s = self._ready_at - started
             served = ", ".join(f"{policy}@v{version}" for policy, version in self._versions().items())
@@ -326,6 +335,21 @@ class EngineSupervisor:
             (error,) = await asyncio.gather(engine.stop(), return_exceptions=True)
             if error is not None:
                 logger.error("the engine's process may not be gone: %r", error)
+
+    async def _serve_again(self, engine: Engine, publication: Publication) -> None:
+        resumed = publication.policy in self._resumed
+        try:
+            report = await engine.publish(publication)
+        except PublicationError as error:
+            if not resumed:
+                raise
+            report = PublicationReport(False, 0, str(error))
+        if report.accepted:
+            return
+        if not resumed:
+            raise EngineError(f"{publication.name} was live and cannot be served again: {report.reason}")
+        del self._live[publication.policy]
+        self.left_out[publication.policy] = report.reason or "refused"
 
     async def _end_of(self, engine: Engine) -> str:
         """Return why it ended, or that it no longer answers."""

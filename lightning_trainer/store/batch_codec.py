@@ -61,6 +61,7 @@ def encode_report(report: StepReport) -> bytes:
         "tokens_computed": report.tokens_computed,
         "tokens_sequential": report.tokens_sequential,
         "seconds": dict(report.seconds),
+        "settings": dict(report.settings),
     }
     return _pack({"format": _FORMAT, "report": small}) + _pack(
         {"format": _FORMAT, "advantages": dict(report.advantages)}
@@ -85,6 +86,7 @@ def decode_report(body: bytes, *, advantages: bool = True) -> StepReport:
         tokens_computed=report["tokens_computed"],
         tokens_sequential=report["tokens_sequential"],
         seconds=report["seconds"],
+        settings=report.get("settings", {}),
     )
 
 

@@ -237,6 +237,8 @@ class StepReport:
     tokens_sequential: int
     """Positions without sharing: the sum of the samples' lengths."""
     seconds: Mapping[str, float]
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Of the policy, what the weights depend on, by dotted name; empty in older reports."""
 
 
 class VersionState(StrEnum):

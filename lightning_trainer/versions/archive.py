@@ -74,6 +74,19 @@ class VersionArchive:
         publication = Publication.from_json(document)
         return replace(publication, path=str((folder / _weights_name(publication)).absolute()))
 
+    def copy(self, version: int, path: Path) -> Publication:
+        """Copy a stored version's file to a path and return its publication from there.
+
+        Raises:
+            PublicationError: it is not stored, cannot be read, or cannot be written.
+        """
+        kept = self.publication(version)
+        try:
+            shutil.copyfile(kept.path, path)
+        except OSError as error:
+            raise PublicationError(f"the kept weights of {kept.name} cannot be copied to {path}: {error}") from error
+        return replace(kept, path=str(path))
+
     def remove(self, version: int) -> None:
         """Remove a version, if it is stored."""
         shutil.rmtree(self.folder(version), ignore_errors=True)

@@ -34,6 +34,8 @@ class Lineage:
                 self.head = waiting.pop(0).version
             self._parents[step] = self.head
             self.head = step
+        self.gone_back = bool(waiting)
+        """Whether a person went to the head, and no step has been trained since."""
         for rollback in waiting:
             self.head = rollback.version
 

@@ -459,7 +459,8 @@ def test_attempts_that_run_ahead_are_no_older_than_the_bound(run: Run):
     run.config.write_text(run.config.read_text() + "max_staleness = 1\n")
     run.start()
 
-    done = run.policy()["steps_done"]
+    done, live = run.policy()["steps_done"], run.policy()["live_version"]
+    assert f"the engine serves tiny@v{live} after" in run.log.read_text(), "the first call would be answered by it"
     run.run_agent(steps=done + 4)
 
     steps = run.policy()["steps"][done:]

@@ -10,10 +10,12 @@ import logging
 import re
 import shutil
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
+from lightning_trainer.config import PolicyConfig
+from lightning_trainer.daemon.loop.trained_with import changed_since, trained_with
 from lightning_trainer.daemon.watching.progress import Phase, Progress
 from lightning_trainer.errors import CheckpointError
 from lightning_trainer.store.records import StepState
@@ -96,10 +98,12 @@ class Recovered:
     """The versions that the trainer's weights descend from, ending with their own."""
     asked_for: bool
     """Whether a person went back to the last of them, and no step has been trained since."""
+    changed: str | None
+    """Which setting a repeated step was first trained with that is another one now; None: none."""
 
 
 async def recover(
-    policy: str,
+    policy: PolicyConfig,
     *,
     store: Store,
     trainer: TrainerClient,
@@ -112,33 +116,36 @@ async def recover(
     Args:
         fresh: the trainer was just started and holds the model that the run started from.
 
+    Checkpoints that training does not continue from stay until that is proven.
+
     Raises:
         TrainingError: the trainer failed, or checkpoints of another store are in the way.
     """
     progress.enter(Phase.RECOVERING)
-    states = await store.step_states(policy)
+    name = policy.name
+    states = await store.step_states(name)
     trained = [step for step, state in states.items() if state is not StepState.SKIPPED]
-    rollbacks = await store.rollbacks(policy)
-    path = Lineage(trained, rollbacks).path()
+    lineage = Lineage(trained, await store.rollbacks(name))
+    path = lineage.path()
     if not states and (aside := checkpoints.set_aside()) is not None:
         sentence = (
-            f"the store has no step of policy {policy}, but there were checkpoints, which another store must know: "
+            f"the store has no step of policy {name}, but there were checkpoints, which another store must know: "
             f"they are in {aside} now"
         )
         progress.say(sentence)
         _log.warning("%s", sentence)
-    checkpoints.prune(path)
     saved = await _load_newest(path, trainer=trainer, checkpoints=checkpoints, progress=progress)
     if saved is None and not fresh:
         await trainer.restart()
     for step in path:
         if step > (saved or 0):
             progress.enter(Phase.RECOVERING, f"repeating step {step}")
-            report = await trainer.step(await store.with_media(await store.batch(policy, step)))
+            report = await trainer.step(await store.with_media(await store.batch(name, step)))
             if states[step] is StepState.ASSIGNED:
-                await store.finish_step(policy, report, StepState.TRAINED)
-    asked_for = bool(rollbacks) and rollbacks[-1].after_step >= max(trained, default=0)
-    return Recovered(max(states, default=0), path, asked_for)
+                report = replace(report, settings=trained_with(policy, step))
+                await store.finish_step(name, report, StepState.TRAINED)
+    since = [one for one in await store.steps(name, after=saved or 0) if one.step in path]
+    return Recovered(max(states, default=0), path, lineage.gone_back, changed_since(policy, since))
 
 
 async def _load_newest(

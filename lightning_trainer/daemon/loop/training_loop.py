@@ -22,6 +22,7 @@ from lightning_trainer.errors import (
     EngineError,
     LightningError,
     RollbackError,
+    SettingsChangedError,
     StoreError,
     TrainerDiedError,
     TrainingError,
@@ -132,6 +133,9 @@ class TrainingLoop:
                 await self._actions[following]()
             except TrainingError as error:
                 await self._trainer_failed(error)
+            except SettingsChangedError as error:
+                self._recovered = False
+                await self._pause(str(error))
             except TurnLostError as error:
                 self._recovered = False
                 self._turn.lose()

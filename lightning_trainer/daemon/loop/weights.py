@@ -1,7 +1,8 @@
 """The weights that a policy's trainer holds: recovered from the records, moved by a step, saved, published.
 
 Invariant: after a crash the newest checkpoint is loaded and the recorded batches since then are repeated in order,
-which gives the same weights as if nothing had happened.
+which gives the same weights as if nothing had happened. With other settings it does not: such weights are neither
+published under the number of what they were, nor saved, nor trained on.
 """
 
 import logging
@@ -12,9 +13,10 @@ from dataclasses import replace
 from lightning_trainer.daemon.loop.building import served
 from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder, recover
 from lightning_trainer.daemon.loop.context import LoopContext
+from lightning_trainer.daemon.loop.trained_with import trained_with
 from lightning_trainer.daemon.publication.publishing import Publisher
 from lightning_trainer.daemon.watching.progress import Phase
-from lightning_trainer.errors import CheckpointError, PublicationError, TrainingError
+from lightning_trainer.errors import CheckpointError, PublicationError, SettingsChangedError, TrainingError
 from lightning_trainer.store.records import StepState
 from lightning_trainer.training.remote import TrainerClient
 from lightning_trainer.types import PolicyVersion, TrainingBatch, VersionState
@@ -56,7 +58,11 @@ class Weights:
         return frozenset(self._path)
 
     async def recover(self, *, restart: bool) -> PolicyVersion:
-        """Bring the trainer to the weights that the records lead to, and return what came of publishing them."""
+        """Bring the trainer to the weights that the records lead to, and return what came of publishing them.
+
+        Raises:
+            SettingsChangedError: with the present settings, it does not come to them.
+        """
         self._settled = False
         restart = restart or self._closed
         if restart:
@@ -64,7 +70,7 @@ class Weights:
             self._closed = False
         fresh, self._untouched = restart or self._untouched, False
         recovered = await recover(
-            self._policy.name,
+            self._policy,
             store=self._store,
             trainer=self._trainer,
             checkpoints=self._checkpoints,
@@ -76,7 +82,12 @@ class Weights:
         version = self._path[-1]
         asked = self._rollbacks.pending
         asked_for = recovered.asked_for or (asked is not None and asked.recorded)
-        published = await self._publish(version, asked_for=asked_for)
+        try:
+            published = await self._publish(version, asked_for=asked_for, changed=recovered.changed)
+        except SettingsChangedError:
+            self._settled = False
+            raise
+        self._checkpoints.prune(self._path)
         if version == self.step > 0:
             await self._metrics.step_ended(self.step)
         await self._progress.finish_step(self.step)
@@ -88,7 +99,8 @@ class Weights:
         self._progress.enter(Phase.TRAINING, f"step {step}: {len(batch.samples)} samples")
         self._settled = self._untouched = False
         report = await self._trainer.step(await self._store.with_media(batch))
-        report = replace(report, seconds={**seconds, **report.seconds})
+        settings = trained_with(self._policy, step)
+        report = replace(report, seconds={**seconds, **report.seconds}, settings=settings)
         await self._store.finish_step(self._policy.name, report, StepState.TRAINED)
         self._path.append(step)
         self._settled = True
@@ -141,9 +153,9 @@ class Weights:
         recent = self._path[bisect_left(self._path, versions[0]) :] if versions else []
         return served(versions, frozenset(recent))
 
-    async def _publish(self, version: int, *, asked_for: bool = False) -> PolicyVersion:
+    async def _publish(self, version: int, *, asked_for: bool = False, changed: str | None = None) -> PolicyVersion:
         self._progress.enter(Phase.PUBLISHING, f"version {version}")
-        published = await self._publisher.publish(version=version, step=version, asked_for=asked_for)
+        published = await self._publisher.publish(version=version, step=version, asked_for=asked_for, changed=changed)
         if (refused := refusal(published)) is not None:
             self._progress.say(str(refused))
         return published

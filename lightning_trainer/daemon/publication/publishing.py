@@ -5,7 +5,6 @@ The weights of published versions are kept by the policy's rule, alongside the l
 
 import asyncio
 import logging
-import shutil
 import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -14,7 +13,7 @@ from pathlib import Path
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.daemon.publication.canary import Canary
 from lightning_trainer.daemon.publication.guard import PromotionGuard
-from lightning_trainer.errors import LightningError, PublicationError
+from lightning_trainer.errors import LightningError, PublicationError, SettingsChangedError
 from lightning_trainer.serving.publication import Publication, PublicationReport
 from lightning_trainer.serving.replicas import EngineReplicas
 from lightning_trainer.serving.shared_memory import WeightFolder
@@ -73,6 +72,17 @@ class VersionKeeper:
             _log.exception("the weights of %s are not kept", publication.name)
 
 
+def _require_same(again: Publication, known: str | None, changed: str | None) -> None:
+    """Refuse other weights under a version's number, where not rounding made them others."""
+    if changed is None or known in (None, again.checksum):
+        return
+    Path(again.path).unlink(missing_ok=True)
+    raise SettingsChangedError(
+        f"{again.name} cannot be made again: {changed}, which gives other weights; set it back, or export the version "
+        "that is served (`lightning-trainer export`) and start from that with a new state folder"
+    )
+
+
 _TRIES = 2
 """A file that was damaged on its way, or an engine that died meanwhile, gets a second chance with a new file."""
 
@@ -105,16 +115,20 @@ class Publisher:
         self._refused_here: int | None = None
         """What another daemon has made live, and the engine of this one has refused."""
 
-    async def publish(self, *, version: int, step: int, asked_for: bool = False) -> PolicyVersion:
+    async def publish(
+        self, *, version: int, step: int, asked_for: bool = False, changed: str | None = None
+    ) -> PolicyVersion:
         """Write the weights, let guard and canary compare them, the engine take and prove them, and record the outcome.
 
         Args:
             asked_for: by a person, in a rollback or a promotion: neither guard nor canary is asked. A version that an
                 earlier canary held back is offered again only then.
+            changed: which setting is another one than when the steps that were repeated for it were trained.
 
         Raises:
             EngineError: the engine stayed away.
             TrainingError: the trainer could not write or score them.
+            SettingsChangedError: a setting has changed, and the version was made of other weights; nothing else has.
         """
         began = time.monotonic()
         created_ns = time.time_ns()
@@ -127,7 +141,8 @@ class Publisher:
             lost = recorded if live is None else None
             if (refused := await self._held_back(before, lost)) is not None:
                 return refused
-        publication, report, worse = await self._offer(version, step, created_ns, live)
+        known = None if before is None or before.state is VersionState.TRAINED else before.checksum
+        publication, report, worse = await self._offer(version, step, created_ns, live, known, changed)
         if live is not None and not report.accepted:
             await asyncio.to_thread(self._keeper.archive.remove, version)
         if asked_for and report.accepted and before is not None and before.state is VersionState.REFUSED:
@@ -139,12 +154,20 @@ class Publisher:
         return outcome
 
     async def _offer(
-        self, version: int, step: int, created_ns: int, live: int | None
+        self, version: int, step: int, created_ns: int, live: int | None, known: str | None, changed: str | None
     ) -> tuple[Publication, PublicationReport, str | None]:
         """Write a version and offer it to the engine, some times where it refuses; with the reason where it fell behind
-        the live one, and so was not offered."""
+        the live one, and so was not offered.
+
+        Args:
+            known: the checksum that the version has, if it was offered before.
+        """
+        served = self._engine.live.get(self._policy)
+        if served is not None and served.version == version:
+            return served, await self._offer_again(served, changed), None
         for attempt in range(1, _TRIES + 1):
             publication = await self._write(version, step, created_ns)
+            _require_same(publication, known, changed)
             if live is not None and (worse := await self._worse(publication, live)) is not None:
                 Path(publication.path).unlink(missing_ok=True)
                 return publication, PublicationReport(False, live, worse), worse
@@ -153,6 +176,20 @@ class Publisher:
                 break
             _log.warning("%s was refused, try %d of %d: %s", publication.name, attempt, _TRIES, report.reason)
         return publication, report, None
+
+    async def _offer_again(self, served: Publication, changed: str | None) -> PublicationReport:
+        """Compare what the trainer has made again with what is served of the version, which stays: a version never
+        changes, and on a GPU what is repeated differs in its last bits."""
+        again = await self._trainer.publish(self._weights.path_again(served.version), served.version)
+        Path(again.path).unlink(missing_ok=True)
+        _require_same(again, served.checksum, changed)
+        if again.checksum != served.checksum:
+            _log.warning(
+                "%s was made again, and its file differs from the one that is served: that one stays, and training "
+                "goes on from the new one",
+                served.name,
+            )
+        return await self._engine.publish(served)
 
     async def _end_canaries(self, version: int) -> None:
         """End what an earlier life of the daemon left open; another version than the one that is published now, since
@@ -234,9 +271,7 @@ class Publisher:
         if version not in self._keeper.archive.versions():
             return None
         began = time.monotonic()
-        kept = self._keeper.archive.publication(version)
-        publication = replace(kept, path=str(self._weights.path(version)))
-        await asyncio.to_thread(shutil.copyfile, kept.path, publication.path)
+        publication = await asyncio.to_thread(self._keeper.archive.copy, version, self._weights.path(version))
         report = await self._engine.publish(publication)
         if report.accepted and not record:
             _log.info("%s, which another daemon published, is served here too", publication.name)

@@ -62,6 +62,35 @@ async def test_a_crashed_engine_comes_back_with_the_live_version(supervisor, pla
     assert "killed" in (supervisor.status.last_error or "")
 
 
+async def test_what_an_earlier_life_of_the_daemon_served_is_served_before_the_first_call(supervisor, plan, publication):
+    supervisor.resume(publication(7))
+    await supervisor.start()
+    assert plan.engines[0].published == [7]
+    assert supervisor.status.versions == {"math": 7}
+    assert supervisor.left_out == {}
+
+
+@pytest.mark.parametrize("how", ["refused", "unreadable_once"])
+async def test_what_an_engine_refuses_of_an_earlier_life_leaves_version_0(supervisor, plan, publication, how: str):
+    setattr(plan, how, {7})
+    supervisor.resume(publication(7))
+    await supervisor.start()
+    assert supervisor.status.versions == {"math": 0}
+    assert set(supervisor.left_out) == {"math"}
+
+
+async def test_what_was_resumed_and_served_once_is_never_left_out(supervisor, plan, publication):
+    supervisor.resume(publication(7))
+    await supervisor.start()
+    plan.refused = {7}
+    plan.engines[0].die("killed")
+    while "was live and cannot be served again" not in (supervisor.status.last_error or ""):
+        await asyncio.sleep(0.001)
+    plan.refused = set()
+    await supervisor.ready(1)
+    assert supervisor.status.versions == {"math": 7}
+
+
 async def test_one_that_hangs_is_found_out_and_started_again(make_supervisor, plan, publication):
     supervisor = make_supervisor(plan, heartbeat=Heartbeat(every_s=0.01, patience_s=0.01, missed=3))
     await supervisor.start()

@@ -212,7 +212,8 @@ def test_a_report_that_was_written_in_one_part_is_still_read() -> None:
 
 
 def test_a_report_keeps_metrics_that_are_not_finite() -> None:
-    assert decode_report(encode_report(_REPORT)) == _REPORT
+    report = replace(_REPORT, settings={"optimizer.lr": "1e-05"})
+    assert decode_report(encode_report(report)) == report
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

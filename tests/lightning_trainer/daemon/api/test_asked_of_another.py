@@ -55,7 +55,9 @@ class _StandIn:
             raise TrainingError(f"step {batch.step} cannot be trained")
         return StepReport(batch.step, {}, {}, 1, 1, 1, {})
 
-    async def publish(self, *, version: int, step: int, asked_for: bool = False) -> PolicyVersion:
+    async def publish(
+        self, *, version: int, step: int, asked_for: bool = False, changed: str | None = None
+    ) -> PolicyVersion:
         if asked_for:
             self.asked_for.append(version)
             await self.goes_on.wait()

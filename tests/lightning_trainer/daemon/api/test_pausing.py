@@ -34,7 +34,9 @@ class _StandIn:
 
     async def close(self) -> None: ...
 
-    async def publish(self, *, version: int, step: int, asked_for: bool = False) -> PolicyVersion:
+    async def publish(
+        self, *, version: int, step: int, asked_for: bool = False, changed: str | None = None
+    ) -> PolicyVersion:
         self.published.append(version)
         live = PolicyVersion("p", version, step, VersionState.LIVE, 0)
         await self._store.put_version(live)

@@ -85,7 +85,9 @@ class Side:
 
     async def save(self, directory: Path, step: int) -> None: ...
 
-    async def publish(self, *, version: int, step: int, asked_for: bool = False) -> PolicyVersion:
+    async def publish(
+        self, *, version: int, step: int, asked_for: bool = False, changed: str | None = None
+    ) -> PolicyVersion:
         made = PolicyVersion(self.policy.name, version, step, VersionState.LIVE, 0)
         await self._store.put_version(made)
         return made

@@ -94,7 +94,9 @@ class Side:
 
     async def save(self, directory, step: int) -> None: ...
 
-    async def publish(self, *, version: int, step: int, asked_for: bool = False) -> PolicyVersion:
+    async def publish(
+        self, *, version: int, step: int, asked_for: bool = False, changed: str | None = None
+    ) -> PolicyVersion:
         made = PolicyVersion(self.name, version, step, VersionState.LIVE, 0)
         await self._store.put_version(made)
         return made

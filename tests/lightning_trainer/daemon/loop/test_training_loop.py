@@ -24,6 +24,7 @@ from lightning_trainer.errors import (
     EngineError,
     PublicationError,
     RollbackError,
+    SettingsChangedError,
     StoreError,
     TrainerDiedError,
     TrainingError,
@@ -92,9 +93,13 @@ class RecordingPublisher:
         except TimeoutError:
             raise EngineError("the engine is restarting") from None
 
-    async def publish(self, *, version: int, step: int, asked_for: bool = False) -> PolicyVersion:
+    async def publish(
+        self, *, version: int, step: int, asked_for: bool = False, changed: str | None = None
+    ) -> PolicyVersion:
         if asked_for:
             self.asked_for.append(version)
+        if changed is not None:
+            raise SettingsChangedError(f"version {version} cannot be made again: {changed}")
         if not self.engine_is_there.is_set():
             raise EngineError("the engine failed 6 times")
         self.published.append(self._trainer.weights)
@@ -222,6 +227,41 @@ async def test_a_rollback_of_a_daemon_that_was_stopped_is_asked_for_until_a_step
     await again.record_steps(4)
     await again.loop._weights.recover(restart=True)
     assert again.publisher.asked_for == [2]
+
+
+async def retrained_with(run: Run, step: int, settings: dict[str, str]) -> None:
+    report = StepReport(step, {}, {}, 1, 1, 1, {}, settings)
+    await run.store.finish_step("p", report, StepState.TRAINED)
+
+
+async def test_going_back_where_a_setting_has_changed_serves_what_is_kept_and_pauses(make_run):
+    run = await make_run(1, 2, 3, 4, checkpoints=(2, 4))
+    await run.until(Phase.COLLECTING)
+    await retrained_with(run, 3, {"optimizer.lr": "0.001", "of an older release": "1"})
+    sentence = "step 3 was trained with optimizer.lr = 0.001, and now it is 1e-05"
+    async with asyncio.timeout(10):
+        with pytest.raises(TrainingError, match=f"training is paused: version 3 cannot be made again: {sentence}"):
+            await run.rollbacks.ask(3)
+    assert run.publisher.served_kept == [3]
+    assert run.publisher.published == [(0, 1, 2, 3, 4)]
+    await run.until(Phase.PAUSED)
+    with pytest.raises(TrainingError):  # of weights that are nobody's
+        await run.loop.save()
+    async with asyncio.timeout(10):
+        await run.rollbacks.ask(4)  # its checkpoint is still there
+    assert run.trainer.weights == (0, 1, 2, 3, 4)
+    await run.until(Phase.COLLECTING)
+
+
+async def test_a_setting_that_changed_before_the_checkpoint_changes_nothing_that_is_repeated(make_run, tmp_path):
+    run = await make_run(1, 2, 3)
+    await run.until(Phase.COLLECTING)
+    await retrained_with(run, 2, {"optimizer.lr": "0.001"})
+    await retrained_with(run, 3, {"optimizer.lr": "1e-05"})
+    again = Run(tmp_path, run.store)
+    again.trainer.saved.update(run.trainer.saved)
+    await again.loop._weights.recover(restart=False)
+    assert again.publisher.published == [(0, 1, 2, 3)]
 
 
 async def test_going_back_beyond_every_checkpoint_starts_from_the_model(make_run):

@@ -70,6 +70,26 @@ async def test_a_first_version_that_one_refuses_leaves_all_at_version_0(replicas
     assert not list(tmp_path.glob("*.safetensors"))
 
 
+async def test_what_was_served_last_is_served_by_all_from_the_start_on(replicas, plans, publication, tmp_path):
+    replicas.resume(publication(7), pytest.fail)
+    await replicas.start()
+    assert lives(plans) == [[[7]], [[7]]]
+    assert replicas.status.versions == {"math": 7}
+    assert (await replicas.publish(publication(8))).accepted
+    assert [path.name for path in tmp_path.glob("*.safetensors")] == ["v8.safetensors"]
+
+
+async def test_what_one_refuses_of_what_was_served_last_is_served_by_none(replicas, plans, publication, tmp_path):
+    told: list[str] = []
+    plans[1].refused = {7}
+    replicas.resume(publication(7), told.append)
+    await replicas.start()
+    assert told == ["it differs"]
+    assert [one.versions for one in replicas.status.replicas] == [{"math": 0}] * 2
+    assert replicas.status.versions == {"math": 0}
+    assert not list(tmp_path.glob("*.safetensors"))
+
+
 async def test_one_that_dies_of_a_version_makes_it_refused_on_all(replicas, plans, publication):
     await replicas.start()
     await replicas.publish(publication(1))

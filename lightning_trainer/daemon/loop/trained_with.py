@@ -1,0 +1,58 @@
+"""The settings that a step's weights depend on, recorded with it: repeated with others, it gives other weights.
+
+Those of ``[training]`` are not among them: most change no weight beyond its rounding.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from lightning_trainer.config import PolicyConfig
+from lightning_trainer.store.records import StepRecord
+
+_OF_THE_BATCH = {
+    "preset",
+    "advantage",
+    "drop_zero_variance_groups",
+    "dynamic_sampling",
+    "max_sampling_rounds",
+    "keep_most_uncertain",
+    "deviation_floor",
+    "deviation_decay",
+    "overlong",
+}
+"""Of the algorithm, what the recorded batch already contains, and its advantage, which a credit scheme may replace."""
+
+
+def trained_with(policy: PolicyConfig, step: int) -> dict[str, str]:
+    """Return by dotted name, as text, the settings of a policy that an update in this step depends on."""
+    policy = policy.at_step(step)
+    with_critic = policy.credit.needs_values  # of other schemes the batch has all that counts
+    found: dict[str, Any] = {
+        "model": policy.model,
+        "max_sample_tokens": policy.max_sample_tokens,
+        "lora": policy.lora.model_dump() if policy.lora is not None else {"rank": 0},
+        "credit": policy.credit.model_dump() if with_critic else {"scheme": "without a critic"},
+        "algorithm": policy.algorithm.model_dump(exclude=_OF_THE_BATCH) | {"advantage": policy.estimator},
+        "optimizer": policy.optimizer.model_dump(),
+    }
+    return dict(_flat("", found))
+
+
+def _flat(prefix: str, section: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in section.items():
+        if isinstance(value, Mapping):
+            yield from _flat(f"{prefix}{name}.", value)
+        else:
+            yield f"{prefix}{name}", str(value)
+
+
+def changed_since(policy: PolicyConfig, steps: Iterable[StepRecord]) -> str | None:
+    """Return which setting of a policy was another one when the first of these steps that differs was trained; None
+    where none was, as far as that was recorded."""
+    for record in steps:
+        then: Mapping[str, str] = {} if record.report is None else record.report.settings
+        now = trained_with(policy, record.step)
+        for name in sorted(then.keys() & now.keys()):
+            if then[name] != now[name]:
+                return f"step {record.step} was trained with {name} = {then[name]}, and now it is {now[name]}"
+    return None

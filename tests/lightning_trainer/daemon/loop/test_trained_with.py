@@ -1,0 +1,49 @@
+"""What is recorded of the settings tells whether a step that is repeated is the same step."""
+
+import math
+from typing import Any
+
+import pytest
+
+from lightning_trainer.config import PolicyConfig
+from lightning_trainer.daemon.loop.trained_with import changed_since, trained_with
+from lightning_trainer.store.records import StepRecord, StepState
+from lightning_trainer.types import StepReport
+
+
+def policy(**settings: Any) -> PolicyConfig:
+    return PolicyConfig(name="p", agents=("a",), model="random:tiny", **settings)
+
+
+def recorded(step: int, then: PolicyConfig | None) -> StepRecord:
+    settings = {} if then is None else trained_with(then, step)
+    return StepRecord(step, StepState.TRAINED, (), StepReport(step, {}, {}, 1, 1, 1, {}, settings))
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "name"),
+    [
+        ({"optimizer": {"lr": 1e-4}}, {}, "optimizer.lr = 0.0001, and now it is 1e-05"),
+        ({}, {"algorithm": "cispo"}, "algorithm."),
+        ({"lora": {}}, {}, "lora.rank = 16, and now it is 0"),
+        ({"algorithm": {"clip_ratio_c": math.inf}}, {}, "algorithm.clip_ratio_c = inf, and now it is 3.0"),
+        ({"credit": {"scheme": "gigpo"}}, {}, "algorithm.advantage = credit, and now it is grpo"),
+    ],
+)
+def test_what_an_update_depends_on_is_named(then: dict, now: dict, name: str):
+    sentence = changed_since(policy(**now), [recorded(1, policy(**now)), recorded(2, policy(**then))])
+    assert sentence is not None
+    assert sentence.startswith(f"step 2 was trained with {name}")
+
+
+def test_what_is_in_the_recorded_batch_or_was_never_recorded_counts_for_nothing():
+    now = policy(algorithm={"dynamic_sampling": True, "keep_most_uncertain": None}, group_size=4, checkpoint_every=3)
+    assert changed_since(now, [recorded(1, policy()), recorded(2, None)]) is None
+
+
+def test_a_step_has_the_settings_of_its_stage():
+    stages = policy(stage=[{"steps": 2, "lr": 1e-3}, {"lr": 1e-4}])
+    assert [trained_with(stages, step)["optimizer.lr"] for step in (1, 2, 3)] == ["0.001", "0.001", "0.0001"]
+    shorter = policy(stage=[{"steps": 1, "lr": 1e-3}, {"lr": 1e-4}])
+    sentence = changed_since(shorter, [recorded(step, stages) for step in (1, 2, 3)])
+    assert sentence == "step 2 was trained with optimizer.lr = 0.001, and now it is 0.0001"
