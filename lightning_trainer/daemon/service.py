@@ -97,8 +97,9 @@ class Daemon:
             listener = stack.enter_context(contextlib.closing(bind(config.daemon.host, config.daemon.port)))
             url = config.daemon.url(listener.getsockname()[1])
             identity = identity_of_daemon(state_dir, url, token)
-            await asyncio.to_thread(leave_to_its_owner, url, identity)
             store = await stack.enter_async_context(store_at(place_of(config), config.store))
+            identity = identity.shared_as(await store.daemon_id(identity.daemon))
+            await asyncio.to_thread(leave_to_its_owner, url, identity)
             sink = NotifyingStore(store)
             census = LiveCensus(store)
             context = DaemonContext(

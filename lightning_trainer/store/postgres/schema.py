@@ -282,6 +282,12 @@ MIGRATIONS: tuple[str, ...] = (
             WHERE spans.trace_id = feedback.trace_id AND spans.span_id = feedback.span_id)
         WHERE attempt_id IS NULL;
     """,
+    """
+    CREATE TABLE identity (                      -- of all daemons of the store, one row: daemons.py
+        one    BIGINT PRIMARY KEY CHECK (one = 1),
+        daemon TEXT COLLATE "C" NOT NULL
+    );
+    """,
 )
 """Entry ``i`` takes a database from schema ``i`` to ``i + 1``; ``lightning_schema`` says which it has."""
 _MADE = re.compile(r"CREATE TABLE (\w+)")

@@ -11,6 +11,8 @@ from lightning_trainer.errors import StoreError
 from lightning_trainer.store.sqlite import FileLock
 
 STORE = "lightning.sqlite"
+DAEMON_ID = "daemon-id"
+"""The id of the daemon whose store it is, next to it: what waits in spools waits for that one."""
 _BESIDE = ("", "-wal", "-shm")
 
 

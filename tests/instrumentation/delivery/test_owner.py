@@ -79,6 +79,20 @@ def test_orphans_are_taken_for_their_owner_at_whatever_address(tmp_path):
         spool.close()
 
 
+def test_a_client_with_a_token_takes_its_daemons_orphans_at_whatever_address(outbox, tmp_path):
+    for endpoint, owner in (("http://elsewhere:1", MINE), ("http://elsewhere:1", OTHER), (NOBODY, OTHER)):
+        with Spool.create(endpoint_folder(tmp_path / "spool", endpoint, owner)) as spool:
+            spool.append(f"{endpoint} {owner}".encode())
+    open_to_all, access = outbox()
+    access.daemon = MINE  # anyone can say so: it has no token to prove it with
+    assert open_to_all._orphans() == []
+    box, access = outbox("a-token")
+    access.daemon = MINE
+    (taken,) = box._orphans()
+    with taken:
+        assert taken.read(9) == [f"http://elsewhere:1 {MINE}".encode()]
+
+
 def test_what_is_left_to_another_owner_is_all_there_and_still_held(tmp_path):
     here, there = endpoint_folder(tmp_path, NOBODY), endpoint_folder(tmp_path, NOBODY, MINE)
     with Spool.create(here) as spool:

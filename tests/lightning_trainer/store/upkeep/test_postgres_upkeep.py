@@ -58,12 +58,14 @@ async def test_a_store_that_is_moved_answers_as_before_and_goes_on(
         before = await _everything(store)
         with pytest.raises(StoreError, match="in use by another daemon"):
             copy_to_postgres(path, postgres_url)
+    (tmp_path / "daemon-id").write_text("a" * 32)
     copied = copy_to_postgres(path, postgres_url)
     assert (copied.rows["spans"], copied.rows["ledger"]) == (99, 5)
     async with PostgresStore(postgres_url) as store:
         assert await _everything(store) == before
         assert await store.append([make_root(50, "new"), make_root(1, "a1")]) == 1
         assert await store.last_span() == before[-1] + 1
+        assert await store.daemon_id("b" * 32) == "a" * 32
     with pytest.raises(StoreError, match="is not empty"):
         copy_to_postgres(path, postgres_url)
 
