@@ -229,6 +229,17 @@ async def test_what_is_no_backup_for_this_database_is_refused_with_a_sentence(
     assert restore(postgres_url, folder, tmp_path).spans == 1
 
 
+async def test_restored_daemons_are_the_ones_that_were_backed_up(tmp_path: Path, postgres_url: str) -> None:
+    async with PostgresStore(postgres_url) as store:
+        await store.daemon_id("a" * 32)
+    back_up(postgres_url, tmp_path / "backup", {})
+    async with PostgresStore(postgres_url) as store:
+        await store.write(lambda connection: connection.execute("DELETE FROM identity"))
+    restore(postgres_url, tmp_path / "backup", tmp_path)
+    async with PostgresStore(postgres_url) as store:
+        assert await store.daemon_id("b" * 32) == "a" * 32
+
+
 async def test_a_daemon_is_in_a_restores_way_whatever_it_is_called_and_one_of_another_schema_is_not(
     tmp_path: Path, postgres, postgres_url: str, make_root
 ) -> None:
