@@ -232,7 +232,7 @@ class Daemon:
             status_router(policies, store=store, not_kept=not_kept, census=census),
             store_router(store, rollbacks),
             feedback_api(store, config.feedback),
-            runs_router(),
+            runs_router(store),
             rollback_router(rollbacks),
             pausing_router(store, rollbacks),
             labels_router(store, sink),

@@ -1,4 +1,5 @@
-"""What the daemons of one store have in common: whose turn it is to train, and the id that all of them prove.
+"""What the daemons of one store have in common: whose turn it is to train, the names of runs, and the id that all of
+them prove.
 
 The defaults are those of a store that one daemon has alone; see ``PostgresStore``.
 """
@@ -18,6 +19,21 @@ class Sharing(Database):
     async def daemon_id(self, own: str) -> str:
         """Return the id that every daemon of the store proves: that of the first one, kept in the store."""
         return own
+
+    async def hold_run(self, name: str, holder: str, lasts_s: float) -> bool:
+        """Hold a run's name for some seconds, again if it is held already; False while another daemon's caller has it.
+
+        Args:
+            holder: the caller, which may come back through another daemon.
+        """
+        return True
+
+    async def release_run(self, name: str, holder: str) -> None:
+        """End the caller's hold on a run's name."""
+
+    async def held_runs(self) -> list[str]:
+        """Return the names that callers of any of several daemons hold."""
+        return []
 
     async def take_turn(self, policy: str, holder: str) -> str | None:
         """Take the turn to train a policy, for some seconds; return None if it is ours, else its holder.

@@ -288,6 +288,13 @@ MIGRATIONS: tuple[str, ...] = (
         daemon TEXT COLLATE "C" NOT NULL
     );
     """,
+    """
+    CREATE TABLE runs (                          -- whose names are held: daemons.py
+        name     TEXT COLLATE "C" PRIMARY KEY,
+        holder   TEXT COLLATE "C" NOT NULL,
+        until_ns BIGINT NOT NULL                -- by the server's clock
+    );
+    """,
 )
 """Entry ``i`` takes a database from schema ``i`` to ``i + 1``; ``lightning_schema`` says which it has."""
 _MADE = re.compile(r"CREATE TABLE (\w+)")

@@ -58,6 +58,15 @@ class PostgresStore(Store):
     async def daemon_id(self, own: str) -> str:
         return await self._write(lambda connection: daemons.agree_on_id(connection, own))
 
+    async def hold_run(self, name: str, holder: str, lasts_s: float) -> bool:
+        return await self._write(lambda connection: daemons.hold_run(connection, name, holder, lasts_s))
+
+    async def release_run(self, name: str, holder: str) -> None:
+        await self._write(lambda connection: daemons.release_run(connection, name, holder))
+
+    async def held_runs(self) -> list[str]:
+        return await self._read(daemons.held_runs)
+
     async def take_turn(self, policy: str, holder: str) -> str | None:
         lasts_s = self.retention.config.turn_s
         token, has_it = await self._write(lambda connection: turns.take(connection, policy, holder, lasts_s))
