@@ -1,4 +1,4 @@
-"""``daemon.json`` in the state folder: where its daemon is, if one runs."""
+"""``daemon.json`` in the state folder: where its daemon is, if one runs; ``daemon.lock``: there is one at most."""
 
 import contextlib
 import fcntl
@@ -8,6 +8,29 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lightning_trainer.errors import StoreError
+
+
+@contextlib.contextmanager
+def alone_in(state_dir: Path) -> Iterator[None]:
+    """Hold the state folder as its only daemon, also where others share its store.
+
+    The lock is a file that stays: on one that ends with its daemon, as ``daemon.json`` does, the next daemon could hold
+    what is deleted.
+
+    Raises:
+        StoreError: another daemon has the folder, or it cannot be written.
+    """
+    from lightning_trainer.store.sqlite import FileLock  # commands look for the daemon here, and need no store for it
+
+    path = state_dir / "daemon.lock"
+    try:
+        lock = FileLock(path, f"the state folder {state_dir}")
+    except OSError as error:
+        raise StoreError(f"{path} cannot be locked: {error.strerror}") from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 @contextlib.contextmanager

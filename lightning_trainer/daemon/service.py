@@ -21,7 +21,7 @@ from lightning_trainer.agents.live_census import LiveCensus
 from lightning_trainer.config import Config, GatewayConfig
 from lightning_trainer.daemon.access.identity import challenge_router, identity_of_daemon, leave_to_its_owner
 from lightning_trainer.daemon.access.token import token_of_daemon, told_to_clients
-from lightning_trainer.daemon.announcement import announced
+from lightning_trainer.daemon.announcement import alone_in, announced
 from lightning_trainer.daemon.api.feedback import feedback_api
 from lightning_trainer.daemon.api.health import health_router
 from lightning_trainer.daemon.api.labels import labels_router
@@ -95,10 +95,12 @@ class Daemon:
             _log.warning("%s", without_tls(config.daemon.host))
         async with AsyncExitStack() as stack:
             listener = stack.enter_context(contextlib.closing(bind(config.daemon.host, config.daemon.port)))
+            stack.enter_context(alone_in(state_dir))
             url = config.daemon.url(listener.getsockname()[1])
             identity = identity_of_daemon(state_dir, url, token)
-            await asyncio.to_thread(leave_to_its_owner, url, identity)
             store = await stack.enter_async_context(store_at(place_of(config), config.store))
+            identity = identity.shared_as(await store.daemon_id(identity.daemon))
+            await asyncio.to_thread(leave_to_its_owner, url, identity)
             sink = NotifyingStore(store)
             census = LiveCensus(store)
             context = DaemonContext(
@@ -232,7 +234,7 @@ class Daemon:
             status_router(policies, store=store, not_kept=not_kept, census=census),
             store_router(store, rollbacks),
             feedback_api(store, config.feedback),
-            runs_router(),
+            runs_router(store),
             rollback_router(rollbacks),
             pausing_router(store, rollbacks),
             labels_router(store, sink),

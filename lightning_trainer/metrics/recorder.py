@@ -62,22 +62,26 @@ class MetricsRecorder:
         known = self.rows[-1].step if self.rows else 0
         recent = await store.scan(lambda connection: select_rows(connection, policy, newest=_RECENT))
         self.rows += [row for row in recent if known < row.step <= written]
-        after = written
         self.rows = [row for row in self.rows if row.step <= written]
-        while page := await store.scan(
-            lambda connection, after=after: select_rows(connection, policy, after=after, oldest=_RECENT)
+        await self._catch_up(written)
+        self.warnings = warnings_of(self.rows, self._config.warnings)
+
+    async def step_ended(self, step: int) -> None:
+        """Take the row of a step that was trained or skipped, after those before it that other daemons trained;
+        repeating this changes nothing."""
+        known = self.rows[-1].step if self.rows else 0
+        if step > known:
+            await self._catch_up(known, before=step + 1)
+
+    async def _catch_up(self, after: int, *, before: int | None = None) -> None:
+        """Take every row between two steps, a page at a time."""
+        policy = self._policy
+        while page := await self._store.scan(
+            lambda connection, after=after: select_rows(connection, policy, after=after, before=before, oldest=_RECENT)
         ):
             for row in page:
                 self._take(row)
             after = page[-1].step
-        self.warnings = warnings_of(self.rows, self._config.warnings)
-
-    async def step_ended(self, step: int) -> None:
-        """Take the row of a step that was trained or skipped; repeating this changes nothing."""
-        if self.rows and step <= self.rows[-1].step:
-            return
-        for row in await self._store.scan(lambda connection: select_rows(connection, self._policy, only=step)):
-            self._take(row)
 
     async def close(self) -> None:
         """Close the sinks; one that waits for a network is left behind after a while."""

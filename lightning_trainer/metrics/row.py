@@ -122,6 +122,7 @@ def select_rows(
     policy: str,
     *,
     only: int | None = None,
+    before: int | None = None,
     after: int | None = None,
     oldest: int | None = None,
     newest: int | None = None,
@@ -130,12 +131,13 @@ def select_rows(
 
     Args:
         only: this step alone.
+        before: only steps before this one.
         after: only steps after this one.
         oldest: at most this many, from the first on.
         newest: at most this many, the last ones.
     """
     records = step_table.select_steps(
-        connection, policy, only=only, after=after, oldest=oldest, newest=newest, ended=True
+        connection, policy, only=only, before=before, after=after, oldest=oldest, newest=newest, ended=True
     )
     return [
         step_metrics(

@@ -10,6 +10,7 @@ import http.client
 import itertools
 import logging
 import re
+import secrets
 import socket
 import sys
 import threading
@@ -127,7 +128,8 @@ class _Hold:
 
     def __init__(self, endpoint: str, name: str, token: str | None) -> None:
         parts = urllib.parse.urlsplit(endpoint)
-        self._path = f"{parts.path.rstrip('/')}/lightning/runs/{urllib.parse.quote(name, safe='')}/hold"
+        holder = secrets.token_hex(16)  # the same for every connection: it may go on at another daemon of the store
+        self._path = f"{parts.path.rstrip('/')}/lightning/runs/{urllib.parse.quote(name, safe='')}/hold?holder={holder}"
         self._url = f"{endpoint.rstrip('/')}/lightning/runs"
         self._access = Access(endpoint, token, ca_file=ca_file_of_environment())
         self._name = name

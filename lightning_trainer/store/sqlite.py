@@ -39,7 +39,7 @@ class SqliteStore(Store):
     def _open(self) -> tuple[GroupCommitWriter, ReaderPool]:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._lock = FileLock(self.path.with_name(self.path.name + ".lock"))
+            self._lock = FileLock(self.path.with_name(self.path.name + ".lock"), f"the store {self.path}")
         except OSError as error:
             raise StoreError(f"the store {self.path} cannot be created: {error.strerror}") from error
         try:
@@ -86,11 +86,14 @@ class FileLock:
 
     The kernel drops it however the process ends.
 
+    Args:
+        what: is locked, in an error.
+
     Raises:
         StoreError: another process holds it; the message names its process id.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, what: str) -> None:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -98,8 +101,7 @@ class FileLock:
             holder = os.read(self._descriptor, 32).decode("ascii", "replace").strip() or "unknown"
             os.close(self._descriptor)
             raise StoreError(
-                f"the store {path.with_suffix('')} is in use by another daemon (process {holder}): "
-                "stop it, or choose another state_dir"
+                f"{what} is in use by another daemon (process {holder}): stop it, or choose another state_dir"
             ) from error
         os.ftruncate(self._descriptor, 0)
         os.write(self._descriptor, str(os.getpid()).encode())

@@ -6,16 +6,16 @@ by everything queued meanwhile (see ``writer.py``).
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from lightning_trainer.errors import StoreError
 from lightning_trainer.store.batch_codec import encode_batch
 from lightning_trainer.store.connection import Connection
-from lightning_trainer.store.database import Result
 from lightning_trainer.store.media import table as media_table
 from lightning_trainer.store.media.storing import MediaStore, exchanged_of, insert_with_media
 from lightning_trainer.store.records import Rollback, StepRecord, StepState
+from lightning_trainer.store.sharing import Sharing
 from lightning_trainer.store.tables import arrivals as arrival_table
 from lightning_trainer.store.tables import attempts as attempt_table
 from lightning_trainer.store.tables import participations as participation_table
@@ -39,40 +39,8 @@ from lightning_trainer.types import (
 )
 
 
-class Store(MediaStore):
+class Store(Sharing, MediaStore):
     """The store's operations; see ``SqliteStore`` and ``PostgresStore``."""
-
-    # -- the lease on training a policy (turns) ------------------------------------------------------------------------
-
-    shared = False
-    """Whether several daemons may have it open; if not, every turn belongs to its only daemon."""
-
-    async def take_turn(self, policy: str, holder: str) -> str | None:
-        """Take the turn to train a policy, for some seconds; return None if it is ours, else its holder.
-
-        Args:
-            holder: the daemon's URL, for display.
-        """
-        return None
-
-    async def renew_turn(self, policy: str) -> bool:
-        """Extend our turn; False if another daemon has it by now."""
-        return True
-
-    async def give_up_turn(self, policy: str) -> None:
-        """End our turn, so that the next daemon need not wait."""
-
-    def _fenced(self, policy: str, operation: Callable[[Connection], Result]) -> Callable[[Connection], Result]:
-        """Return an operation that is refused if another daemon holds the turn."""
-        return operation
-
-    async def write_in_turn(self, policy: str, operation: Callable[[Connection], Result]) -> Result:
-        """Like :meth:`write`, but only for the daemon that trains the policy.
-
-        Raises:
-            TurnLostError: another daemon does.
-        """
-        return await self._write(self._fenced(policy, operation))
 
     # -- spans and attempts ------------------------------------------------------------------------------------------
 

@@ -126,6 +126,12 @@ class Access:
         token = self.token
         return None if token is None else owner_of_token(token)
 
+    @property
+    def proven(self) -> bool:
+        """Whether a daemon has proven that it has our token, and which one it is, since a connection last failed."""
+        token = self.token
+        return token is not None and self.daemon is not None and self._proven[0] == token
+
     def tls(self) -> ssl.SSLContext | None:
         """Return the SSL context that verifies the daemon's certificate; None if the endpoint is not https.
 

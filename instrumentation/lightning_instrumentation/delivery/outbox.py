@@ -15,7 +15,14 @@ from lightning_instrumentation.access.proof import Access, owner_of_token
 from lightning_instrumentation.delivery.memory import MemorySpool
 from lightning_instrumentation.delivery.post import Poster
 from lightning_instrumentation.delivery.sender import AnySpool, Sender
-from lightning_instrumentation.delivery.spool import Spool, endpoint_folder, folder_bytes, orphaned_spools
+from lightning_instrumentation.delivery.spool import (
+    Spool,
+    endpoint_folder,
+    folder_bytes,
+    folders_of_tokens,
+    orphans_in,
+    owned_folders,
+)
 from lightning_instrumentation.failures import failures
 from lightning_instrumentation.settings import Settings
 
@@ -242,7 +249,12 @@ class Outbox:
         owners = [None, access.owner]
         if settings.token is not None and access.token is not None:
             owners.append(owner_of_token(access.token))
-        return orphaned_spools(settings.spool_dir, settings.endpoint, owners, limit=_ADOPT_AT_ONCE)
+        folders = [endpoint_folder(settings.spool_dir, settings.endpoint, owner) for owner in owners]
+        if access.token is not None and access.daemon is not None:  # without a token, anyone could say that it is this
+            folders += owned_folders(settings.spool_dir, [access.daemon])
+        if access.proven:
+            folders += folders_of_tokens(settings.spool_dir, settings.endpoint)
+        return orphans_in(dict.fromkeys(folders), limit=_ADOPT_AT_ONCE)
 
     def _close_spools(self, within_s: float = 2.0) -> None:
         with self._lock:  # if another thread's first span is opening them now, the sender starts before it is stopped

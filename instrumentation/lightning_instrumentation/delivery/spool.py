@@ -22,7 +22,7 @@ from lightning_instrumentation.delivery.memory import MOST_BYTES
 from lightning_instrumentation.delivery.ownership import Ownership
 from lightning_instrumentation.delivery.segment import SUFFIX, Segment, SegmentError
 from lightning_instrumentation.failures import failures
-from lightning_instrumentation.gateway.hosts import canonical_host
+from lightning_instrumentation.gateway.hosts import LOOPBACK, canonical_host
 from lightning_instrumentation.settings import default_spool_dir
 
 __all__ = ["Spool", "default_spool_dir", "endpoint_folder", "orphaned_spools"]
@@ -202,6 +202,22 @@ def owned_folders(spool_dir: Path, owners: Iterable[str]) -> list[Path]:
         return sorted(folder for folder in Path(spool_dir).iterdir() if folder.name.partition(".")[2] in wanted)
     except FileNotFoundError:
         return []
+
+
+def folders_of_tokens(spool_dir: Path, endpoint: str) -> list[Path]:
+    """Return this user's folders of spans whose programs knew a token and never met a daemon at this address that has
+    it: it was mistyped, or is another by now.
+
+    On loopback there are none: projects may take turns at a port there, and the token is another project's.
+    """
+    here = endpoint_folder(spool_dir, endpoint)
+    if canonical_host(urlsplit(endpoint).hostname or "") == LOOPBACK:
+        return []
+    return sorted(one for one in here.parent.glob(f"{here.name}.token-*") if _is_ours(one))
+
+
+def _is_ours(folder: Path) -> bool:
+    return not hasattr(os, "geteuid") or folder.stat().st_uid == os.geteuid()
 
 
 def orphaned_spools(

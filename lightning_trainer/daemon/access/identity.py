@@ -1,4 +1,5 @@
 """Which daemon this is: an id made at the first start and kept in the state folder, whatever address it listens on.
+Daemons that share a store are one daemon to their clients: they have one id, kept in the store.
 
 Spans wait on disk for one daemon, by this id, so that another project's at the same address never gets them.
 """
@@ -6,7 +7,7 @@ Spans wait on disk for one daemon, by this id, so that another project's at the 
 import logging
 import re
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +19,7 @@ from lightning_instrumentation.settings import default_spool_dir
 
 from lightning_trainer.daemon.state_folder import kept_once
 from lightning_trainer.errors import ConfigError
+from lightning_trainer.store.upkeep.files import DAEMON_ID
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +47,6 @@ def challenge_router(token: str | None, daemon: str) -> APIRouter:
     return router
 
 
-_FILE = "daemon-id"
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -57,6 +58,10 @@ class Identity:
     owners: tuple[str, ...]
     """Names under which spans wait for it: its id, and its token's owner for clients that knew only the token."""
 
+    def shared_as(self, daemon: str) -> "Identity":
+        """Return the identity of a daemon that shares its store under that id; what waits for its own is its still."""
+        return replace(self, daemon=daemon, owners=tuple(dict.fromkeys((daemon, *self.owners))))
+
 
 def identity_of_daemon(state_dir: Path, url: str, token: str | None) -> Identity:
     """Return the daemon's identity, which is made at its first start.
@@ -66,7 +71,7 @@ def identity_of_daemon(state_dir: Path, url: str, token: str | None) -> Identity
     Raises:
         ConfigError: the id cannot be stored, or the stored one is malformed.
     """
-    path = state_dir / _FILE
+    path = state_dir / DAEMON_ID
     known = known_daemon(url)
     remembered = known.daemon if known is not None and known.state_dir == str(state_dir) else None
     daemon = kept_once(path, "the daemon's id", lambda: remembered or secrets.token_hex(16))

@@ -2,70 +2,137 @@
 
 Group ids carry the name, so two runners with one name would complete each other's groups. A connection needs no clock:
 it ends with the process that opened it, however that ends, and a process that starts the same run again gets its name
-at once.
+at once. Between daemons that share a store, a name is held in the store as well, and renewed with every line.
 """
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+import secrets
+from collections.abc import Iterator, Sequence
+from typing import Annotated
 
-from fastapi import APIRouter, HTTPException
+from fastapi import APIRouter, HTTPException, Query
 from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from starlette.types import Message, Receive, Scope, Send
 
 from lightning_trainer import __version__
 from lightning_trainer.config import PolicyConfig
+from lightning_trainer.errors import StoreError
+from lightning_trainer.store.sharing import Sharing
 
 _BEAT_S = 10.0
 """Seconds between two lines, from which each side learns when the other's machine is gone."""
+_LASTS_S = 30.0
+"""How long the store keeps a name whose daemon is silent."""
 _HEAD: Message = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]}
 _LINE: Message = {"type": "http.response.body", "body": b"held\n", "more_body": True}
+_END: Message = {"type": "http.response.body", "body": b""}
+
+
+class _Runs:
+    """The names that callers of this daemon hold."""
+
+    def __init__(self, store: Sharing) -> None:
+        self.store = store
+        self._held: set[str] = set()
+
+    async def names(self) -> list[str]:
+        return sorted({*self._held, *await self.store.held_runs()})
+
+    async def take(self, name: str, holder: str) -> bool:
+        """Hold a name; whether it was free."""
+        if name in self._held:
+            return False
+        self._held.add(name)
+        taken = False
+        try:
+            taken = await self.store.hold_run(name, holder, _LASTS_S)
+        finally:
+            if not taken:
+                self._held.discard(name)
+        return taken
+
+    async def renew(self, name: str, holder: str) -> bool:
+        """Hold it on; False if another daemon's caller took it while this one was silent."""
+        try:
+            return await self.store.hold_run(name, holder, _LASTS_S)
+        except StoreError:  # nobody else can take it either
+            return True
+
+    async def release(self, name: str, holder: str) -> None:
+        try:
+            with contextlib.suppress(StoreError):  # then its time ends by itself
+                await self.store.release_run(name, holder)
+        finally:
+            self._held.discard(name)
 
 
 class _Hold(Response):
     """An endless answer: the name is free again when the caller is gone."""
 
-    def __init__(self, held: set[str], name: str) -> None:
+    def __init__(self, runs: _Runs, name: str, holder: str) -> None:
         super().__init__()
-        self._held = held
+        self._runs = runs
         self._name = name
-        held.add(name)
+        self._holder = holder
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        beating = asyncio.create_task(_beat(send))
+        sides = [asyncio.create_task(self._beat(send)), asyncio.create_task(_gone(receive))]
         try:
-            while (await receive())["type"] != "http.disconnect":
-                pass
+            await asyncio.wait(sides, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._held.discard(self._name)
-            beating.cancel()
+            for side in sides:
+                side.cancel()
+            await self._runs.release(self._name, self._holder)
 
-
-async def _beat(send: Send) -> None:
-    await send(_HEAD)
-    while True:
+    async def _beat(self, send: Send) -> None:
+        await send(_HEAD)
         await send(_LINE)
-        await asyncio.sleep(_BEAT_S)
+        while True:
+            await asyncio.sleep(_BEAT_S)
+            if not await self._runs.renew(self._name, self._holder):
+                break
+            await send(_LINE)
+        await send(_END)
 
 
-def runs_router() -> APIRouter:
-    """Return the routes that list runs and hold a run's name; they share one set of names."""
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def runs_router(store: Sharing) -> APIRouter:
+    """Return the routes that list runs and hold a run's name."""
     router = APIRouter()
-    held: set[str] = set()
+    held = _Runs(store)
 
     @router.get("/lightning/runs")
     async def runs() -> list[str]:
         """The names of the runs that are going on."""
-        return sorted(held)
+        with _unavailable():
+            return await held.names()
 
     @router.get("/lightning/runs/{name}/hold", response_class=Response)
-    async def hold(name: str) -> Response:
+    async def hold(name: str, holder: Annotated[str | None, Query(pattern="^[0-9a-f]{32}$")] = None) -> Response:
         """A line now and then for as long as the caller listens; 409 while someone else does."""
-        if name in held:
+        holder = holder or secrets.token_hex(16)
+        with _unavailable():
+            taken = await held.take(name, holder)
+        if not taken:
             raise HTTPException(409, f"the run {name!r} is going on: another process holds its name")
-        return _Hold(held, name)
+        return _Hold(held, name, holder)
 
     return router
+
+
+@contextlib.contextmanager
+def _unavailable() -> Iterator[None]:
+    """Answer 503 where the store does not: who asks comes again."""
+    try:
+        yield
+    except StoreError as error:
+        raise HTTPException(503, str(error)) from error
 
 
 # ``/lightning/selection``: which policy claims which agents, for clients that route calls by it.

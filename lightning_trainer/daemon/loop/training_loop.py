@@ -99,6 +99,7 @@ class TrainingLoop:
         self._store = store
         self._publisher = publisher
         self._progress = context.progress
+        self._metrics = context.metrics
         self._checkpoints = checkpoints
         self._rollbacks = context.rollbacks
         self._turn = turn or Turn(policy.name, store=store, holder="", rollbacks=context.rollbacks)
@@ -213,8 +214,14 @@ class TrainingLoop:
         await self._weights.close()
         await self._publisher.follow()
         await self._progress.want_groups(self._policy.groups_per_step)
+        await self._metrics.step_ended(await self._published(done))
         await self._progress.finish_step(done)
         await asyncio.sleep(_LOOK_AGAIN_S)
+
+    async def _published(self, done: int) -> int:
+        """Return the last step of which everything was measured: the newest one's version may be on its way yet."""
+        version = await self._store.version(self._policy.name, done)
+        return done if version is not None and version.state is not VersionState.TRAINED else done - 1
 
     async def _rest(self, longest_s: float | None = None) -> None:
         """Return when a rollback was asked for and recorded, a version was promoted, a recorded step was taken out, or

@@ -282,6 +282,19 @@ MIGRATIONS: tuple[str, ...] = (
             WHERE spans.trace_id = feedback.trace_id AND spans.span_id = feedback.span_id)
         WHERE attempt_id IS NULL;
     """,
+    """
+    CREATE TABLE identity (                      -- of all daemons of the store, one row: daemons.py
+        one    BIGINT PRIMARY KEY CHECK (one = 1),
+        daemon TEXT COLLATE "C" NOT NULL
+    );
+    """,
+    """
+    CREATE TABLE runs (                          -- whose names are held: daemons.py
+        name     TEXT COLLATE "C" PRIMARY KEY,
+        holder   TEXT COLLATE "C" NOT NULL,
+        until_ns BIGINT NOT NULL                -- by the server's clock
+    );
+    """,
 )
 """Entry ``i`` takes a database from schema ``i`` to ``i + 1``; ``lightning_schema`` says which it has."""
 _MADE = re.compile(r"CREATE TABLE (\w+)")

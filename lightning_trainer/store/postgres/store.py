@@ -11,7 +11,7 @@ from collections.abc import Callable
 from lightning_trainer.config.store import StoreConfig
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.database import Result
-from lightning_trainer.store.postgres import turns
+from lightning_trainer.store.postgres import daemons, turns
 from lightning_trainer.store.postgres.connection import PostgresConnection
 from lightning_trainer.store.postgres.error_messages import shown
 from lightning_trainer.store.postgres.schema import TABLES, migrate
@@ -54,6 +54,18 @@ class PostgresStore(Store):
 
     def _release(self) -> None:
         """Release nothing: there are only the connections."""
+
+    async def daemon_id(self, own: str) -> str:
+        return await self._write(lambda connection: daemons.agree_on_id(connection, own))
+
+    async def hold_run(self, name: str, holder: str, lasts_s: float) -> bool:
+        return await self._write(lambda connection: daemons.hold_run(connection, name, holder, lasts_s))
+
+    async def release_run(self, name: str, holder: str) -> None:
+        await self._write(lambda connection: daemons.release_run(connection, name, holder))
+
+    async def held_runs(self) -> list[str]:
+        return await self._read(daemons.held_runs)
 
     async def take_turn(self, policy: str, holder: str) -> str | None:
         lasts_s = self.retention.config.turn_s

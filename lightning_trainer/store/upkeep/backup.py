@@ -1,4 +1,4 @@
-"""Backups: a store's database, the checkpoint that its recorded steps continue from, and the weights that are live.
+"""Backups: a store's database, the checkpoint that its recorded steps go on from, the live weights, the daemon's id.
 
 Taken from one snapshot, with or without a running daemon; what the daemon commits meanwhile is not included.
 """
@@ -17,7 +17,7 @@ from lightning_trainer.errors import StoreError
 from lightning_trainer.store.retention.retention import measure
 from lightning_trainer.store.scan import read_only
 from lightning_trainer.store.upkeep.checkpoints import copy_weights
-from lightning_trainer.store.upkeep.files import STORE, enough_room, put_in_place
+from lightning_trainer.store.upkeep.files import DAEMON_ID, STORE, enough_room, put_in_place
 from lightning_trainer.store.upkeep.journal import delete_before
 
 MANIFEST = "backup.json"
@@ -65,6 +65,8 @@ def back_up(
         partial.mkdir(mode=0o700, parents=True)
         kept = copy_weights(partial, checkpoints, versions)
         spans, used = _copy_database(state_dir / STORE, partial, on_progress)
+        if (own := state_dir / DAEMON_ID).exists():
+            shutil.copyfile(own, partial / DAEMON_ID)
         backup = Backup(folder, began_ns, spans, used, kept)
         manifest = {"at_ns": began_ns, "spans": spans, "checkpoints": kept}
         (partial / MANIFEST).write_text(json.dumps(manifest) + "\n")

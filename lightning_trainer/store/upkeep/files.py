@@ -11,6 +11,8 @@ from lightning_trainer.errors import StoreError
 from lightning_trainer.store.sqlite import FileLock
 
 STORE = "lightning.sqlite"
+DAEMON_ID = "daemon-id"
+"""The id of the daemon whose store it is, next to it: what waits in spools waits for that one."""
 _BESIDE = ("", "-wal", "-shm")
 
 
@@ -23,7 +25,7 @@ def held(store: Path) -> Iterator[None]:
     """
     try:
         store.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = FileLock(store.with_name(store.name + ".lock"))
+        lock = FileLock(store.with_name(store.name + ".lock"), f"the store {store}")
     except OSError as error:
         raise StoreError(f"the store {store} cannot be held: {error.strerror}") from error
     try:

@@ -24,7 +24,7 @@ from lightning_trainer.store.upkeep.checkpoints import (
     select_newest,
     set_metrics_aside,
 )
-from lightning_trainer.store.upkeep.files import STORE, held, put_in_place, set_aside
+from lightning_trainer.store.upkeep.files import DAEMON_ID, STORE, held, put_in_place, set_aside
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,7 @@ def restore(
         try:
             put_in_place(partial, store)
             put_weights()
+            _put_id(backup / DAEMON_ID, state_dir / DAEMON_ID, made.problems)
             forget_later(shared_dir, made.newest)
             set_metrics_aside(state_dir)
         except OSError as error:
@@ -131,6 +132,21 @@ def _replay(connection: sqlite3.Connection, folder: Path | None, problems: list[
         new += len(insert_with_media(connection, exchange(spans), limits))
         connection.execute("COMMIT")
     return new
+
+
+def _put_id(kept: Path, own: Path, problems: list[str]) -> None:
+    """Make the daemon here the one that was backed up, unless it is one by now: spans wait for either by its id."""
+    if not kept.exists():
+        return
+    if not own.exists():
+        partial = own.with_name(f"{own.name}.restoring")
+        shutil.copyfile(kept, partial)
+        put_in_place(partial, own)
+    elif own.read_bytes() != kept.read_bytes():
+        problems.append(
+            f"{own} stays as it is, and the backup is of another daemon: programs that record for that one, and what "
+            f"waits in their spools, find it again only once {kept} is copied there"
+        )
 
 
 def _remove(partial: Path) -> None:

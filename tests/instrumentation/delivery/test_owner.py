@@ -16,9 +16,9 @@ def outbox(tmp_path, monkeypatch):
     monkeypatch.setenv("LIGHTNING_ACCESS_DIR", str(tmp_path / "access"))
     made = []
 
-    def make(token=None):
+    def make(token=None, endpoint=NOBODY):
         settings = read_settings(
-            NOBODY,
+            endpoint,
             agent=None,
             service_name=None,
             token=token,
@@ -77,6 +77,49 @@ def test_orphans_are_taken_for_their_owner_at_whatever_address(tmp_path):
     assert sorted(body for spool in taken for body in spool.read(9)) == [b"for None", *[f"for {MINE}".encode()] * 2]
     for spool in taken:
         spool.close()
+
+
+def test_a_client_with_a_token_takes_its_daemons_orphans_at_whatever_address(outbox, tmp_path):
+    for endpoint, owner in (("http://elsewhere:1", MINE), ("http://elsewhere:1", OTHER), (NOBODY, OTHER)):
+        with Spool.create(endpoint_folder(tmp_path / "spool", endpoint, owner)) as spool:
+            spool.append(f"{endpoint} {owner}".encode())
+    open_to_all, access = outbox()
+    access.daemon = MINE  # anyone can say so: it has no token to prove it with
+    assert open_to_all._orphans() == []
+    box, access = outbox("a-token")
+    access.daemon = MINE
+    (taken,) = box._orphans()
+    with taken:
+        assert taken.read(9) == [f"http://elsewhere:1 {MINE}".encode()]
+
+
+def test_what_waits_under_a_wrong_token_goes_to_the_daemon_that_proves_the_right_one(outbox, tmp_path):
+    there = "http://gpu-box:8321"
+    mistyped, rotated = owner_of_token("mistyped"), owner_of_token("of-last-year")
+    for endpoint, owner in ((there, mistyped), (there, rotated), (there, OTHER), ("http://elsewhere:1", mistyped)):
+        with Spool.create(endpoint_folder(tmp_path / "spool", endpoint, owner)) as spool:
+            spool.append(f"{endpoint} {owner}".encode())
+    box, access = outbox("the-right-one", there)
+    assert box._orphans() == []
+    access.daemon = MINE  # as the daemon of before left it, or without a token
+    assert box._orphans() == []
+    access._proven = "the-right-one", 1.0
+    taken = box._orphans()
+    assert {body for spool in taken for body in spool.read(9)} == {
+        f"{there} {one}".encode() for one in (mistyped, rotated)
+    }
+    for spool in taken:
+        spool.close()
+    access.forget()
+    assert box._orphans() == []
+
+
+def test_on_loopback_another_token_may_be_another_projects_and_waits_for_it(outbox, tmp_path):
+    with Spool.create(endpoint_folder(tmp_path / "spool", NOBODY, owner_of_token("of-another-project"))) as spool:
+        spool.append(b"span")
+    box, access = outbox("of-this-project")
+    access.daemon, access._proven = MINE, ("of-this-project", 1.0)
+    assert box._orphans() == []
 
 
 def test_what_is_left_to_another_owner_is_all_there_and_still_held(tmp_path):

@@ -32,6 +32,20 @@ async def test_what_a_crash_kept_from_the_file_is_written_at_the_next_start(stor
     assert [row.step for row in again.rows] == [1, 2, 3]
 
 
+async def test_the_rows_of_steps_that_another_daemon_trained_are_written_before_the_next_ones(
+    store, end_step, tmp_path
+):
+    for step in (1, 2, 3, 4):
+        await end_step(step, step / 10)
+    recorder = MetricsRecorder("p", store, folder=tmp_path)
+    await recorder.step_ended(1)
+    await recorder.step_ended(3)  # the fourth is being published
+    assert [row.step for row in recorder.rows] == [1, 2, 3]
+    await recorder.step_ended(4)
+    await recorder.close()
+    assert [(line["step"], line["reward/mean"]) for line in lines(tmp_path)] == [(1, 0.1), (2, 0.2), (3, 0.3), (4, 0.4)]
+
+
 async def test_a_warning_is_logged_when_it_begins_and_is_in_the_row(store, end_step, tmp_path, caplog):
     recorder = MetricsRecorder("p", store, folder=tmp_path)
     for step, kl in enumerate((0.01, 0.5, 0.6, 0.02), start=1):

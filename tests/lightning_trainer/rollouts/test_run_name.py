@@ -12,6 +12,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import uvicorn
@@ -21,6 +22,8 @@ from lightning_trainer.daemon.api.runs import runs_router
 from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts import Command, Runner
 from lightning_trainer.rollouts.run_name import command_label, default_run, held_run
+from lightning_trainer.store import SqliteStore, Store
+from lightning_trainer.store.postgres.store import PostgresStore
 
 HOLDER = """
 import sys, time
@@ -34,7 +37,8 @@ with held_run(sys.argv[1], "r", token=None, numbered=True) as name:
 class Daemon:
     """The part of a daemon that knows runs, which can be started again on its port."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: Callable[[], Store]) -> None:
+        self._store = store
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
@@ -42,11 +46,16 @@ class Daemon:
         self.start()
 
     def start(self) -> None:
-        app = FastAPI()
-        app.include_router(runs_router())
+        store, app = self._store(), FastAPI()
+        app.include_router(runs_router(store))
         config = uvicorn.Config(app, port=self.port, log_level="critical", timeout_graceful_shutdown=1)
         self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._server.serve()), daemon=True)
+
+        async def serve() -> None:
+            async with store:
+                await self._server.serve()
+
+        self._thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
         self._thread.start()
         self.wait_until(lambda: self._server.started)
 
@@ -68,8 +77,8 @@ class Daemon:
 
 
 @pytest.fixture
-def daemon() -> Iterator[Daemon]:
-    daemon = Daemon()
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
+    daemon = Daemon(lambda: SqliteStore(tmp_path / "lightning.sqlite"))
     yield daemon
     daemon.stop()
 
@@ -123,6 +132,19 @@ def test_the_same_run_at_the_same_time_gets_a_number_and_both_names_are_free_aft
         with hold(daemon) as first, hold(daemon) as second, hold(daemon, "another") as third:
             assert (first, second, third) == ("r", "r-2", "another")
         daemon.wait_until(lambda: daemon.held() == "[]")
+
+
+def test_the_same_run_at_two_daemons_of_one_store_gets_a_number(postgres_url: str) -> None:
+    one, two = (Daemon(lambda: PostgresStore(postgres_url)) for _ in range(2))
+    with hold(one) as first, hold(two) as second:
+        assert (first, second) == ("r", "r-2")
+        assert one.held() == two.held() == '["r","r-2"]'
+    one.wait_until(lambda: two.held() == "[]")
+    with hold(two) as again:
+        assert again == "r"
+        one.stop()  # not the daemon that holds it
+        assert two.held() == '["r"]'
+    two.stop()
 
 
 def test_a_name_that_was_given_is_refused_in_a_sentence_while_it_is_held(daemon: Daemon) -> None:

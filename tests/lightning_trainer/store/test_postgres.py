@@ -195,3 +195,10 @@ async def test_spans_that_become_larger_are_not_taken_for_small_ones(postgres_ur
     await _filled(postgres_url, make_span, range(1, 4001))
     large = await _filled(postgres_url, make_span, range(4001, 4501), os.urandom(20_000).hex())
     assert large.used > 0.75 * large.file
+
+
+async def test_the_first_daemons_id_is_that_of_all(postgres_url: str) -> None:
+    async with PostgresStore(postgres_url) as one, PostgresStore(postgres_url) as other:
+        agreed = await asyncio.gather(one.daemon_id("a" * 32), other.daemon_id("b" * 32))
+        assert agreed[0] == agreed[1]
+        assert await other.daemon_id("c" * 32) == agreed[0]

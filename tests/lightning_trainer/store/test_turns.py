@@ -148,3 +148,20 @@ async def test_a_daemon_that_was_stopped_and_wakes_up_commits_nothing(postgres_u
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+async def test_a_runs_name_is_one_callers_until_it_is_let_go_or_its_daemon_is_silent(postgres_url: str) -> None:
+    async with PostgresStore(postgres_url) as one, PostgresStore(postgres_url) as other:
+        assert await one.hold_run("r", "caller", 60)
+        assert not await other.hold_run("r", "another", 60)
+        assert await other.hold_run("r", "caller", 60), "the same caller, at a daemon that is there"
+        assert await one.held_runs() == ["r"]
+        await one.release_run("r", "another")
+        assert not await one.hold_run("r", "another", 60)
+        await one.release_run("r", "caller")
+        assert await other.held_runs() == []
+        assert await one.hold_run("r", "caller", 1)
+        async with asyncio.timeout(30):
+            while not await other.hold_run("r", "another", 60):
+                await asyncio.sleep(0.1)
+        assert not await one.hold_run("r", "caller", 60)

@@ -14,13 +14,14 @@ from typing import Any
 from lightning_trainer.errors import StoreError
 from lightning_trainer.store.connection import stream
 from lightning_trainer.store.postgres.connection import PostgresConnection, as_postgres_keeps
+from lightning_trainer.store.postgres.daemons import agree_on_id
 from lightning_trainer.store.postgres.error_messages import shown
 from lightning_trainer.store.postgres.schema import migrate as migrate_postgres
 from lightning_trainer.store.postgres.schema import version_of
 from lightning_trainer.store.postgres.store import PostgresSize
 from lightning_trainer.store.schema import migrate as migrate_sqlite
 from lightning_trainer.store.upkeep.compact import Compacted
-from lightning_trainer.store.upkeep.files import held
+from lightning_trainer.store.upkeep.files import DAEMON_ID, held
 
 TABLES = (
     *("resources", "spans", "attempts", "arrivals", "participations", "steps", "assignments", "ledger", "versions"),
@@ -69,6 +70,8 @@ def copy_to_postgres(store: Path, url: str, *, on_progress: Callable[[float], No
             target.execute("BEGIN IMMEDIATE")
             for table in TABLES:
                 copied.rows[table] = _copy(source, target, table, on_progress if table == "spans" else None)
+            if (own := store.with_name(DAEMON_ID)).is_file():
+                agree_on_id(target, own.read_text(encoding="ascii").strip())
             target.execute("COMMIT")
         except sqlite3.Error as error:
             raise StoreError(

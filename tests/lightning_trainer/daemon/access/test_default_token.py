@@ -78,6 +78,13 @@ def test_a_disk_that_is_full_leaves_nothing_that_the_next_start_takes_for_a_toke
     assert identity_of_daemon(tmp_path, config.url(), None) == identity_of_daemon(tmp_path, config.url(), None)
 
 
+def test_a_daemon_that_shares_its_store_proves_the_stores_id_and_still_takes_what_waits_for_its_own(tmp_path):
+    own = identity_of_daemon(tmp_path, "http://127.0.0.1:1", "a-token")
+    shared = own.shared_as("f" * 32)
+    assert (shared.daemon, shared.owners) == ("f" * 32, ("f" * 32, *own.owners))
+    assert own.shared_as(own.daemon) == own
+
+
 def test_what_is_no_id_is_named(tmp_path):
     (tmp_path / "daemon-id").write_text("../../somewhere")
     with pytest.raises(ConfigError, match="holds no id of 32 hexadecimal digits: delete it"):

@@ -15,6 +15,8 @@ import pytest
 from lightning_instrumentation.access.known import known_daemon
 from lightning_instrumentation.delivery.spool import endpoint_folder
 
+from lightning_trainer.store.postgres.store import PostgresStore
+
 TIMEOUT_S = 120
 AGENT = """
 import sys
@@ -215,3 +217,21 @@ def test_what_an_older_version_left_goes_to_the_daemon_that_was_there_then(proje
     second.stop()
     first.start()
     first.gets("a1", "a2")
+
+
+async def test_daemons_of_one_store_are_one_project_whichever_of_them_answers_at_the_address(
+    projects, tmp_path, port, postgres_url
+):
+    one, other = projects(f'token = "the-same-for-both-daemons"\n[store]\nurl = "{postgres_url}"\n')
+    one.start()
+    agent = Agent(tmp_path, port)
+    agent.record("a1")
+    assert agent.tell("flush 30") == "flushed True"
+    one.stop()
+    agent.record("a2")
+    other.start()
+    agent.record("a3")
+    assert agent.tell("flush 30") == "flushed True"
+    agent.end()
+    async with PostgresStore(postgres_url) as store:
+        assert {attempt.task_id for attempt in await store.attempts()} == {"a1", "a2", "a3"}

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -175,6 +176,25 @@ async def test_a_daemon_that_takes_over_does_what_it_had_passed_on(daemons):
     assert (await other.live(), one.stand_in.asked_for, other.stand_in.asked_for) == (2, [], [2])
     await asyncio.sleep(2.0)
     assert other.stand_in.asked_for == [2], "once"
+
+
+async def test_a_daemon_that_follows_has_every_row_once_its_version_is_published(daemons, tmp_path):
+    one, _ = daemons
+    rows = tmp_path / "other" / "metrics" / "p.jsonl"
+
+    async def until(*steps: int) -> None:
+        async with asyncio.timeout(20):
+            while tuple(json.loads(line)["step"] for line in rows.read_text().splitlines()) != steps:
+                await asyncio.sleep(0.05)
+
+    await until(1, 2, 3)
+    await one.store.assign(TrainingBatch("p", 4, ()), policy="p", step=4, attempt_ids=[], ledger=[])
+    await one.store.finish_step("p", StepReport(4, {}, {}, 1, 1, 1, {}), StepState.TRAINED)
+    await asyncio.sleep(1.5)
+    await until(1, 2, 3)
+    await one.store.put_version(PolicyVersion("p", 4, 4, VersionState.LIVE, 0, publish_s=2.5))
+    await until(1, 2, 3, 4)
+    assert json.loads(rows.read_text().splitlines()[-1])["seconds/publish"] == 2.5
 
 
 async def test_nothing_is_done_that_nobody_waits_for_any_more(daemons):

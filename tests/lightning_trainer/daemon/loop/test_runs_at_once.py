@@ -114,7 +114,7 @@ class Daemon:
             self.sides = {side.policy.name: side for side in sides}
             app = FastAPI()
             watched: list[Any] = sides
-            for router in (status_router(watched, store=self.store), runs_router(), otlp_router(self._sink)):
+            for router in (status_router(watched, store=self.store), runs_router(self.store), otlp_router(self._sink)):
                 app.include_router(router)
             config = uvicorn.Config(app, port=0, log_level="critical", timeout_graceful_shutdown=1)
             self._server = uvicorn.Server(config)

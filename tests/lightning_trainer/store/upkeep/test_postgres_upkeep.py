@@ -62,12 +62,14 @@ async def test_a_store_that_is_moved_answers_as_before_and_goes_on(
         before = await _everything(store)
         with pytest.raises(StoreError, match="in use by another daemon"):
             copy_to_postgres(path, postgres_url)
+    (tmp_path / "daemon-id").write_text("a" * 32)
     copied = copy_to_postgres(path, postgres_url)
     assert (copied.rows["spans"], copied.rows["ledger"]) == (99, 5)
     async with PostgresStore(postgres_url) as store:
         assert await _everything(store) == before
         assert await store.append([make_root(50, "new"), make_root(1, "a1")]) == 1
         assert await store.last_span() == before[-1] + 1
+        assert await store.daemon_id("b" * 32) == "a" * 32
     with pytest.raises(StoreError, match="is not empty"):
         copy_to_postgres(path, postgres_url)
 
@@ -232,6 +234,17 @@ async def test_what_is_no_backup_for_this_database_is_refused_with_a_sentence(
         with pytest.raises(StoreError, match="a newer lightning-trainer made it"):
             restore(postgres_url, folder, tmp_path)
     assert restore(postgres_url, folder, tmp_path).spans == 1
+
+
+async def test_restored_daemons_are_the_ones_that_were_backed_up(tmp_path: Path, postgres_url: str) -> None:
+    async with PostgresStore(postgres_url) as store:
+        await store.daemon_id("a" * 32)
+    back_up(postgres_url, tmp_path / "backup", {})
+    async with PostgresStore(postgres_url) as store:
+        await store.write(lambda connection: connection.execute("DELETE FROM identity"))
+    restore(postgres_url, tmp_path / "backup", tmp_path)
+    async with PostgresStore(postgres_url) as store:
+        assert await store.daemon_id("b" * 32) == "a" * 32
 
 
 async def test_a_daemon_is_in_a_restores_way_whatever_it_is_called_and_one_of_another_schema_is_not(

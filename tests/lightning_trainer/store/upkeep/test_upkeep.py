@@ -99,6 +99,24 @@ async def test_a_backup_is_taken_beside_a_writer_and_is_one_snapshot(tmp_path, m
         restore(state, tmp_path / "other")
 
 
+async def test_a_restored_daemon_is_the_one_that_was_backed_up_and_another_one_is_told_so(tmp_path, make_root):
+    state, folder, new = tmp_path / "state", tmp_path / "backup", tmp_path / "new" / "state"
+    state.mkdir()
+    await filled(state, make_root, steps=1)
+    (state / "daemon-id").write_text("a" * 32 + "\n")
+    back_up(state, folder, {})
+    for _ in range(2):
+        assert restore(folder, new).problems == []
+        assert (new / "daemon-id").read_text() == "a" * 32 + "\n"
+        assert (new / "daemon-id").stat().st_mode & 0o077 == 0
+    (new / "daemon-id").write_text("b" * 32 + "\n")
+    (said,) = restore(folder, new).problems
+    assert said.startswith(f"{new / 'daemon-id'} stays as it is, and the backup is of another daemon")
+    assert (new / "daemon-id").read_text() == "b" * 32 + "\n"
+    (folder / "daemon-id").unlink()  # as in a backup of an earlier version
+    assert restore(folder, tmp_path / "newer").problems == []
+
+
 def checkpoint_of(folder: Path, text: str) -> Path:
     checkpoint = folder / "checkpoints" / "p" / "step-00000004"
     checkpoint.mkdir(parents=True)
