@@ -8,17 +8,20 @@ import json
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from operator import attrgetter
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.dataset.reading import Recording
 from lightning_trainer.retokenize.chat import ChatMessage, NoWordsError, chat_answer, chat_messages, chat_tools
 from lightning_trainer.retokenize.texts import Words
+from lightning_trainer.samples.credit.group_collector import regroup
 from lightning_trainer.samples.rewards.reward_table import read_rewards
 from lightning_trainer.samples.transitions.deduplication import deduplicate
 from lightning_trainer.samples.transitions.eligibility import AGAINST_MODE
 from lightning_trainer.samples.transitions.ledger import NO_AGENT, Ledger
 from lightning_trainer.samples.transitions.reasons import Reason
+from lightning_trainer.token_ids import packed
 from lightning_trainer.types import (
     Attempt,
     AttemptState,
@@ -117,7 +120,8 @@ def candidates(
     deliveries = deduplicate(recording.calls)
     for repeat, _ in deliveries.repeated:
         ledger.drop(repeat, Reason.DELIVERED_TWICE, Outcome.DEDUPLICATED)
-    attempts = {attempt.attempt_id: attempt for attempt in recording.attempts}
+    grouped = regroup(recording.attempts, deliveries.kept, policy, partial(_prompt, recording))
+    attempts = {attempt.attempt_id: attempt for attempt in grouped}
     rewards = read_rewards(recording.evaluations, deliveries.kept, attempts, policy.reward_weights, deliveries.repeated)
     found: list[tuple[Call, Example]] = []
     for call in sorted(deliveries.kept, key=attrgetter("start_ns", "call_id")):
@@ -138,6 +142,14 @@ def candidates(
         else:
             ledger.drop(call, reason)
     return found, rewards.problems
+
+
+def _prompt(recording: Recording, call: Call) -> bytes:
+    """Return what equal prompts share, as ``Example.prompt_key``; nothing if neither ids nor words are known."""
+    if call.fidelity is not Fidelity.TEXT_ONLY:
+        return packed(call.prompt_ids)
+    words = recording.words.get(call.call_id)
+    return b"" if words is None else json.dumps([words.prompt, words.tools], sort_keys=True, default=str).encode()
 
 
 def _not_asked_for(call: Call, policy: PolicyConfig, attempt: Attempt | None, *, failed_too: bool) -> Reason | None:

@@ -12,6 +12,7 @@ from lightning_trainer.config import PolicyConfig
 from lightning_trainer.dataset.examples import Example, ExampleLedger, Needs, candidates
 from lightning_trainer.dataset.reading import Recording
 from lightning_trainer.samples.feedback.entries import Entry, Subject
+from lightning_trainer.samples.problems import unscored_examples
 from lightning_trainer.samples.transitions.deduplication import deduplicate
 from lightning_trainer.samples.transitions.reasons import Reason
 from lightning_trainer.types import Call, Fidelity, LedgerRow
@@ -57,7 +58,7 @@ def demonstrations(
     found, problems = candidates(recording, policy, ledger, needs, failed_too=False)
     kept: list[Example] = []
     edits = _edits(recording, policy, needs, [call for call, _ in found])
-    without_words = 0
+    without_words = without_reward = 0
     for call, example in found:
         if call.call_id in edits.of_calls:
             better = edited(example, edits.of_calls[call.call_id])
@@ -68,11 +69,12 @@ def demonstrations(
             without_words += 1
         if min_reward is not None and (example.reward is None or example.reward < min_reward):
             # A missing reward is missing: whether the call is good enough is not known.
+            without_reward += example.reward is None
             ledger.drop(call, Reason.NO_REWARD if example.reward is None else Reason.LOW_REWARD)
         else:
             ledger.keep(call, example, Reason.DEMONSTRATED)
             kept.append(example)
-    said = edits.problems(without_words)
+    said = (*unscored_examples(without_reward, recording.evaluations, policy), *edits.problems(without_words))
     return Demonstrations(tuple(kept), ledger.rows(), (*recording.problems, *problems, *said))
 
 
@@ -92,7 +94,7 @@ def preferences(recording: Recording, policy: PolicyConfig, needs: Needs = Needs
     answers: dict[tuple[str | None, str, Hashable], list[tuple[float, Call, Example]]] = {}
     pairs: list[Pair] = []
     edits = _edits(recording, policy, needs, [call for call, _ in found])
-    without_words = 0
+    without_words = without_reward = 0
     for call, example in found:
         if call.call_id in edits.of_calls:
             better = edited(example, edits.of_calls[call.call_id]) if example.answer is not None else None
@@ -102,6 +104,7 @@ def preferences(recording: Recording, policy: PolicyConfig, needs: Needs = Needs
                 continue
             without_words += 1
         if example.reward is None:
+            without_reward += 1
             ledger.drop(call, Reason.NO_REWARD)
         else:
             key = (example.group_id, example.agent, example.prompt_key)
@@ -118,7 +121,7 @@ def preferences(recording: Recording, policy: PolicyConfig, needs: Needs = Needs
                 ledger.keep(scored[1], scored[2], Reason.PREFERENCE)
             else:
                 ledger.drop(scored[1], Reason.NO_PAIR)
-    said = edits.problems(without_words)
+    said = (*unscored_examples(without_reward, recording.evaluations, policy), *edits.problems(without_words))
     return Preferences(tuple(pairs), ledger.rows(), (*recording.problems, *problems, *said))
 
 

@@ -77,15 +77,29 @@ def unscored(attempt_ids: Collection[str], evaluations: Iterable[Evaluation], po
     """
     if not attempt_ids:
         return []
-    names = sorted({evaluation.name for evaluation in evaluations})
-    hint = (
-        f"there are evaluations named {', '.join(names)}, and the policy's reward is "
-        + ", ".join(repr(name) for name in policy.reward_weights)
-        if names and not policy.reward_weights.keys() & set(names)
-        else f"credit scheme {policy.credit.scheme!r} needs one"
-        + (" of the attempt as a whole" if "calls" in policy.credit.unused else " wherever others have one")
+    hint = _other_names(evaluations, policy) or f"credit scheme {policy.credit.scheme!r} needs one" + (
+        " of the attempt as a whole" if "calls" in policy.credit.unused else " wherever others have one"
     )
     return [f"attempts that lack a reward: {len(attempt_ids)} (such as {min(attempt_ids)}); {hint}"]
+
+
+def unscored_examples(calls: int, evaluations: Iterable[Evaluation], policy: PolicyConfig) -> list[str]:
+    """Say that calls are no examples for want of a reward, where all that was evaluated has other names than it.
+
+    Args:
+        calls: how many lack a reward; that there are such is in the ledger anyway.
+    """
+    hint = _other_names(evaluations, policy) if calls else None
+    return [] if hint is None else [f"calls that lack a reward: {calls}; {hint}: choose with --reward NAME"]
+
+
+def _other_names(evaluations: Iterable[Evaluation], policy: PolicyConfig) -> str | None:
+    """Return that no evaluation has the name of a reward, if there are any at all."""
+    names = {evaluation.name for evaluation in evaluations}
+    if not names or policy.reward_weights.keys() & names:
+        return None
+    rewards = ", ".join(repr(name) for name in policy.reward_weights)
+    return f"there are evaluations named {', '.join(sorted(names))}, and the policy's reward is {rewards}"
 
 
 def unused(rewards: RewardTable, calls: Mapping[str, Call], policy: PolicyConfig) -> list[str]:

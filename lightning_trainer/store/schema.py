@@ -281,6 +281,9 @@ MIGRATIONS: tuple[str, ...] = (
             WHERE spans.trace_id = feedback.trace_id AND spans.span_id = feedback.span_id)
         WHERE attempt_id IS NULL;
     """,
+    """
+    CREATE INDEX spans_of_evaluations ON spans(name) WHERE name >= 'evaluate ' AND name < 'evaluate!';
+    """,
 )
 
 

@@ -48,6 +48,10 @@ def build(
         list[str] | None,
         typer.Option(help="Only this agent of the policy's: a name or a pattern; repeatable."),
     ] = None,
+    reward: Annotated[
+        list[str] | None,
+        typer.Option(help="The reward in place of the policy's: an evaluation's NAME, or NAME=WEIGHT; repeatable."),
+    ] = None,
     purpose: Annotated[
         str,
         typer.Option("--for", help="rl: samples; sft: demonstrations; dpo: preference pairs.", metavar="rl|sft|dpo"),
@@ -83,6 +87,7 @@ def build(
             spans=tuple(spans or ()),
             calls=tuple(calls or ()),
             agents=tuple(agent or ()),
+            rewards=tuple(reward or ()),
             purpose=one_of(Purpose, "--for", purpose),
             form=None if form is None else one_of(Form, "--format", form),
             tokens=tokens,

@@ -65,34 +65,36 @@ def _table(sources: list[dict[str, Any]]) -> Table:
     return table
 
 
-def forget(config_path: Path | None, *, source: str | None, rollout: str | None) -> None:
-    """Erase what a source said, or everything of a rollout, and say which versions were trained with it.
+def forget(config_path: Path | None, **named: str | None) -> None:
+    """Erase what a source said, or everything of a rollout, or of a trace or a response outside of rollouts, and say
+    which versions were trained with it.
+
+    Args:
+        named: ``source``, ``rollout``, ``trace`` or ``response``, one of them.
 
     Raises:
         LightningError: nothing of that name is stored, or the daemon failed on it.
     """
-    if (source is None) == (rollout is None):
-        raise ForgetError("name what to forget: --source NAME or --rollout ID, one of them")
+    given = {kind: name for kind, name in named.items() if name is not None}
+    if len(given) != 1:
+        raise ForgetError("name what to forget: --source NAME, --rollout ID, --trace ID or --response ID, one of them")
+    ((kind, name),) = given.items()
     config = load_usual_config(config_path)
     url = running_daemon(config)
-    if url is None:
-        done = asyncio.run(_erase(config, source, rollout))
-    else:
-        done = _ask(url, config, {"source": source} if source is not None else {"rollout": rollout})
+    done = asyncio.run(_erase(config, kind, name)) if url is None else _ask(url, config, given)
     console = TerminalConsole()
-    what = f"source {done['name']}" if source is not None else f"rollout {done['name']}"
-    attempts = f"{counted(done['attempts'], 'attempt')}, " if rollout is not None else ""
+    attempts = f"{counted(done['attempts'], 'attempt')}, " if kind == "rollout" else ""
     edited = counted(done["edits"], "edited answer")
     _say(
         console,
-        f"{what} is forgotten: {attempts}{counted(done['feedback'], 'piece')} of feedback ({edited}), "
+        f"{kind} {done['name']} is forgotten: {attempts}{counted(done['feedback'], 'piece')} of feedback ({edited}), "
         f"{counted(done['rewards'], 'reward')} made of it, {counted(done['spans'], 'span')}",
     )
-    if source is not None and done["rewards"]:
+    if kind == "source" and done["rewards"]:
         _say(console, "where others had a part in a reward, it is made again of what they say")
     for one in done["made_with"]:
         _say(console, one["sentence"])
-    if rollout is not None and done["made_with"]:
+    if kind == "rollout" and done["made_with"]:
         _say(console, "the recorded batches of these steps hold its tokens until retention deletes them")
     _say(console, "backups and files that `build` wrote before still have it; what clients deliver again is not stored")
     if (journal := config.store.journal) is not None:
@@ -101,9 +103,9 @@ def forget(config_path: Path | None, *, source: str | None, rollout: str | None)
         _say(console, f"the journal {journal} still has it{each} {until}")
 
 
-async def _erase(config: Config, source: str | None, rollout: str | None) -> dict[str, Any]:
+async def _erase(config: Config, kind: str, name: str) -> dict[str, Any]:
     async with store_at(recorded_place(config), config.store) as store:
-        return await store.write(lambda connection: forget_and_say(connection, source, rollout))
+        return await store.write(lambda connection: forget_and_say(connection, kind, name))
 
 
 def _ask(url: str, config: Config, body: dict[str, Any]) -> dict[str, Any]:

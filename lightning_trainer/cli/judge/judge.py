@@ -1,13 +1,10 @@
 """``lightning-trainer judge``: recorded attempts of any age, judged by hand; with a daemon running or not."""
 
 import asyncio
-import re
 import sys
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -17,9 +14,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from lightning_trainer.cli.daemon.running_daemon import async_daemon_client, running_daemon
+from lightning_trainer.cli.judge.chosen import Chosen, choose
 from lightning_trainer.cli.judge.report import report
 from lightning_trainer.cli.terminal.console import TerminalConsole, visible, visible_json
-from lightning_trainer.config import Config, matches
+from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.config.judges import AnyJudge, ModelJudge
 from lightning_trainer.errors import ConfigError, EngineError, JudgeError, StoreError
@@ -34,18 +32,15 @@ from lightning_trainer.judges.registry import make_judge
 from lightning_trainer.judges.scoring_engine import SCORE_PATH, EngineOf, engines_of
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.places import StorePlace, place_of, reading, store_at
-from lightning_trainer.store.tables import attempts as attempt_table
 from lightning_trainer.store.tables import spans as span_table
-from lightning_trainer.store.tables.rollouts import nearest_names, select_named
 from lightning_trainer.store.tables.steps import select_consumed
-from lightning_trainer.types import Attempt, AttemptState, Span, SpanSink
+from lightning_trainer.types import Attempt, Span, SpanSink
 
 Read = TypeVar("Read")
 
 _GROUPS_AT_ONCE = 32
 """That are in memory."""
 _REASON_SHOWN = 160
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +75,25 @@ def judge(options: Options) -> None:
         raise ConfigError("--shuffle tells attempts in another order than before: it goes with --again")
     store = place_of(config)
     with reading(store) as connection:
-        groups = _groups(connection, options, whole=make_judge(by, engines(config)).whole_group)
+        chosen = choose(
+            connection,
+            options.names,
+            options.since,
+            whole=make_judge(by, engines(config)).whole_group,
+            policy=next((policy for policy in config.policy if by.name in policy.all_reward_names), None),
+        )
     if options.dry_run:
-        asyncio.run(_dry_run(config, by, store, groups, options))
+        asyncio.run(_dry_run(config, by, store, chosen, options))
         return
-    judged, budget = asyncio.run(_judge(config, by, store, groups, options))
+    judged, budget = asyncio.run(_judge(config, by, store, chosen.groups, options))
     with reading(store) as connection:
         late = select_consumed(connection, attempt_ids=[one.attempt_id for one in judged])
     if options.as_json:
         spent = {"calls": budget.calls, "input_tokens": budget.input_tokens, "output_tokens": budget.output_tokens}
         document = {"judged": [asdict(one) for one in judged], "spent": spent, "trained_before": sorted(late)}
-        print(visible_json(document))
+        print(visible_json({**document, "left_out": chosen.left_out}))
     else:
-        _show(judged, by, budget, groups, late=len(late))
+        _show(judged, by, budget, chosen, late=len(late))
     if any(one.value is None for one in judged):
         sys.exit(1)
 
@@ -117,16 +118,14 @@ async def _judge(
     return [judged for of_group in found for judged in of_group], budget
 
 
-async def _dry_run(
-    config: Config, by: AnyJudge, store: StorePlace, groups: Sequence[Sequence[Attempt]], options: Options
-) -> None:
+async def _dry_run(config: Config, by: AnyJudge, store: StorePlace, chosen: Chosen, options: Options) -> None:
     judge = make_judge(by, engines(config))
     judging = Judging(judge, _Nowhere(), partial(_spans_of_trace, store))
     questions: list[str] = []
     refused: list[str] = []
     asked: set[str] = set()
     answered = attempts = 0
-    for group in groups:
+    for group in chosen.groups:
         spans = await _read(store, partial(_spans_of, group))
         for unit in judging.units(spans, group, options.again):
             try:
@@ -148,7 +147,8 @@ async def _dry_run(
     if options.as_json:
         document = {
             **{"questions": len(questions), "attempts": attempts, "characters": chars, "tokens": tokens},
-            **{"answered_before": answered, "cannot_be_judged": refused, "first": questions[0] if questions else None},
+            **{"answered_before": answered, "cannot_be_judged": refused, "left_out": chosen.left_out},
+            "first": questions[0] if questions else None,
         }
         print(visible_json(document))
         return
@@ -157,7 +157,7 @@ async def _dry_run(
     print(
         f"judge {by.name} would be asked {counted(len(questions), 'question')} about {counted(attempts, 'attempt')}: "
         f"{chars:,} characters, at most about {tokens:,} tokens and what it is told each time; "
-        f"questions that were answered before: {answered}"
+        + "; ".join([f"questions that were answered before: {answered}", *chosen.left_out])
     )
     if questions:
         print(visible(f"\nthe first question:\n\n{questions[0]}"))
@@ -230,62 +230,9 @@ def _spans_of(group: Sequence[Attempt], connection: Connection) -> list[Span]:
     return span_table.select_of_attempts(connection, [attempt.attempt_id for attempt in group])
 
 
-def _groups(connection: Connection, options: Options, *, whole: bool) -> list[list[Attempt]]:
-    """Return the ended attempts that are meant, group by group; of a judge of groups all of each.
-
-    Raises:
-        LightningError: there is none.
-    """
-    since_ns = None if options.since is None else _since_ns(options.since)
-    if not options.names and since_ns is None:
-        raise ConfigError("name rollouts, tasks or groups to judge, or say --since 2h")
-    found = [one for name in options.names for one in _named(connection, name)]
-    if not options.names:
-        found = attempt_table.select(connection)
-    by_group: dict[str, dict[str, Attempt]] = {}
-    for attempt in found:
-        ended = attempt.state is not AttemptState.RUNNING
-        if ended and (since_ns is None or (attempt.ended_ns or 0) >= since_ns):
-            by_group.setdefault(attempt.group_id, {})[attempt.attempt_id] = attempt
-    if whole:
-        for group_id, members in by_group.items():
-            others = attempt_table.select(connection, group_id=group_id)
-            members.update({one.attempt_id: one for one in others if one.state is not AttemptState.RUNNING})
-    if not by_group:
-        meant = f"since {options.since}" if not options.names else f"named {', '.join(options.names)}"
-        raise StoreError(f"there is no attempt {meant} that has ended; see `lightning-trainer explain`")
-    return [list(members.values()) for members in by_group.values()]
-
-
-def _named(connection: Connection, name: str) -> list[Attempt]:
-    if of_group := attempt_table.select(connection, group_id=name):
-        return of_group
-    rollouts = select_named(connection, name)
-    if rollouts and rollouts != [name] and (exact := attempt_table.select(connection, attempt_ids=[name])):
-        return exact
-    if not rollouts and (groups := [one for one in attempt_table.select(connection) if matches(one.group_id, [name])]):
-        return groups
-    if not rollouts:
-        nearest = ", ".join(nearest_names(connection, name)) or "none is recorded"
-        raise StoreError(f"there is no rollout, attempt, task or group {name!r}: the nearest are {nearest}")
-    return [one for rollout in rollouts for one in attempt_table.select(connection, rollout_id=rollout)]
-
-
-def _since_ns(text: str) -> int:
-    if match := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip()):
-        return time.time_ns() - int(float(match[1]) * _UNITS_S[match[2]] * 1e9)
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        raise ConfigError(f"--since {text!r} is not a time: write 30m, 2h, 7d, or 2026-05-01T12:00") from None
-    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1e9)
-
-
-def _show(
-    judged: Sequence[Judged], by: AnyJudge, budget: Budget, groups: Sequence[Sequence[Attempt]], *, late: int
-) -> None:
+def _show(judged: Sequence[Judged], by: AnyJudge, budget: Budget, chosen: Chosen, *, late: int) -> None:
     console = TerminalConsole()
-    attempts = {attempt.attempt_id: attempt for group in groups for attempt in group}
+    attempts = {attempt.attempt_id: attempt for group in chosen.groups for attempt in group}
     if judged:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
         for heading in ("attempt", "task", "score", "reason"):
@@ -308,4 +255,5 @@ def _show(
         said.append(f"{budget.calls} calls, {budget.input_tokens:,} + {budget.output_tokens:,} tokens{cost}")
     if late:
         said.append(f"{late} are in a step already, where these rewards come too late: stored, not trained")
+    said += chosen.left_out
     console.print("; ".join(said), markup=False, highlight=False, soft_wrap=True)

@@ -58,6 +58,8 @@ class Options:
     calls: tuple[Path, ...] = ()
     agents: tuple[str, ...] = ()
     """Names or patterns; empty: all that the policy claims."""
+    rewards: tuple[str, ...] = ()
+    """``NAME`` or ``NAME=WEIGHT``; empty: the policy's own."""
     purpose: Purpose = Purpose.RL
     form: Form | None = None
     tokens: bool = False
@@ -82,6 +84,11 @@ def build(options: Options) -> int:
             policy = policy.only(options.agents)
         except ValueError as error:
             raise ConfigError(f"--agent: {error}") from error
+    if options.rewards:
+        try:
+            policy = policy.rewarded_by(dict(map(_weighed, options.rewards)))
+        except ValueError as error:
+            raise ConfigError(f"--reward: {error}") from error
     form = form_of(options.out, options.form, options.purpose)
     console, errors = TerminalConsole(), TerminalConsole(stderr=True)
     if options.purpose is Purpose.RL:
@@ -121,6 +128,17 @@ def _policy(config: Config, name: str | None) -> PolicyConfig:
     known = ", ".join(policy.name for policy in config.policy) or "none is there"
     said = f"there is no policy {name!r}" if name else "there are several policies"
     raise ConfigError(f"{said} in the configuration; name one with --policy: {known}")
+
+
+def _weighed(reward: str) -> tuple[str, float]:
+    """Return the name and the weight of ``NAME=WEIGHT``. Raises ValueError: the weight is not a number."""
+    name, given, weight = reward.rpartition("=")
+    if not given:
+        return reward, 1.0
+    try:
+        return name, float(weight)
+    except ValueError:
+        raise ValueError(f"the weight of {name!r} is {weight!r}; write NAME or NAME=0.5") from None
 
 
 def _build(options: Options, config: Config, policy: PolicyConfig, errors: Console) -> Build:

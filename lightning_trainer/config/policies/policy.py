@@ -293,6 +293,14 @@ class PolicyConfig(Section):
         policy._only = self._no_empty_pattern(tuple(agents))
         return policy
 
+    def rewarded_by(self, reward: Reward) -> "PolicyConfig":
+        """Return the policy with another reward.
+
+        Raises:
+            ValueError: it names nothing, or a weight is not allowed.
+        """
+        return self.model_copy(update={"reward": checked_reward(reward)})
+
     def behind(self, before: Iterable["PolicyConfig"]) -> "PolicyConfig":
         """Return the policy with others before it in the configuration, which claim their agents first."""
         policy = self.model_copy()

@@ -13,37 +13,42 @@ from lightning_trainer.ingest.http.bodies import JsonBodyError, error_response, 
 from lightning_trainer.samples.feedback.review import feedback_report
 from lightning_trainer.store.lately import Lately
 from lightning_trainer.store.store import Store
-from lightning_trainer.store.worklist.forgetting import forget_rollout, forget_source
+from lightning_trainer.store.worklist.forgetting import forget_response, forget_rollout, forget_source, forget_trace
 from lightning_trainer.store.worklist.settling import look
 from lightning_trainer.versions.lineage import made_with
 
 
 class ForgetBody(BaseModel):
-    """What is posted: a source, or a rollout."""
+    """What is posted: a source, a rollout, a trace, or a response."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     source: str | None = Field(default=None, min_length=1, max_length=256)
     rollout: str | None = Field(default=None, min_length=1, max_length=512)
+    trace: str | None = Field(default=None, min_length=1, max_length=512)
+    response: str | None = Field(default=None, min_length=1, max_length=512)
 
     @model_validator(mode="after")
     def _one(self) -> "ForgetBody":
-        if (self.source is None) == (self.rollout is None):
-            raise ValueError("name a source or a rollout, one of them")
+        if len(self.model_dump(exclude_none=True)) != 1:
+            raise ValueError("name a source, a rollout, a trace or a response, one of them")
         return self
 
 
-def forget_and_say(connection, source: str | None, rollout: str | None) -> dict:
+FORGET = {"source": forget_source, "rollout": forget_rollout, "trace": forget_trace, "response": forget_response}
+"""What erases what, by the name of its kind."""
+
+
+def forget_and_say(connection, kind: str, name: str) -> dict:
     """Erase and return what was erased, and the versions that were made with it; one transaction.
+
+    Args:
+        kind: one of ``FORGET``.
 
     Raises:
         ForgetError: nothing of it is stored.
     """
-    now_ns = time.time_ns()
-    if source is not None:
-        forgotten = forget_source(connection, source, now_ns=now_ns)
-    else:
-        forgotten = forget_rollout(connection, rollout or "", now_ns=now_ns)
+    forgotten = FORGET[kind](connection, name, now_ns=time.time_ns())
     made = made_with(connection, forgotten.steps)
     return {**asdict(forgotten), "made_with": [{**asdict(one), "sentence": one.sentence} for one in made]}
 
@@ -66,7 +71,8 @@ def feedback_api(store: Store, config: FeedbackConfig) -> APIRouter:
         """Answers when it is erased; 404 where nothing of that name is stored."""
         try:
             body = await read_json(request, ForgetBody)
-            done = await store.write(lambda connection: forget_and_say(connection, body.source, body.rollout))
+            ((kind, name),) = body.model_dump(exclude_none=True).items()
+            done = await store.write(lambda connection: forget_and_say(connection, kind, name))
         except JsonBodyError as error:
             return error.response()
         except ForgetError as error:

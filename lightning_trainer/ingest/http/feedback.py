@@ -26,6 +26,10 @@ from lightning_trainer.types import Attempt, Span, SpanSink
 Result = TypeVar("Result")
 _Label = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
 _Text = Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)]
+_NO_ATTEMPT = (
+    "it rates no attempt: what it names belongs to no rollout, or to several attempts; it counts once its spans say "
+    "which (make the call in lt.rollout, or name the attempt_id)"
+)
 _THUMBS = {"up": 1.0, "down": 0.0}
 
 
@@ -107,7 +111,11 @@ def feedback_router(store: FeedbackStore, sink: SpanSink, config: FeedbackConfig
         except StoreError as error:
             return error_response(503, str(error), retry_after_s=1)
         waits_s = 0 if is_trusted(body.source, config) else config.quarantine
-        return JSONResponse({"accepted": True, "new": new, "counts_in_s": waits_s})
+        answer = {"accepted": True, "new": new, "counts_in_s": waits_s}
+        rates = body.thumb is not None or body.score is not None
+        if rates and await store.scan(lambda c: feedback_table.attempt_of(c, subject)) is None:
+            return JSONResponse({**answer, "counts_in_s": None, "reason": _NO_ATTEMPT})
+        return JSONResponse(answer)
 
     @router.post("/api/public/scores")
     async def score(request: Request) -> JSONResponse:

@@ -7,7 +7,7 @@ and grouping idempotent: the loop asks again whenever something was stored, and 
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from lightning_trainer.config import PolicyConfig
@@ -174,36 +174,46 @@ class Completeness:
         return now_s - since_s < self._timeout_s
 
 
-def regroup(attempts: Sequence[Attempt], calls: Iterable[Call], policy: PolicyConfig) -> list[Attempt]:
+def regroup(
+    attempts: Sequence[Attempt],
+    calls: Iterable[Call],
+    policy: PolicyConfig,
+    prompt_of: Callable[[Call], bytes] | None = None,
+) -> list[Attempt]:
     """Return the attempts with the group ids that ``policy.group_by`` asks for, in the same order.
 
     Args:
         attempts: any.
         calls: everything that was recorded of them; looked at only for ``prompt``.
+        prompt_of: what a call's prompt is known by, empty if it is not known; None: by its ids.
     """
     if policy.group_by == "key":
         return list(attempts)
     if policy.group_by == "task":
         return [replace(attempt, group_id=attempt.task_id) for attempt in attempts]
-    keys = prompt_keys(calls, policy)
+    keys = prompt_keys(calls, policy, prompt_of)
     return [
         replace(attempt, group_id=keys.get(attempt.attempt_id, no_prompt_key(attempt.attempt_id)))
         for attempt in attempts
     ]
 
 
-def prompt_keys(calls: Iterable[Call], policy: PolicyConfig) -> dict[str, str]:
+def prompt_keys(
+    calls: Iterable[Call], policy: PolicyConfig, prompt_of: Callable[[Call], bytes] | None = None
+) -> dict[str, str]:
     """Return by attempt id the key of its first prompt: that of the earliest call of the policy's agents."""
-    first: dict[str, Call] = {}
+    first: dict[str, tuple[int, str, bytes]] = {}
     for call in calls:
-        if call.attempt_id is None or not call.prompt_ids or not policy.claims(call.agent):
+        if call.attempt_id is None or not policy.claims(call.agent):
             continue
         known = first.get(call.attempt_id)
-        if known is None or (call.start_ns, call.call_id) < (known.start_ns, known.call_id):
-            first[call.attempt_id] = call
+        if known is None or (call.start_ns, call.call_id) < known[:2]:
+            prompt = packed(call.prompt_ids) if prompt_of is None else prompt_of(call)
+            if prompt:
+                first[call.attempt_id] = (call.start_ns, call.call_id, prompt)
     return {
-        attempt_id: f"prompt-{hashlib.blake2b(packed(call.prompt_ids), digest_size=8).hexdigest()}"
-        for attempt_id, call in first.items()
+        attempt_id: f"prompt-{hashlib.blake2b(prompt, digest_size=8).hexdigest()}"
+        for attempt_id, (_, _, prompt) in first.items()
     }
 
 

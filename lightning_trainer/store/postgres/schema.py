@@ -295,6 +295,9 @@ MIGRATIONS: tuple[str, ...] = (
         until_ns BIGINT NOT NULL                -- by the server's clock
     );
     """,
+    """
+    CREATE INDEX spans_of_evaluations ON spans(name, seq) WHERE name >= 'evaluate ' AND name < 'evaluate!';
+    """,
 )
 """Entry ``i`` takes a database from schema ``i`` to ``i + 1``; ``lightning_schema`` says which it has."""
 _MADE = re.compile(r"CREATE TABLE (\w+)")

@@ -240,6 +240,7 @@ def select(
     attempt_ids: Sequence[str] | None = None,
     rollout_id: str | None = None,
     group_id: str | None = None,
+    task_id: str | None = None,
     mode: RolloutMode | None = None,
     state: AttemptState | None = None,
     limit: int | None = None,
@@ -251,6 +252,7 @@ def select(
         else json.dumps(list(attempt_ids)),
         "rollout_id = ?": rollout_id,
         "coalesce(group_id, task_id, rollout_id) = ?": group_id,
+        "task_id = ?": task_id,
         "coalesce(mode, 'train') = ?": mode,
         "state = ?": state,
     }

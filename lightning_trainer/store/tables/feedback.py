@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from lightning_instrumentation import semconv
 
 from lightning_trainer.otlp.span_codec import decode_span, encode_span
-from lightning_trainer.samples.feedback.entries import SCOPE, Entry, entries_of, is_feedback
+from lightning_trainer.samples.feedback.entries import SCOPE, Entry, Subject, entries_of, is_feedback
 from lightning_trainer.samples.feedback.review import Kept, Outcome, target_of
 from lightning_trainer.store.connection import ALL, Connection
 from lightning_trainer.store.retention.sweep import delete_rows, expired_among
@@ -169,6 +169,12 @@ def _attempt(
         (rollout_id,),
     ).fetchone()
     return None if row is None else row[0]
+
+
+def attempt_of(connection: Connection, subject: Subject) -> str | None:
+    """Return the attempt that feedback on the subject counts for; None if there is none yet, or which is ambiguous."""
+    about = (subject.rollout_id, subject.attempt_id, subject.response_id, subject.trace_id)
+    return _attempt(connection, *about)
 
 
 def is_known(connection: Connection, trace_id: str) -> bool:

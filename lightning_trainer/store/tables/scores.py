@@ -1,6 +1,5 @@
-"""Attempts' scores under one name, read from the newest spans: the data for comparing judges."""
+"""Attempts' scores by name, the newest of each: the data for comparing judges."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,8 +9,16 @@ from lightning_trainer.otlp.span_codec import decode_span
 from lightning_trainer.samples.feedback.entries import is_feedback
 from lightning_trainer.store.connection import Connection
 
-LOOKED_AT = 200_000
-"""Number of newest spans that are read."""
+LOOKED_AT = 50_000
+"""Number of newest evaluations of a name that are read, however many other spans there are."""
+NEWEST = """
+    SELECT coalesce(spans.attempt_id, (SELECT attempts.attempt_id FROM attempts
+           WHERE attempts.rollout_id = spans.rollout_id ORDER BY started_ns DESC, attempt_id DESC LIMIT 1)), body, scope
+    FROM spans WHERE seq IN (
+        SELECT seq FROM spans
+        WHERE name = ? AND name >= 'evaluate ' AND name < 'evaluate!' ORDER BY seq DESC LIMIT ?)
+    ORDER BY seq"""
+"""The range of names tells the database that its index of evaluations has them all: ``!`` comes next after a space."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +38,9 @@ class Score:
 
 
 def select(connection: Connection, names: Sequence[str]) -> list[Score]:
-    """Return the scores of these names, oldest first; only of whole attempts, not of single agents or calls."""
-    (last,) = connection.execute("SELECT coalesce(max(seq), 0) FROM spans").fetchone()
-    rows = connection.execute(
-        """SELECT coalesce(spans.attempt_id, (SELECT attempts.attempt_id FROM attempts
-                  WHERE attempts.rollout_id = spans.rollout_id ORDER BY started_ns DESC, attempt_id DESC LIMIT 1)),
-               body, scope FROM spans
-           WHERE seq > ? AND name IN (SELECT 'evaluate ' || value FROM json_each(?)) ORDER BY seq""",
-        (last - LOOKED_AT, json.dumps(list(names))),
-    )
+    """Return the scores of these names, of each oldest first; only of whole attempts, not of single agents or calls."""
     found = []
-    for attempt_id, body, scope in rows:
+    for attempt_id, body, scope in (row for name in dict.fromkeys(names) for row in _newest(connection, name)):
         if attempt_id is None:
             continue
         span = decode_span(body, scope=scope, resource={})
@@ -57,3 +56,7 @@ def select(connection: Connection, names: Sequence[str]) -> list[Score]:
             judge = judge if isinstance(judge, str) else None
             found.append(Score(attempt_id, name, float(value), event.time_ns, place, span.trace_id, judge))
     return found
+
+
+def _newest(connection: Connection, name: str) -> list[tuple[str | None, bytes, str]]:
+    return connection.execute(NEWEST, (f"evaluate {name}", LOOKED_AT)).fetchall()

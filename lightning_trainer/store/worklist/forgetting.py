@@ -1,4 +1,5 @@
-"""Erasure: everything from one source, or everything of one rollout, is deleted, and cannot be delivered again.
+"""Erasure: everything from one source, of one rollout, or of a trace or response outside of rollouts, is deleted, and
+cannot be delivered again.
 
 Its effect on trained weights cannot be removed: the steps are named, so that a user can go back to a version before the
 first of them.
@@ -106,6 +107,60 @@ def forget_rollout(connection: Connection, rollout: str, *, now_ns: int) -> Forg
         spans += expire_attempt(connection, attempt_id, now_ns)
     edits = sum(edited for *_, edited in said)
     return Forgotten(rollout, len(said), edits, len(made), len(ids), spans, steps)
+
+
+def forget_trace(connection: Connection, trace_id: str, *, now_ns: int) -> Forgotten:
+    """Delete a trace that is part of no rollout, with what was recorded elsewhere of its responses, and feedback on it.
+
+    Raises:
+        ForgetError: nothing of it is stored, or it is part of a rollout.
+    """
+    rows = connection.execute(
+        """SELECT DISTINCT response_id FROM spans WHERE trace_id = ? AND response_id IS NOT NULL
+           AND name NOT LIKE 'evaluate %'""",
+        (trace_id,),
+    )
+    return _forget_outside(connection, Named.TRACE, trace_id, [one for (one,) in rows], now_ns=now_ns)
+
+
+def forget_response(connection: Connection, response_id: str, *, now_ns: int) -> Forgotten:
+    """Delete the records of a call that is part of no rollout, and feedback on its response.
+
+    Raises:
+        ForgetError: nothing of it is stored, or it is part of a rollout.
+    """
+    return _forget_outside(connection, Named.RESPONSE, response_id, [response_id], now_ns=now_ns)
+
+
+def _forget_outside(
+    connection: Connection, kind: Named, name: str, responses: Sequence[str], *, now_ns: int
+) -> Forgotten:
+    trace, listed = name if kind is Named.TRACE else None, json.dumps(list(responses))
+    of_it = "trace_id = ?1 OR response_id IN (SELECT value FROM json_each(?2))"
+    inside = connection.execute(
+        f"""SELECT rollout_id FROM attempts WHERE attempt_id IN (SELECT attempt_id FROM spans WHERE trace_id IN
+            (SELECT trace_id FROM spans WHERE {of_it})) LIMIT 1""",
+        (trace, listed),
+    ).fetchone()
+    if inside is not None:
+        raise ForgetError(
+            f"{kind.name.lower()} {name!r} is part of rollout {inside[0]!r}: `lightning-trainer forget --rollout "
+            f"{inside[0]}` erases it with the rest of that rollout"
+        )
+    numbers = [seq for (seq,) in connection.execute(f"SELECT seq FROM spans WHERE {of_it}", (trace, listed))]
+    said = connection.execute(
+        """SELECT trace_id, span_id, edited FROM feedback
+           WHERE about_trace = ?1 OR response_id IN (SELECT value FROM json_each(?2))""",
+        (trace, listed),
+    ).fetchall()
+    if not numbers and not said:
+        raise ForgetError(f"nothing of a {kind.name.lower()} {name!r} is stored; check the id")
+    forgotten.mark(connection, kind, [name], now_ns)
+    forgotten.mark(connection, Named.RESPONSE, responses, now_ns)
+    keys = [(trace_id, span_id) for trace_id, span_id, _ in said]
+    connection.executemany("DELETE FROM feedback WHERE trace_id = ? AND span_id = ?", keys)
+    spans = delete_rows(connection, numbers) + feedback.delete_spans(connection, keys)
+    return Forgotten(name, len(said), sum(edited for *_, edited in said), 0, 0, spans, ())
 
 
 def _refuse_from_now_on(connection: Connection, rollout: str, attempt_ids: Sequence[str], now_ns: int) -> None:

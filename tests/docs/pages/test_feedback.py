@@ -31,14 +31,15 @@ def blocks(language: str) -> list[str]:
 
 
 @pytest.fixture
-def url(tmp_path, monkeypatch, rollout_spans):
-    """A daemon that records, and the rollout that the page speaks of."""
+def url(tmp_path, monkeypatch, rollout_spans, calls_outside):
+    """A daemon that records, and the rollout and the calls outside of one that the page speaks of."""
     (tmp_path / "lightning.toml").write_text(SETTINGS)
     monkeypatch.chdir(tmp_path)
 
     async def record():
         async with SqliteStore(tmp_path / ".lightning" / "lightning.sqlite") as store:
             await store.append(rollout_spans("ticket-4711", "chatcmpl-1"))
+            await store.append(calls_outside("4bf92f3577b34da6a3ce929d0e0e4736", "chatcmpl-2"))
 
     asyncio.run(record())
     loop, stop, ready = asyncio.new_event_loop(), asyncio.Event(), threading.Event()
@@ -76,6 +77,21 @@ def rollout_spans():
     return make
 
 
+@pytest.fixture
+def calls_outside():
+    from lightning_instrumentation import semconv
+
+    from lightning_trainer.types import Span
+
+    def make(trace: str, response: str) -> list[Span]:
+        return [
+            Span(trace, "4" * 16, None, "chat", 1, 2, {semconv.RESPONSE_ID: "another"}),
+            Span("5" * 32, "6" * 16, None, "chat", 1, 2, {semconv.RESPONSE_ID: response}),
+        ]
+
+    return make
+
+
 def run(command: str) -> str:
     done = CliRunner().invoke(app, shlex.split(command)[1:], env={"COLUMNS": "200"}, catch_exceptions=False)
     assert done.exit_code == 0, done.output
@@ -107,9 +123,12 @@ def test_the_program_and_the_commands_work_as_they_stand(url, tmp_path):
         ("user-18", "feedback", 0.75, False, attempt),
     ]
     assert "5 pieces of feedback: 5 quarantined" in run(shown)
-    source, rollout = forgotten.splitlines()
+    source, rollout, trace, response = forgotten.splitlines()
     assert "source user-17 is forgotten: 2 pieces of feedback" in run(source)
     assert "rollout ticket-4711 is forgotten: 1 attempt, 3 pieces of feedback (1 edited answer)" in run(rollout)
+    assert "trace 4bf92f3577b34da6a3ce929d0e0e4736 is forgotten: 0 pieces of feedback" in run(trace)
+    assert "response chatcmpl-2 is forgotten: 0 pieces of feedback" in (said := run(response))
+    assert "1 span\n" in said
 
 
 def test_the_configuration_is_accepted():

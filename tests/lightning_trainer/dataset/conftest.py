@@ -26,6 +26,7 @@ def _attempt(
     exact: bool = True,
     failed: bool = False,
     agent: str = "solver",
+    group: str = "g",
 ) -> list[Span]:
     """One attempt of one call: its root, the client's span and, where the call is exact, the gateway's record."""
     trace, base = f"{number:032x}", 100 * number
@@ -33,7 +34,7 @@ def _attempt(
         semconv.ROLLOUT_ID: f"rollout-{name}",
         semconv.ATTEMPT_ID: name,
         semconv.TASK_ID: "t",
-        semconv.GROUP_ID: "g",
+        semconv.GROUP_ID: group,
     }
     said = {
         semconv.OPERATION: semconv.CHAT,

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from lightning_instrumentation import semconv
 from typer.testing import CliRunner
 
 import lightning_trainer
@@ -237,6 +238,29 @@ def test_a_mistake_is_one_sentence(folder, command: str, sentence: str) -> None:
     output = run(command, exit_code=2)
     assert sentence in output
     assert "Traceback" not in output
+
+
+def test_another_reward_than_the_policys_is_named_and_taken(folder, otlp_line, two_attempts) -> None:
+    for root in two_attempts:
+        for event in root.events:
+            event.attributes[semconv.EVALUATION_NAME] = "feedback"
+    (folder / "traces.jsonl").write_text("".join(f"{otlp_line([span])}\n" for span in two_attempts))
+    (folder / "lightning.toml").unlink()
+    said = (
+        "calls that lack a reward: 2; there are evaluations named feedback, and the policy's reward is 'reward': "
+        "choose with --reward NAME"
+    )
+    command = "--spans traces.jsonl --out d.jsonl --for"
+    for wanted in ("dpo", "sft --min-reward 0.5"):
+        assert said in run(f"{command} {wanted}", exit_code=1)
+    assert said not in run(f"{command} sft")
+    assert "1 preference pairs written" in run(f"{command} dpo --reward feedback")
+    assert "2 demonstrations written" in run(f"{command} sft --min-reward -2 --reward feedback=-2 --reward other=1")
+    for wrong, why in (
+        ("=1", "the weight of '' is 1.0"),
+        ("feedback=much", "the weight of 'feedback' is 'much'; write"),
+    ):
+        assert f"--reward: {why}" in run(f"{command} dpo --reward {wrong}", exit_code=2)
 
 
 def test_the_command_of_the_page_works_as_it_stands(folder) -> None:

@@ -108,6 +108,20 @@ def test_prompts_that_differ_by_a_token_are_not_compared(attempt_spans, make_pol
     assert reasons(found.ledger) == {"no_pair": 2}
 
 
+@pytest.mark.parametrize("exact", [True, False])
+def test_answers_are_compared_in_the_groups_that_the_policy_asks_for(exact, attempt_spans, make_policy) -> None:
+    spans = [
+        *attempt_spans("a1", 1, reward=1.0, exact=exact, group="g1"),
+        *attempt_spans("a2", 2, reward=0.0, exact=exact, group="g2", response=(5,), answer="6"),
+    ]
+    recording = read_recording(spans, with_words=True)
+    assert preferences(recording, make_policy(group_by="key")).pairs == ()
+    for group_by in ("task", "prompt"):
+        (pair,) = preferences(recording, make_policy(group_by=group_by)).pairs
+        assert (pair.chosen.attempt_id, pair.rejected.attempt_id) == ("a1", "a2")
+        assert pair.chosen.group_id == pair.rejected.group_id
+
+
 def test_answers_that_earned_the_same_are_no_pair(attempt_spans, make_policy) -> None:
     spans = [*attempt_spans("a1", 1, reward=1.0), *attempt_spans("a2", 2, reward=1.0)]
     assert preferences(read_recording(spans, with_words=True), make_policy()).pairs == ()

@@ -66,6 +66,19 @@ async def test_feedback_is_kept_with_its_attempt_and_is_no_reward(client, store,
     assert read_spans(await store.spans_of_attempts(["a"])).evaluations == ()
 
 
+async def test_a_rating_of_a_call_outside_of_rollouts_is_said_to_count_for_none(client, store, attempt_spans) -> None:
+    call = attempt_spans("z", [1], 20)[1]
+    outside = {name: value for name, value in call.attributes.items() if name != semconv.ATTEMPT_ID}
+    del outside[semconv.ROLLOUT_ID]
+    await store.append([replace(call, attributes=outside)])
+    body = {"source": "user-1", "response_id": "response-z"}
+    told = (await client.post(_URL, json={**body, "thumb": "up"})).json()
+    assert (told["accepted"], told["counts_in_s"]) == (True, None)
+    assert "what it names belongs to no rollout" in told["reason"]
+    told = (await client.post(_URL, json={**body, "edit": "Better."})).json()
+    assert told == {"accepted": True, "new": True, "counts_in_s": 600.0}, "an edit is shown by build"
+
+
 async def test_the_same_id_is_the_same_feedback(client, store) -> None:
     body = {"source": "u", "rollout_id": "r-a", "thumb": "up", "id": "click-1"}
     answers = [(await client.post(_URL, json=body)).json()["new"] for _ in range(2)]

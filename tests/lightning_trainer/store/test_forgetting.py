@@ -1,0 +1,68 @@
+"""What was recorded outside of rollouts is erased by its trace or its response, on each database."""
+
+import time
+from dataclasses import replace
+
+import pytest
+from lightning_instrumentation import semconv
+
+from lightning_trainer.errors import ForgetError
+from lightning_trainer.samples.feedback.entries import Subject, feedback_span
+from lightning_trainer.store.worklist.forgetting import forget_response, forget_trace
+
+
+@pytest.fixture
+def calls(make_span):
+    """Calls of one trace, and the gateway's record of the first, which has a trace of its own."""
+    named = [{semconv.RESPONSE_ID: name} for name in ("one", "two")]
+    return [
+        make_span(1, trace=1, name="agent"),
+        make_span(2, trace=1, parent=1, attributes=named[0]),
+        make_span(3, trace=1, parent=1, attributes=named[1]),
+        make_span(4, trace=2, attributes=named[0]),
+    ]
+
+
+def said(**subject):
+    return feedback_span(Subject(**subject), source="u", kind="person", name="feedback", value=1.0)
+
+
+async def erase(store, forget, name):
+    return await store.write(lambda connection: forget(connection, name, now_ns=time.time_ns()))
+
+
+async def left(store) -> list[str]:
+    rows = await store.scan(lambda c: c.execute("SELECT span_id FROM spans ORDER BY span_id").fetchall())
+    return [span_id.lstrip("0") for (span_id,) in rows]
+
+
+async def test_a_response_is_forgotten_with_all_records_of_its_call_and_feedback_on_it(store, calls):
+    feedback = [said(response_id="one"), said(response_id="two")]
+    await store.append([*calls, *feedback])
+    done = await erase(store, forget_response, "one")
+    assert (done.name, done.feedback, done.attempts, done.spans) == ("one", 1, 0, 3)
+    assert set(await left(store)) == {"1", "3", feedback[1].span_id.lstrip("0")}
+    assert await store.append([calls[1], calls[3], feedback[0]]) == 0, "the spool sends it once more"
+    with pytest.raises(ForgetError, match="nothing of a response 'one' is stored; check the id"):
+        await erase(store, forget_response, "one")
+
+
+async def test_a_trace_is_forgotten_with_what_was_recorded_elsewhere_of_its_responses(store, calls):
+    feedback = [said(trace_id=f"{1:032x}"), said(response_id="two")]
+    await store.append([*calls, *feedback])
+    done = await erase(store, forget_trace, f"{1:032x}")
+    assert (done.feedback, done.spans) == (2, 6)
+    assert await left(store) == []
+    assert await store.append([*calls, *feedback]) == 0
+    later = replace(said(trace_id=f"{9:032x}"), trace_id=f"{8:032x}")
+    assert await store.append([later]) == 1
+
+
+@pytest.mark.parametrize("forget", [forget_trace, forget_response])
+async def test_what_is_part_of_a_rollout_is_erased_with_it(store, make_root, make_span, forget):
+    root = make_root(1, "a")
+    call = make_span(2, trace=1, parent=1, attributes={semconv.RESPONSE_ID: "one"})
+    await store.append([root, call])
+    with pytest.raises(ForgetError, match="is part of rollout 'rollout-of-a': `lightning-trainer forget --rollout"):
+        await erase(store, forget, root.trace_id if forget is forget_trace else "one")
+    assert await left(store) == ["1", "2"]
