@@ -10,6 +10,8 @@ from pydantic import Field, field_validator, model_validator
 from lightning_trainer.config.sections import Section
 
 _SHORTEST_TOKEN = 16
+_ON_THIS_MACHINE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Hosts that stand for all addresses, and where a program of this machine connects instead."""
 
 
 class DaemonConfig(Section):
@@ -29,7 +31,8 @@ class DaemonConfig(Section):
     max_body_bytes: int = Field(default=64 * 2**20, ge=2**16)
     """Largest delivery of spans, both as sent and decompressed; a larger one is answered 413."""
     trusted_hosts: tuple[str, ...] = ()
-    """Names under which the daemon is called, besides loopback and ``host``; any other ``Host`` is answered 421."""
+    """Names under which the daemon is called, besides loopback, ``host`` and its certificate's; any other ``Host`` is
+    answered 421. Where ``host`` is all addresses, people are told one of these."""
     redact: tuple[str, ...] = ()
     """What is removed from every stored text, besides keys: ``emails``, ``regex:...``; ``none`` removes nothing."""
     redact_tokens: Literal["keep", "drop"] = "keep"
@@ -41,9 +44,20 @@ class DaemonConfig(Section):
         """Whether only programs on this machine can reach it."""
         return self.host in ("127.0.0.1", "::1", "localhost")
 
-    def url(self, port: int | None = None) -> str:
-        """Return its URL; ``port``: the one that it listens on, if it picked one."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
+    @property
+    def all_addresses(self) -> bool:
+        """Whether it listens on all of this machine's addresses: ``host`` is then nobody's name for it."""
+        return self.host in _ON_THIS_MACHINE
+
+    def url(self, port: int | None = None, *, name: str | None = None) -> str:
+        """Return its URL.
+
+        Args:
+            port: the one that it listens on, if it picked one.
+            name: what others call it; None for programs of this machine.
+        """
+        host = name or _ON_THIS_MACHINE.get(self.host, self.host)
+        host = f"[{host}]" if ":" in host else host
         return f"{'http' if self.tls_cert is None else 'https'}://{host}:{self.port if port is None else port}"
 
     @field_validator("redact")

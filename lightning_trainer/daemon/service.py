@@ -36,7 +36,7 @@ from lightning_trainer.daemon.dashboard import LiveDaemon
 from lightning_trainer.daemon.http.server import serving
 from lightning_trainer.daemon.http.sockets import bind
 from lightning_trainer.daemon.http.tls import Certificate, ShownCertificate, read_certificate, without_tls
-from lightning_trainer.daemon.http.trusted_hosts import TrustedHosts, hosts_of_environment
+from lightning_trainer.daemon.http.trusted_hosts import TrustedHosts, hosts_of_environment, public_name
 from lightning_trainer.daemon.loop.checkpoints import oldest_checkpoints
 from lightning_trainer.daemon.policy_runtime import DaemonContext, PolicyRuntime
 from lightning_trainer.daemon.rewards.feedback import FeedbackSettler
@@ -71,7 +71,7 @@ class Daemon:
         self.config = config
         self._checks = checks
         self.url: str | None = None
-        """Set as soon as it listens."""
+        """Where others find it; set as soon as it listens."""
         self.policies: Sequence[PolicyRuntime] = ()
         """In the order of the configuration; there as soon as it listens."""
 
@@ -95,9 +95,15 @@ class Daemon:
             _log.warning("%s", without_tls(config.daemon.host))
         async with AsyncExitStack() as stack:
             listener = stack.enter_context(contextlib.closing(bind(config.daemon.host, config.daemon.port)))
-            url = config.daemon.url(listener.getsockname()[1])
-            identity = identity_of_daemon(state_dir, url, token)
-            await asyncio.to_thread(leave_to_its_owner, url, identity)
+            port = listener.getsockname()[1]
+            here = config.daemon.url(port)
+            names = () if certificate is None else certificate.names
+            url = config.daemon.url(port, name=public_name(config.daemon, names))
+            # An evaluation may be any program, and a certificate is seldom for loopback: it gets a port of its own.
+            guarded = certificate is not None and any(policy.guard for policy in config.policy)
+            inside = [stack.enter_context(contextlib.closing(bind("127.0.0.1", 0)))] if guarded else []
+            identity = identity_of_daemon(state_dir, here, token)
+            await asyncio.to_thread(leave_to_its_owner, here, identity)
             store = await stack.enter_async_context(store_at(place_of(config), config.store))
             sink = NotifyingStore(store)
             census = LiveCensus(store)
@@ -107,6 +113,7 @@ class Daemon:
                 sink=sink,
                 census=census,
                 url=url,
+                guard_url=f"http://127.0.0.1:{inside[0].getsockname()[1]}" if inside else here,
                 token=token,
                 make_upstream=self._upstream,
             )
@@ -115,11 +122,11 @@ class Daemon:
             store.retention.repeatable_from = partial(oldest_checkpoints, config.shared_dir / "checkpoints")
             self.url = url
             redacting = RedactingSink.of(config.daemon, sink)
-            app = self._app(store, redacting, self.policies, token, daemon=identity.daemon, census=census)
+            app = self._app(store, redacting, self.policies, token, daemon=identity.daemon, census=census, names=names)
             pem = None if certificate is None else certificate.pem
             known = KnownDaemon(token, pem, identity.daemon, str(state_dir))
-            await self._listen(stack, app, listener, url, known, certificate)
-            _in_background(stack, drain_spools(url, redacting, identity.owners))
+            await self._listen(stack, app, (listener, *inside), here, known, certificate)
+            _in_background(stack, drain_spools(here, redacting, identity.owners))
             _in_background(stack, keep_within_limits(store))
             if config.metrics.otlp is not None:
                 from lightning_trainer.dashboard.otlp_metrics import OtlpMetrics
@@ -134,19 +141,24 @@ class Daemon:
         self,
         stack: AsyncExitStack,
         app: FastAPI,
-        listener: socket.socket,
-        url: str,
+        sockets: Sequence[socket.socket],
+        here: str,
         known: KnownDaemon,
         certificate: Certificate | None,
     ) -> None:
-        """Serve HTTP, and say so to clients of this user, until the stack is left."""
+        """Serve HTTP, and say so to clients of this user, until the stack is left.
+
+        Args:
+            sockets: the daemon's, and those without TLS for programs that it starts itself.
+            here: its URL on this machine.
+        """
         config = self.config.daemon
         shown = None if certificate is None else ShownCertificate(config, certificate)
         # First: a client that could connect before it knew the token would be refused.
-        tell = stack.enter_context(told_to_clients(url, known, lasting=config.port != 0))
+        tell = stack.enter_context(told_to_clients({here, self.url or here}, known, lasting=config.port != 0))
         tls = None if shown is None else lambda: shown.now.context
-        await stack.enter_async_context(serving(app, listener, tls=tls))
-        stack.enter_context(announced(config.state_dir / "daemon.json", url))
+        await stack.enter_async_context(serving(app, sockets[0], tls=tls, inside=sockets[1:]))
+        stack.enter_context(announced(config.state_dir / "daemon.json", here))
         if shown is not None:
             _in_background(stack, shown.keep_fresh(lambda new: tell(new.pem)))
 
@@ -183,10 +195,12 @@ class Daemon:
         *,
         daemon: str = "",
         census: LiveCensus | None = None,
+        names: Sequence[str] = (),
     ) -> FastAPI:
+        """``names``: what its certificate is for."""
         config = self.config
         app = FastAPI(title="lightning-trainer", docs_url=None, redoc_url=None, openapi_url=None)
-        listed = (*config.daemon.trusted_hosts, *hosts_of_environment())
+        listed = (*config.daemon.trusted_hosts, *hosts_of_environment(), *names)
         answer_in_the_callers_shape(app)
         app.add_middleware(TrustedHosts, host=config.daemon.host, listed=listed)
         guarded = [Depends(require_token(token))]
