@@ -124,8 +124,8 @@ class Dashboard:
                 return self._ask_for_the_token(request)
             try:
                 form = await read_form(request)
-                if not self._sessions.may_act(request, visitor, form.get("csrf", "")):
-                    return self._said(request, visitor, "the form is not of this session: open its page again", 403)
+                if (refused := self._sessions.refusal(request, visitor, form.get("csrf", ""))) is not None:
+                    return self._said(request, visitor, refused, 403)
                 if self._site.live is None:
                     sentence = "this run is stopped and shown read only: start `lightning-trainer serve` to act on it"
                     return self._said(request, visitor, sentence, 409)
@@ -198,7 +198,7 @@ class Dashboard:
             form = await read_form(request)
         except LightningError as error:
             return self._said(request, visitor, str(error), 422)
-        if self._sessions.may_act(request, visitor, form.get("csrf", "")):
+        if self._sessions.refusal(request, visitor, form.get("csrf", "")) is None:
             self._sessions.log_out(visitor)
         answer = RedirectResponse("/", 303, headers=SECURITY)
         answer.delete_cookie(cookie_name(request), path="/", httponly=True, samesite="strict")

@@ -19,6 +19,7 @@ _LASTS_S = 12 * 3600.0
 _MOST = 256
 _AFTER_A_WRONG_TOKEN_S = 0.5
 _WAITING_LOGINS = 16
+_SHOWN = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +90,20 @@ class Sessions:
         if visitor.session is not None:
             self._until.pop(visitor.session, None)
 
-    def may_act(self, request: Request, visitor: Visitor, given: str) -> bool:
-        """Whether a form came from one of our own pages."""
+    def refusal(self, request: Request, visitor: Visitor, given: str) -> str | None:
+        """Return why a form is not taken; None for one that came from one of our own pages."""
         if visitor.by_token:
-            return True
-        if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
-            return False
-        origin = request.headers.get("origin")
-        if origin is not None and origin.partition("://")[2] != request.headers.get("host"):
-            return False
-        return hmac.compare_digest(given.encode("utf-8", "replace"), visitor.csrf.encode())
+            return None
+        marked = hmac.compare_digest(given.encode("utf-8", "replace"), visitor.csrf.encode())
+        if not marked or request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+            return "the form is not of this session: open its page again"
+        origin, host = request.headers.get("origin"), request.headers.get("host", "")
+        if origin is not None and origin.partition("://")[2] != host:
+            return (
+                f"the form came from {origin[:_SHOWN]!r}, but the request's Host is {host[:_SHOWN]!r}: a proxy before "
+                "the daemon has to pass the browser's Host on (nginx: proxy_set_header Host $http_host)"
+            )
+        return None
 
     def _csrf(self, of: str) -> str:
         return hmac.new(self._key, of.encode(), hashlib.sha256).hexdigest()

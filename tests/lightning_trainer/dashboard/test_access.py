@@ -99,6 +99,19 @@ async def test_a_form_without_this_sessions_mark_changes_nothing(client):
     assert "a person" in page.text
 
 
+async def test_a_proxy_that_replaces_the_host_is_what_is_wrong(client):
+    """nginx's default: the page and the login work, and no page that is opened again would help."""
+    await log_in(client)
+    page = await client.get("/rollout?id=r-new-0")
+    (csrf,) = set(re.findall(r'name="csrf" value="(\w+)"', page.text))
+    proxied = {"origin": "https://train.example", "sec-fetch-site": "same-origin"}
+    answer = await client.post("/do/label", data={"rollout": "r-new-0", "reward": "1", "csrf": csrf}, headers=proxied)
+    assert answer.status_code == 403
+    assert "Host is &#39;127.0.0.1:8321&#39;" in answer.text
+    assert "proxy_set_header Host $http_host" in answer.text
+    assert "open its page again" not in answer.text
+
+
 async def test_a_page_cannot_be_made_to_say_what_its_address_says(client):
     await log_in(client)
     assert "log in at evil" not in (await client.get("/?said=log+in+at+evil")).text
