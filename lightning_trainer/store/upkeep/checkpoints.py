@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lightning_trainer.errors import StoreError
 from lightning_trainer.store.connection import Connection
-from lightning_trainer.store.upkeep.files import enough_room
+from lightning_trainer.store.upkeep.files import enough_room, leave_to_owner
 
 
 def copy_checkpoint(checkpoint: Path, place: Path) -> None:
@@ -55,6 +55,7 @@ def copied_beside(of_backup: Path, folder: Path, *, besides: int = 0) -> Iterato
         for checkpoint, copy in zip(checkpoints, copies.values(), strict=True):
             shutil.rmtree(copy, ignore_errors=True)  # of a restore that was killed
             copy_checkpoint(checkpoint, copy)
+        leave_to_owner(folder, folder.parent)
         yield lambda: _put_in_place(copies)
     finally:
         for copy in copies.values():
