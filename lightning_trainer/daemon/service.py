@@ -9,7 +9,7 @@ import contextlib
 import logging
 import socket
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
@@ -104,22 +104,17 @@ class Daemon:
             inside = [stack.enter_context(contextlib.closing(bind("127.0.0.1", 0)))] if guarded else []
             identity = identity_of_daemon(state_dir, here, token)
             await asyncio.to_thread(leave_to_its_owner, here, identity)
-            store = await stack.enter_async_context(store_at(place_of(config), config.store))
-            sink = NotifyingStore(store)
-            census = LiveCensus(store)
-            context = DaemonContext(
-                config=config,
-                store=store,
-                sink=sink,
-                census=census,
-                url=url,
-                guard_url=f"http://127.0.0.1:{inside[0].getsockname()[1]}" if inside else here,
-                token=token,
-                make_upstream=self._upstream,
-            )
-            self.policies = await compose(context, stack)
-            store.retention.wanted_by = lambda: [one.policy.name for one in self.policies if one.takes_attempts]
-            store.retention.repeatable_from = partial(oldest_checkpoints, config.shared_dir / "checkpoints")
+            context = None
+            async with _cut_short_by(stop):
+                context = await self._open(
+                    stack,
+                    url=url,
+                    guard_url=f"http://127.0.0.1:{inside[0].getsockname()[1]}" if inside else here,
+                    token=token,
+                )
+            if context is None:
+                return
+            store, sink, census = context.store, context.sink, context.census
             self.url = url
             redacting = RedactingSink.of(config.daemon, sink)
             app = self._app(store, redacting, self.policies, token, daemon=identity.daemon, census=census, names=names)
@@ -136,6 +131,25 @@ class Daemon:
             _in_background(stack, census.get())  # so that who asks first has an answer
             if await self._start_policies(stack, stop):
                 await self._run_policies(stack, stop)
+
+    async def _open(self, stack: AsyncExitStack, *, url: str, guard_url: str, token: str | None) -> DaemonContext:
+        """Open the store, which may bring it up to date, and make the policies, which may download their models."""
+        config = self.config
+        store = await stack.enter_async_context(store_at(place_of(config), config.store))
+        context = DaemonContext(
+            config=config,
+            store=store,
+            sink=NotifyingStore(store),
+            census=LiveCensus(store),
+            url=url,
+            guard_url=guard_url,
+            token=token,
+            make_upstream=self._upstream,
+        )
+        self.policies = await compose(context, stack)
+        store.retention.wanted_by = lambda: [one.policy.name for one in self.policies if one.takes_attempts]
+        store.retention.repeatable_from = partial(oldest_checkpoints, config.shared_dir / "checkpoints")
+        return context
 
     async def _listen(
         self,
@@ -293,6 +307,27 @@ def _ended(task: asyncio.Task):
             await task
 
     return end
+
+
+@contextlib.asynccontextmanager
+async def _cut_short_by(stop: asyncio.Event) -> AsyncIterator[None]:
+    """Cancel the block when stopped, and go on behind it; threads that it waited for are left alone."""
+    block = asyncio.timeout(None)
+
+    async def cut() -> None:
+        await stop.wait()
+        block.reschedule(asyncio.get_running_loop().time())
+
+    try:
+        async with block:
+            cutting = asyncio.create_task(cut())
+            try:
+                yield
+            finally:
+                cutting.cancel()
+    except TimeoutError:
+        if not block.expired():
+            raise
 
 
 async def _unless(stop: asyncio.Event, work: asyncio.Future) -> bool:
