@@ -68,6 +68,8 @@ class GatewayConfig(Section):
     """How long a call is held while the engine starts or changes weights; then it is answered 503 with Retry-After."""
     silence_timeout_s: float = Field(default=600.0, gt=0)
     """How long the engine may send nothing; then the answer is 503, or an error that ends the stream."""
+    drain_timeout_s: float = Field(default=30.0, ge=0)
+    """How long a daemon that stops waits for calls in flight, while new ones are answered 503; 0 cuts them off."""
     embeddings: str | None = None
     """Base URL, with ``/v1``, of the server that embeddings are passed on to; absent: they are refused."""
     embeddings_key: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")

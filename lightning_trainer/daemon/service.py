@@ -46,6 +46,7 @@ from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
 from lightning_trainer.dashboard.routes import Dashboard
 from lightning_trainer.dashboard.site import Check, Site
 from lightning_trainer.gateway.auth import require_token
+from lightning_trainer.gateway.calls.slots import Slots
 from lightning_trainer.gateway.embeddings import EmbeddingsServer, embeddings_router
 from lightning_trainer.gateway.engine.upstream import EngineChoice, EngineEndpoint, Upstream
 from lightning_trainer.gateway.http_errors import answer_in_the_callers_shape
@@ -74,6 +75,7 @@ class Daemon:
         """Where others find it; set as soon as it listens."""
         self.policies: Sequence[PolicyRuntime] = ()
         """In the order of the configuration; there as soon as it listens."""
+        self._slots = Slots(config.gateway.max_concurrent)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop`` is set, then take everything down.
@@ -187,7 +189,7 @@ class Daemon:
         return await _unless(stop, asyncio.gather(*starting))
 
     async def _run_policies(self, stack: AsyncExitStack, stop: asyncio.Event) -> None:
-        """Train until stopped, or until a loop ends by itself."""
+        """Train until stopped, or until a loop ends by itself; calls in flight may end before their engines do."""
         loops = [asyncio.create_task(policy.run(), name=f"loop of {policy.policy.name}") for policy in self.policies]
         for loop in loops:
             stack.push_async_callback(_ended(loop))
@@ -196,9 +198,12 @@ class Daemon:
         for loop in loops:
             if loop.done():
                 loop.result()  # a bug or a dead engine must not pass silently
+        drained = asyncio.create_task(self._slots.drain(self.config.gateway.drain_timeout_s))
+        stack.push_async_callback(_ended(drained))
         for policy, loop in zip(self.policies, loops, strict=True):
             await _ended(loop)()
             await policy.save()
+        await drained
 
     def _app(
         self,
@@ -246,7 +251,7 @@ class Daemon:
             [_served(policy, sink, self.config.store.media_size_each) for policy in policies],
             sink,
             max_body_bytes=config.gateway.max_body_bytes,
-            max_concurrent=config.gateway.max_concurrent,
+            slots=self._slots,
         )
         return (
             otlp_router(sink, max_body_bytes=config.daemon.max_body_bytes, not_kept=not_kept),
