@@ -7,9 +7,8 @@ from lightning_instrumentation.access.proof import NO_TOKEN
 from lightning_instrumentation.redaction.rules import redactor
 from pydantic import Field, field_validator, model_validator
 
-from lightning_trainer.config.sections import Section
+from lightning_trainer.config.sections import SHORTEST_TOKEN, Section, sendable
 
-_SHORTEST_TOKEN = 16
 _ON_THIS_MACHINE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """Hosts that stand for all addresses, and where a program of this machine connects instead."""
 
@@ -69,11 +68,9 @@ class DaemonConfig(Section):
     @field_validator("token")
     @classmethod
     def _can_be_sent(cls, token: str | None) -> str | None:
-        if token is not None and token != NO_TOKEN and len(token) < _SHORTEST_TOKEN:
-            raise ValueError(f"a token has {_SHORTEST_TOKEN} characters or more; leave it out, and one is made")
-        if token is not None and not (token.isascii() and token.isprintable() and token == token.strip()):
-            raise ValueError("a token is printable ASCII, without spaces around it: it is sent in a header")
-        return token
+        if token is not None and token != NO_TOKEN and len(token) < SHORTEST_TOKEN:
+            raise ValueError(f"a token has {SHORTEST_TOKEN} characters or more; leave it out, and one is made")
+        return None if token is None else sendable(token)
 
     @model_validator(mode="after")
     def _certificate_with_key(self) -> Self:

@@ -14,6 +14,16 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+SHORTEST_TOKEN = 16
+
+
+def sendable(token: str) -> str:
+    """Return a token, as a validator does. Raises ValueError: it cannot be sent in a header."""
+    if not (token.isascii() and token.isprintable() and token == token.strip()):
+        raise ValueError("a token is printable ASCII, without spaces around it: it is sent in a header")
+    return token
+
+
 def without_auto(given: Any, key: str) -> Any:
     """Leave a key out of a section before it is read if it is "auto", its default, so that this is not taken for a
     choice."""

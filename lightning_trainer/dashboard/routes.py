@@ -1,6 +1,7 @@
 """The routes of the dashboard: every page checks the visitor, and every action also where its form came from."""
 
 import asyncio
+import hmac
 import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
@@ -18,7 +19,7 @@ from lightning_trainer.dashboard.openmetrics import CONTENT_TYPE, openmetrics
 from lightning_trainer.dashboard.pages import agents, charts, costs, overview, rollout, rollouts, setup, versions
 from lightning_trainer.dashboard.pages.asking import Asked, PageError
 from lightning_trainer.dashboard.rendering import SECURITY, Pages, static
-from lightning_trainer.dashboard.sessions import Sessions, Visitor, cookie_name
+from lightning_trainer.dashboard.sessions import Sessions, Visitor, bearer, cookie_name
 from lightning_trainer.dashboard.site import Site
 from lightning_trainer.errors import DropError, LightningError, RollbackError
 
@@ -168,8 +169,11 @@ class Dashboard:
         return _Streaming(EventStream(self._updates))
 
     async def _metrics(self, request: Request) -> Response:
-        if self._sessions.visitor(request) is None:
-            return PlainTextResponse("send the daemon's token as a bearer token", 401, headers=SECURITY)
+        token = self._site.config.metrics.token
+        may_scrape = token is not None and hmac.compare_digest(bearer(request).encode(), token.encode())
+        if not may_scrape and self._sessions.visitor(request) is None:
+            said = "send [metrics] token, or the daemon's, as a bearer token"
+            return PlainTextResponse(said, 401, headers=SECURITY)
         try:
             return Response(await openmetrics(self._site), headers={**SECURITY, "content-type": CONTENT_TYPE})
         except LightningError as error:

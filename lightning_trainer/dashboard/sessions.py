@@ -61,8 +61,7 @@ class Sessions:
         until = self._until.get(session)
         if until is not None and until > time.monotonic():
             return Visitor(self._csrf(session), session)
-        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
-        for given in (bearer.strip() if scheme.lower() == "bearer" else "", request.headers.get(TOKEN_HEADER, "")):
+        for given in (bearer(request), request.headers.get(TOKEN_HEADER, "")):
             if hmac.compare_digest(given.encode(), self._token):
                 return Visitor(self._csrf("token"), None, by_token=True)
         return None
@@ -107,6 +106,12 @@ class Sessions:
 
     def _csrf(self, of: str) -> str:
         return hmac.new(self._key, of.encode(), hashlib.sha256).hexdigest()
+
+
+def bearer(request: Request) -> str:
+    """Return the token that a program sent; empty without one."""
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    return given.strip() if scheme.lower() == "bearer" else ""
 
 
 def cookie_name(request: Request) -> str:
