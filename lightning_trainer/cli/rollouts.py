@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from lightning_trainer.cli.daemon.running_daemon import running_daemon
+from lightning_trainer.cli.daemon.running_daemon import running_daemon, url_for_others
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.config.file import load_config
 from lightning_trainer.daemon.access.token import token_for_clients
@@ -133,6 +133,8 @@ def placed(options: Options) -> Options:
                 f"with: lightning-trainer serve --config {options.config}"
             )
         endpoint = config.daemon.url()
+    if options.endpoint is None and config.daemon.tls_cert is not None:
+        endpoint = url_for_others(config)  # clients of the programs look for its name in the certificate
     named = config.policy or options.policy  # a daemon that only records has none
     return replace(options, endpoint=endpoint, policy=config.named_policy(options.policy).name if named else None)
 

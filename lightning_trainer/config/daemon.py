@@ -7,9 +7,10 @@ from lightning_instrumentation.access.proof import NO_TOKEN
 from lightning_instrumentation.redaction.rules import redactor
 from pydantic import Field, field_validator, model_validator
 
-from lightning_trainer.config.sections import Section
+from lightning_trainer.config.sections import SHORTEST_TOKEN, Section, sendable
 
-_SHORTEST_TOKEN = 16
+_ON_THIS_MACHINE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Hosts that stand for all addresses, and where a program of this machine connects instead."""
 
 
 class DaemonConfig(Section):
@@ -29,7 +30,8 @@ class DaemonConfig(Section):
     max_body_bytes: int = Field(default=64 * 2**20, ge=2**16)
     """Largest delivery of spans, both as sent and decompressed; a larger one is answered 413."""
     trusted_hosts: tuple[str, ...] = ()
-    """Names under which the daemon is called, besides loopback and ``host``; any other ``Host`` is answered 421."""
+    """Names under which the daemon is called, besides loopback, ``host`` and its certificate's; any other ``Host`` is
+    answered 421. Where ``host`` is all addresses, people are told one of these."""
     redact: tuple[str, ...] = ()
     """What is removed from every stored text, besides keys: ``emails``, ``regex:...``; ``none`` removes nothing."""
     redact_tokens: Literal["keep", "drop"] = "keep"
@@ -41,9 +43,20 @@ class DaemonConfig(Section):
         """Whether only programs on this machine can reach it."""
         return self.host in ("127.0.0.1", "::1", "localhost")
 
-    def url(self, port: int | None = None) -> str:
-        """Return its URL; ``port``: the one that it listens on, if it picked one."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
+    @property
+    def all_addresses(self) -> bool:
+        """Whether it listens on all of this machine's addresses: ``host`` is then nobody's name for it."""
+        return self.host in _ON_THIS_MACHINE
+
+    def url(self, port: int | None = None, *, name: str | None = None) -> str:
+        """Return its URL.
+
+        Args:
+            port: the one that it listens on, if it picked one.
+            name: what others call it; None for programs of this machine.
+        """
+        host = name or _ON_THIS_MACHINE.get(self.host, self.host)
+        host = f"[{host}]" if ":" in host else host
         return f"{'http' if self.tls_cert is None else 'https'}://{host}:{self.port if port is None else port}"
 
     @field_validator("redact")
@@ -55,11 +68,9 @@ class DaemonConfig(Section):
     @field_validator("token")
     @classmethod
     def _can_be_sent(cls, token: str | None) -> str | None:
-        if token is not None and token != NO_TOKEN and len(token) < _SHORTEST_TOKEN:
-            raise ValueError(f"a token has {_SHORTEST_TOKEN} characters or more; leave it out, and one is made")
-        if token is not None and not (token.isascii() and token.isprintable() and token == token.strip()):
-            raise ValueError("a token is printable ASCII, without spaces around it: it is sent in a header")
-        return token
+        if token is not None and token != NO_TOKEN and len(token) < SHORTEST_TOKEN:
+            raise ValueError(f"a token has {SHORTEST_TOKEN} characters or more; leave it out, and one is made")
+        return None if token is None else sendable(token)
 
     @model_validator(mode="after")
     def _certificate_with_key(self) -> Self:

@@ -1,11 +1,11 @@
 """``[metrics]``: where a step's numbers go besides the store, and when a number becomes a warning."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from lightning_trainer.config.sections import Section
+from lightning_trainer.config.sections import SHORTEST_TOKEN, Section, sendable
 
 
 class WandbConfig(Section):
@@ -62,6 +62,8 @@ class MetricsConfig(Section):
     wandb: WandbConfig | None = None
     otlp: OtlpConfig | None = None
     """Sends what ``GET /metrics`` returns over OTLP as well."""
+    token: Annotated[str, AfterValidator(sendable)] | None = Field(default=None, min_length=SHORTEST_TOKEN)
+    """Opens ``GET /metrics`` and nothing else, for a scraper: the daemon's token, which opens it too, opens all."""
     beside: tuple[Path, ...] = Field(default=(), max_length=8)
     """State folders of other runs, whose curves the dashboard draws next to this one's; relative to this file."""
     warnings: WarningsConfig = WarningsConfig()

@@ -14,6 +14,16 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+SHORTEST_TOKEN = 16
+
+
+def sendable(token: str) -> str:
+    """Return a token, as a validator does. Raises ValueError: it cannot be sent in a header."""
+    if not (token.isascii() and token.isprintable() and token == token.strip()):
+        raise ValueError("a token is printable ASCII, without spaces around it: it is sent in a header")
+    return token
+
+
 def without_auto(given: Any, key: str) -> Any:
     """Leave a key out of a section before it is read if it is "auto", its default, so that this is not taken for a
     choice."""
@@ -68,6 +78,8 @@ class GatewayConfig(Section):
     """How long a call is held while the engine starts or changes weights; then it is answered 503 with Retry-After."""
     silence_timeout_s: float = Field(default=600.0, gt=0)
     """How long the engine may send nothing; then the answer is 503, or an error that ends the stream."""
+    drain_timeout_s: float = Field(default=30.0, ge=0)
+    """How long a daemon that stops waits for calls in flight, while new ones are answered 503; 0 cuts them off."""
     embeddings: str | None = None
     """Base URL, with ``/v1``, of the server that embeddings are passed on to; absent: they are refused."""
     embeddings_key: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")

@@ -58,7 +58,9 @@ class DaemonContext:
     census: LiveCensus
     """Of the store."""
     url: str
-    """Where the daemon listens."""
+    """Where others find the daemon."""
+    guard_url: str
+    """Where the programs of guards find it, with any HTTP client and no setting."""
     token: str | None
     """What opens it."""
     make_upstream: Callable[[EngineEndpoint | EngineChoice], Upstream]
@@ -165,7 +167,7 @@ class PolicyRuntime:
         if guard is None:
             return None
         return PromotionGuard(
-            self.policy.name, guard, self.old_versions, url=context.url, token=context.token, log_dir=log_dir
+            self.policy.name, guard, self.old_versions, url=context.guard_url, token=context.token, log_dir=log_dir
         )
 
     def _canary(self, context: DaemonContext, judges: Mapping[str, Judging]) -> Canary | None:

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import socket
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
@@ -36,7 +36,7 @@ from lightning_trainer.daemon.dashboard import LiveDaemon
 from lightning_trainer.daemon.http.server import serving
 from lightning_trainer.daemon.http.sockets import bind
 from lightning_trainer.daemon.http.tls import Certificate, ShownCertificate, read_certificate, without_tls
-from lightning_trainer.daemon.http.trusted_hosts import TrustedHosts, hosts_of_environment
+from lightning_trainer.daemon.http.trusted_hosts import TrustedHosts, hosts_of_environment, public_name
 from lightning_trainer.daemon.loop.checkpoints import oldest_checkpoints
 from lightning_trainer.daemon.policy_runtime import DaemonContext, PolicyRuntime
 from lightning_trainer.daemon.rewards.feedback import FeedbackSettler
@@ -46,6 +46,7 @@ from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
 from lightning_trainer.dashboard.routes import Dashboard
 from lightning_trainer.dashboard.site import Check, Site
 from lightning_trainer.gateway.auth import require_token
+from lightning_trainer.gateway.calls.slots import Slots
 from lightning_trainer.gateway.embeddings import EmbeddingsServer, embeddings_router
 from lightning_trainer.gateway.engine.upstream import EngineChoice, EngineEndpoint, Upstream
 from lightning_trainer.gateway.http_errors import answer_in_the_callers_shape
@@ -71,9 +72,10 @@ class Daemon:
         self.config = config
         self._checks = checks
         self.url: str | None = None
-        """Set as soon as it listens."""
+        """Where others find it; set as soon as it listens."""
         self.policies: Sequence[PolicyRuntime] = ()
         """In the order of the configuration; there as soon as it listens."""
+        self._slots = Slots(config.gateway.max_concurrent)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop`` is set, then take everything down.
@@ -96,32 +98,34 @@ class Daemon:
         async with AsyncExitStack() as stack:
             listener = stack.enter_context(contextlib.closing(bind(config.daemon.host, config.daemon.port)))
             stack.enter_context(alone_in(state_dir))
-            url = config.daemon.url(listener.getsockname()[1])
-            identity = identity_of_daemon(state_dir, url, token)
-            store = await stack.enter_async_context(store_at(place_of(config), config.store))
+            port = listener.getsockname()[1]
+            here = config.daemon.url(port)
+            names = () if certificate is None else certificate.names
+            url = config.daemon.url(port, name=public_name(config.daemon, names))
+            # An evaluation may be any program, and a certificate is seldom for loopback: it gets a port of its own.
+            guarded = certificate is not None and any(policy.guard for policy in config.policy)
+            inside = [stack.enter_context(contextlib.closing(bind("127.0.0.1", 0)))] if guarded else []
+            context = None
+            async with _cut_short_by(stop):
+                context = await self._open(
+                    stack,
+                    url=url,
+                    guard_url=f"http://127.0.0.1:{inside[0].getsockname()[1]}" if inside else here,
+                    token=token,
+                )
+            if context is None:
+                return
+            store, sink, census = context.store, context.sink, context.census
+            identity = identity_of_daemon(state_dir, here, token)
             identity = identity.shared_as(await store.daemon_id(identity.daemon))
-            await asyncio.to_thread(leave_to_its_owner, url, identity)
-            sink = NotifyingStore(store)
-            census = LiveCensus(store)
-            context = DaemonContext(
-                config=config,
-                store=store,
-                sink=sink,
-                census=census,
-                url=url,
-                token=token,
-                make_upstream=self._upstream,
-            )
-            self.policies = await compose(context, stack)
-            store.retention.wanted_by = lambda: [one.policy.name for one in self.policies if one.takes_attempts]
-            store.retention.repeatable_from = partial(oldest_checkpoints, config.shared_dir / "checkpoints")
+            await asyncio.to_thread(leave_to_its_owner, here, identity)
             self.url = url
             redacting = RedactingSink.of(config.daemon, sink)
-            app = self._app(store, redacting, self.policies, token, daemon=identity.daemon, census=census)
+            app = self._app(store, redacting, self.policies, token, daemon=identity.daemon, census=census, names=names)
             pem = None if certificate is None else certificate.pem
             known = KnownDaemon(token, pem, identity.daemon, str(state_dir))
-            await self._listen(stack, app, listener, url, known, certificate)
-            _in_background(stack, drain_spools(url, redacting, identity.owners))
+            await self._listen(stack, app, (listener, *inside), here, known, certificate)
+            _in_background(stack, drain_spools(here, redacting, identity.owners))
             _in_background(stack, keep_within_limits(store))
             if config.metrics.otlp is not None:
                 from lightning_trainer.dashboard.otlp_metrics import OtlpMetrics
@@ -132,23 +136,47 @@ class Daemon:
             if await self._start_policies(stack, stop):
                 await self._run_policies(stack, stop)
 
+    async def _open(self, stack: AsyncExitStack, *, url: str, guard_url: str, token: str | None) -> DaemonContext:
+        """Open the store, which may bring it up to date, and make the policies, which may download their models."""
+        config = self.config
+        store = await stack.enter_async_context(store_at(place_of(config), config.store))
+        context = DaemonContext(
+            config=config,
+            store=store,
+            sink=NotifyingStore(store),
+            census=LiveCensus(store),
+            url=url,
+            guard_url=guard_url,
+            token=token,
+            make_upstream=self._upstream,
+        )
+        self.policies = await compose(context, stack)
+        store.retention.wanted_by = lambda: [one.policy.name for one in self.policies if one.takes_attempts]
+        store.retention.repeatable_from = partial(oldest_checkpoints, config.shared_dir / "checkpoints")
+        return context
+
     async def _listen(
         self,
         stack: AsyncExitStack,
         app: FastAPI,
-        listener: socket.socket,
-        url: str,
+        sockets: Sequence[socket.socket],
+        here: str,
         known: KnownDaemon,
         certificate: Certificate | None,
     ) -> None:
-        """Serve HTTP, and say so to clients of this user, until the stack is left."""
+        """Serve HTTP, and say so to clients of this user, until the stack is left.
+
+        Args:
+            sockets: the daemon's, and those without TLS for programs that it starts itself.
+            here: its URL on this machine.
+        """
         config = self.config.daemon
         shown = None if certificate is None else ShownCertificate(config, certificate)
         # First: a client that could connect before it knew the token would be refused.
-        tell = stack.enter_context(told_to_clients(url, known, lasting=config.port != 0))
+        tell = stack.enter_context(told_to_clients({here, self.url or here}, known, lasting=config.port != 0))
         tls = None if shown is None else lambda: shown.now.context
-        await stack.enter_async_context(serving(app, listener, tls=tls))
-        stack.enter_context(announced(config.state_dir / "daemon.json", url))
+        await stack.enter_async_context(serving(app, sockets[0], tls=tls, inside=sockets[1:]))
+        stack.enter_context(announced(config.state_dir / "daemon.json", here))
         if shown is not None:
             _in_background(stack, shown.keep_fresh(lambda new: tell(new.pem)))
 
@@ -165,7 +193,7 @@ class Daemon:
         return await _unless(stop, asyncio.gather(*starting))
 
     async def _run_policies(self, stack: AsyncExitStack, stop: asyncio.Event) -> None:
-        """Train until stopped, or until a loop ends by itself."""
+        """Train until stopped, or until a loop ends by itself; calls in flight may end before their engines do."""
         loops = [asyncio.create_task(policy.run(), name=f"loop of {policy.policy.name}") for policy in self.policies]
         for loop in loops:
             stack.push_async_callback(_ended(loop))
@@ -174,9 +202,12 @@ class Daemon:
         for loop in loops:
             if loop.done():
                 loop.result()  # a bug or a dead engine must not pass silently
+        drained = asyncio.create_task(self._slots.drain(self.config.gateway.drain_timeout_s))
+        stack.push_async_callback(_ended(drained))
         for policy, loop in zip(self.policies, loops, strict=True):
             await _ended(loop)()
             await policy.save()
+        await drained
 
     def _app(
         self,
@@ -187,10 +218,12 @@ class Daemon:
         *,
         daemon: str = "",
         census: LiveCensus | None = None,
+        names: Sequence[str] = (),
     ) -> FastAPI:
+        """``names``: what its certificate is for."""
         config = self.config
         app = FastAPI(title="lightning-trainer", docs_url=None, redoc_url=None, openapi_url=None)
-        listed = (*config.daemon.trusted_hosts, *hosts_of_environment())
+        listed = (*config.daemon.trusted_hosts, *hosts_of_environment(), *names)
         answer_in_the_callers_shape(app)
         app.add_middleware(TrustedHosts, host=config.daemon.host, listed=listed)
         guarded = [Depends(require_token(token))]
@@ -222,7 +255,7 @@ class Daemon:
             [_served(policy, sink, self.config.store.media_size_each) for policy in policies],
             sink,
             max_body_bytes=config.gateway.max_body_bytes,
-            max_concurrent=config.gateway.max_concurrent,
+            slots=self._slots,
         )
         return (
             otlp_router(sink, max_body_bytes=config.daemon.max_body_bytes, not_kept=not_kept),
@@ -283,6 +316,27 @@ def _ended(task: asyncio.Task):
             await task
 
     return end
+
+
+@contextlib.asynccontextmanager
+async def _cut_short_by(stop: asyncio.Event) -> AsyncIterator[None]:
+    """Cancel the block when stopped, and go on behind it; threads that it waited for are left alone."""
+    block = asyncio.timeout(None)
+
+    async def cut() -> None:
+        await stop.wait()
+        block.reschedule(asyncio.get_running_loop().time())
+
+    try:
+        async with block:
+            cutting = asyncio.create_task(cut())
+            try:
+                yield
+            finally:
+                cutting.cancel()
+    except TimeoutError:
+        if not block.expired():
+            raise
 
 
 async def _unless(stop: asyncio.Event, work: asyncio.Future) -> bool:

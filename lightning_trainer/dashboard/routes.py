@@ -1,6 +1,7 @@
 """The routes of the dashboard: every page checks the visitor, and every action also where its form came from."""
 
 import asyncio
+import hmac
 import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
@@ -18,7 +19,7 @@ from lightning_trainer.dashboard.openmetrics import CONTENT_TYPE, openmetrics
 from lightning_trainer.dashboard.pages import agents, charts, costs, overview, rollout, rollouts, setup, versions
 from lightning_trainer.dashboard.pages.asking import Asked, PageError
 from lightning_trainer.dashboard.rendering import SECURITY, Pages, static
-from lightning_trainer.dashboard.sessions import Sessions, Visitor, cookie_name
+from lightning_trainer.dashboard.sessions import Sessions, Visitor, bearer, cookie_name
 from lightning_trainer.dashboard.site import Site
 from lightning_trainer.errors import DropError, LightningError, RollbackError
 
@@ -124,8 +125,8 @@ class Dashboard:
                 return self._ask_for_the_token(request)
             try:
                 form = await read_form(request)
-                if not self._sessions.may_act(request, visitor, form.get("csrf", "")):
-                    return self._said(request, visitor, "the form is not of this session: open its page again", 403)
+                if (refused := self._sessions.refusal(request, visitor, form.get("csrf", ""))) is not None:
+                    return self._said(request, visitor, refused, 403)
                 if self._site.live is None:
                     sentence = "this run is stopped and shown read only: start `lightning-trainer serve` to act on it"
                     return self._said(request, visitor, sentence, 409)
@@ -168,8 +169,11 @@ class Dashboard:
         return _Streaming(EventStream(self._updates))
 
     async def _metrics(self, request: Request) -> Response:
-        if self._sessions.visitor(request) is None:
-            return PlainTextResponse("send the daemon's token as a bearer token", 401, headers=SECURITY)
+        token = self._site.config.metrics.token
+        may_scrape = token is not None and hmac.compare_digest(bearer(request).encode(), token.encode())
+        if not may_scrape and self._sessions.visitor(request) is None:
+            said = "send [metrics] token, or the daemon's, as a bearer token"
+            return PlainTextResponse(said, 401, headers=SECURITY)
         try:
             return Response(await openmetrics(self._site), headers={**SECURITY, "content-type": CONTENT_TYPE})
         except LightningError as error:
@@ -198,7 +202,7 @@ class Dashboard:
             form = await read_form(request)
         except LightningError as error:
             return self._said(request, visitor, str(error), 422)
-        if self._sessions.may_act(request, visitor, form.get("csrf", "")):
+        if self._sessions.refusal(request, visitor, form.get("csrf", "")) is None:
             self._sessions.log_out(visitor)
         answer = RedirectResponse("/", 303, headers=SECURITY)
         answer.delete_cookie(cookie_name(request), path="/", httponly=True, samesite="strict")

@@ -19,6 +19,7 @@ _LASTS_S = 12 * 3600.0
 _MOST = 256
 _AFTER_A_WRONG_TOKEN_S = 0.5
 _WAITING_LOGINS = 16
+_SHOWN = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,7 @@ class Sessions:
         until = self._until.get(session)
         if until is not None and until > time.monotonic():
             return Visitor(self._csrf(session), session)
-        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
-        for given in (bearer.strip() if scheme.lower() == "bearer" else "", request.headers.get(TOKEN_HEADER, "")):
+        for given in (bearer(request), request.headers.get(TOKEN_HEADER, "")):
             if hmac.compare_digest(given.encode(), self._token):
                 return Visitor(self._csrf("token"), None, by_token=True)
         return None
@@ -89,19 +89,29 @@ class Sessions:
         if visitor.session is not None:
             self._until.pop(visitor.session, None)
 
-    def may_act(self, request: Request, visitor: Visitor, given: str) -> bool:
-        """Whether a form came from one of our own pages."""
+    def refusal(self, request: Request, visitor: Visitor, given: str) -> str | None:
+        """Return why a form is not taken; None for one that came from one of our own pages."""
         if visitor.by_token:
-            return True
-        if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
-            return False
-        origin = request.headers.get("origin")
-        if origin is not None and origin.partition("://")[2] != request.headers.get("host"):
-            return False
-        return hmac.compare_digest(given.encode("utf-8", "replace"), visitor.csrf.encode())
+            return None
+        marked = hmac.compare_digest(given.encode("utf-8", "replace"), visitor.csrf.encode())
+        if not marked or request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+            return "the form is not of this session: open its page again"
+        origin, host = request.headers.get("origin"), request.headers.get("host", "")
+        if origin is not None and origin.partition("://")[2] != host:
+            return (
+                f"the form came from {origin[:_SHOWN]!r}, but the request's Host is {host[:_SHOWN]!r}: a proxy before "
+                "the daemon has to pass the browser's Host on (nginx: proxy_set_header Host $http_host)"
+            )
+        return None
 
     def _csrf(self, of: str) -> str:
         return hmac.new(self._key, of.encode(), hashlib.sha256).hexdigest()
+
+
+def bearer(request: Request) -> str:
+    """Return the token that a program sent; empty without one."""
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    return given.strip() if scheme.lower() == "bearer" else ""
 
 
 def cookie_name(request: Request) -> str:

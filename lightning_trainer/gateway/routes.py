@@ -24,7 +24,7 @@ def gateway_router(
     sink: SpanSink,
     *,
     max_body_bytes: int = 16 * 2**20,
-    max_concurrent: int = 512,
+    slots: Slots | None = None,
 ) -> APIRouter:
     """Return the routes; the router's lifespan owns the connections to the engines.
 
@@ -32,10 +32,10 @@ def gateway_router(
         policies: the served policies; the first that claims an agent gets its calls.
         sink: makes records of calls durable.
         max_body_bytes: limit on a request's body; more is answered 413.
-        max_concurrent: limit on calls in flight; more are answered 429.
+        slots: the limit on calls in flight; more are answered 429.
     """
     served = ServedPolicies(policies)
-    handler = GatewayHandler(served, sink, max_body_bytes, Slots(max_concurrent), Retries())
+    handler = GatewayHandler(served, sink, max_body_bytes, slots or Slots(512), Retries())
     since = int(time.time())
 
     @asynccontextmanager

@@ -12,7 +12,7 @@ from lightning_instrumentation.telemetry.sequence import sequences
 
 BAGGAGE = "baggage"
 LOOPBACK = "127.0.0.1"
-_LOOPBACK_NAMES = frozenset({"localhost", LOOPBACK, "::1", "0.0.0.0"})
+_LOOPBACK_NAMES = frozenset({"localhost", LOOPBACK, "::1", "0.0.0.0", "::"})
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 

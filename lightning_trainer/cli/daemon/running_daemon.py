@@ -2,9 +2,12 @@
 
 import http.client
 import ssl
+from contextlib import suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
+from lightning_instrumentation.access.known import known_daemon
 from lightning_instrumentation.access.proof import NO_TOKEN, Access
 from lightning_instrumentation.access.tls import ca_file_of_environment
 from lightning_instrumentation.errors import UnprovenDaemonError
@@ -13,13 +16,24 @@ from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.daemon.access.token import token_for_clients
 from lightning_trainer.daemon.announcement import announced_url
-from lightning_trainer.daemon.http.tls import first_certificate
+from lightning_trainer.daemon.http.tls import certified_names, first_certificate
+from lightning_trainer.daemon.http.trusted_hosts import public_name
 from lightning_trainer.errors import ConfigError, LightningError
 
 
 def running_daemon(config: Config) -> str | None:
     """Return its URL, None where none runs; one that was killed left its announcement behind."""
     return announced_url(config.daemon.state_dir / "daemon.json")
+
+
+def url_for_others(config: Config) -> str:
+    """Return the URL that people and programs with clients of their own use, whether the daemon runs or not.
+
+    Raises:
+        ConfigError: the environment names a host wrongly.
+    """
+    port = urlsplit(running_daemon(config) or config.daemon.url()).port
+    return config.daemon.url(port, name=public_name(config.daemon, certified_names(config.daemon)))
 
 
 def daemon_client(url: str, config: Config, *, timeout_s: float = 30.0) -> httpx.Client:
@@ -47,7 +61,10 @@ def daemon_access(url: str, config: Config) -> Access:
         ConfigError: what is kept is not a token.
     """
     token = token_for_clients(config.daemon, url) or NO_TOKEN
-    return Access(url, token, ca_file=ca_file_of_environment(), certificate=_certificate(config))
+    certificate = _certificate(config, url)
+    # Its own certificate says more than an authority, which would look for this machine's address in it.
+    ca_file = ca_file_of_environment() if certificate is None else None
+    return Access(url, token, ca_file=ca_file, certificate=certificate)
 
 
 def verified(access: Access) -> ssl.SSLContext | bool:
@@ -55,12 +72,13 @@ def verified(access: Access) -> ssl.SSLContext | bool:
     return False if access.verified_by is None else access.verified_by
 
 
-def _certificate(config: Config) -> str | None:
-    """What a daemon of this configuration shows, as far as it can be read here."""
-    try:
-        return None if config.daemon.tls_cert is None else first_certificate(config.daemon.tls_cert.read_text())
-    except (OSError, ValueError):
-        return None
+def _certificate(config: Config, url: str) -> str | None:
+    """What a daemon of this configuration shows, as far as it can be read here: a new one is shown after a minute."""
+    known = known_daemon(url)
+    found = "" if known is None else known.certificate or ""
+    with suppress(OSError, ValueError):
+        found += "" if config.daemon.tls_cert is None else first_certificate(config.daemon.tls_cert.read_text())
+    return found or None
 
 
 def _headers(access: Access) -> dict[str, str]:

@@ -1,12 +1,13 @@
 """``lightning-trainer serve``: the daemon in the foreground; the first Ctrl-C stops it cleanly, the second at once.
 
 systemd, if it started us and asks for it, is told that we serve, what we are doing, and that we are alive. Source:
-sd_notify(3) and sd_watchdog_enabled(3). A ``Type=notify`` unit counts as started when the daemon listens; with
-``WatchdogSec=`` a daemon whose event loop stands still is ended and started again.
+sd_notify(3) and sd_watchdog_enabled(3). A ``Type=notify`` unit counts as started when the daemon listens, however
+long that takes; with ``WatchdogSec=`` a daemon whose event loop stands still is ended and started again.
 """
 
 import asyncio
 import logging
+import math
 import os
 import signal
 import socket
@@ -107,10 +108,16 @@ async def _run(config: Config, config_path: Path | None, console: Console) -> No
             watcher.cancel()
         await asyncio.gather(*watchers, return_exceptions=True)
     console.print("stopped")
+    if daemon.url is None:
+        # A download or an upgrade of the store is in a thread that nothing ends, and Python would wait for it. Both are
+        # made to be killed: the next start takes them up.
+        os._exit(0)
 
 
 _LOOK_AGAIN_S = 0.2
 _EVERY_S = 10.0
+_STARTING = "EXTEND_TIMEOUT_USEC=60000000\nSTATUS=starting: the store is opened, and models are fetched"
+"""An upgrade or a download may take longer than ``TimeoutStartSec=``."""
 
 
 async def keep_told(daemon: Daemon, environment: Mapping[str, str] = os.environ) -> None:
@@ -122,10 +129,14 @@ async def keep_told(daemon: Daemon, environment: Mapping[str, str] = os.environ)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
         channel.setblocking(False)
         name = "\0" + address[1:] if address.startswith("@") else address
-        while daemon.url is None:
-            await asyncio.sleep(_LOOK_AGAIN_S)
-        _say(channel, name, "READY=1")
         try:
+            said_at = -math.inf
+            while daemon.url is None:
+                if time.monotonic() - said_at >= _EVERY_S:
+                    said_at = time.monotonic()
+                    _say(channel, name, _STARTING)
+                await asyncio.sleep(_LOOK_AGAIN_S)
+            _say(channel, name, "READY=1")
             while True:
                 _say(channel, name, f"WATCHDOG=1\nSTATUS={_summary(daemon)}")
                 await asyncio.sleep(every_s)

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from lightning_instrumentation.access.proof import NO_TOKEN
 
 from lightning_trainer.agents.live_census import LiveCensus
-from lightning_trainer.cli.daemon.running_daemon import running_daemon
+from lightning_trainer.cli.daemon.running_daemon import running_daemon, url_for_others
 from lightning_trainer.cli.doctor import run_checks
 from lightning_trainer.cli.terminal.console import TerminalConsole, named
 from lightning_trainer.config import Config
@@ -48,9 +48,10 @@ def ui(config_path: Path | None, state_dir: Path | None, port: int, beside: Sequ
         metrics = config.metrics.model_copy(update={"beside": tuple(folder.absolute() for folder in beside)})
         config = config.model_copy(update={"metrics": metrics})
     console = TerminalConsole()
-    url = running_daemon(config)
-    if url is not None:
-        _say(console, f"a daemon runs on {config.daemon.state_dir}, and its dashboard is live: {url}/")
+    if running_daemon(config) is not None:
+        _say(
+            console, f"a daemon runs on {config.daemon.state_dir}, and its dashboard is live: {url_for_others(config)}/"
+        )
         return
     with reading(place_of(config)):
         pass  # what is wrong with it is said before anything listens
@@ -88,7 +89,7 @@ def dashboard_app(config: Config, token: str | None) -> FastAPI:
     answer_in_the_callers_shape(app)
     app.add_middleware(TrustedHosts, host=_HOST)
     store = StoppedStore(place_of(config))
-    site = Site(config, store, LiveCensus(store), config.daemon.url(), live=None, checks=lambda: run_checks(config))
+    site = Site(config, store, LiveCensus(store), url_for_others(config), live=None, checks=lambda: run_checks(config))
     app.include_router(Dashboard(site, token).router())
     return app
 

@@ -6,8 +6,9 @@
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from lightning_instrumentation.access.known import KnownDaemon, known_daemon, remember
 from lightning_instrumentation.access.proof import NO_TOKEN
@@ -52,18 +53,18 @@ def token_for_clients(config: DaemonConfig, url: str | None = None) -> str | Non
 
 
 @contextlib.contextmanager
-def told_to_clients(url: str, daemon: KnownDaemon, *, lasting: bool) -> Iterator[Callable[[str], None]]:
-    """Leave word for this user's clients of the daemon at a URL; inside, call what this gives with a new certificate.
+def told_to_clients(urls: Collection[str], daemon: KnownDaemon, *, lasting: bool) -> Iterator[Callable[[str], None]]:
+    """Leave word for this user's clients of the daemon; inside, call what this gives with a new certificate.
 
     Args:
+        urls: all of the daemon's.
         lasting: it stays when the daemon stops, since it comes back to this address.
     """
-    path = None
+    paths: set[Path] = set()
 
     def tell(certificate: str | None) -> None:
-        nonlocal path
         try:
-            path = remember(url, replace(daemon, certificate=certificate))
+            paths.update(remember(url, replace(daemon, certificate=certificate)) for url in urls)
         except (OSError, ConfigurationError) as error:
             _log.warning("clients have to be told the daemon's token (LIGHTNING_TOKEN): %s", error)
 
@@ -71,12 +72,12 @@ def told_to_clients(url: str, daemon: KnownDaemon, *, lasting: bool) -> Iterator
     if daemon.token is None:
         _log.warning(
             'token = "none" in [daemon]: everybody who can reach %s may read what is recorded, reward and roll back',
-            url,
+            ", ".join(urls),
         )
     try:
         yield tell
     finally:
-        if path is not None and not lasting:
+        for path in () if lasting else paths:
             path.unlink(missing_ok=True)
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from socket import socket
 from ssl import SSLContext
@@ -24,9 +24,10 @@ _CANCELLED_S = 5.0
 class _Server(uvicorn.Server):
     """Leaves signals to the daemon, which has more to stop than HTTP."""
 
-    def __init__(self, config: uvicorn.Config, tls: Callable[[], SSLContext] | None) -> None:
+    def __init__(self, config: uvicorn.Config, tls: Callable[[], SSLContext] | None, inside: Sequence[socket]) -> None:
         super().__init__(config)
         self._tls = tls
+        self._inside = inside
 
     @contextlib.contextmanager
     def capture_signals(self):
@@ -36,12 +37,13 @@ class _Server(uvicorn.Server):
         if self._tls is None:
             await super().startup(sockets)
             return
-        await super().startup([])
+        await super().startup(list(self._inside))
         listeners = [
             TlsListener(listener, self._tls, self._protocol, self.server_state.connections)
             for listener in sockets or ()
+            if listener not in self._inside
         ]
-        self.servers = cast(Any, listeners)
+        self.servers = cast(Any, [*self.servers, *listeners])
 
     def _protocol(self) -> BoundedProtocol:
         return BoundedProtocol(self.config, self.server_state, self.lifespan.state)
@@ -49,17 +51,23 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def serving(
-    app: FastAPI, listener: socket, *, tls: Callable[[], SSLContext] | None = None
+    app: FastAPI,
+    listener: socket,
+    *,
+    tls: Callable[[], SSLContext] | None = None,
+    inside: Sequence[socket] = (),
 ) -> AsyncIterator[None]:
     """Serve on a bound socket.
 
     Args:
         tls: returns what is shown to the next connection; None serves plain HTTP.
+        inside: sockets on loopback, bound as well, where plain HTTP is served whatever ``tls`` is.
 
     Raises:
         AddressTakenError: someone else began to listen there meanwhile.
     """
-    listen(listener)
+    for one in (listener, *inside):
+        listen(one)
     server = _Server(
         uvicorn.Config(
             app,
@@ -70,8 +78,9 @@ async def serving(
             lifespan="on",
         ),
         tls,
+        inside,
     )
-    task = asyncio.create_task(server.serve(sockets=[listener]))
+    task = asyncio.create_task(server.serve(sockets=[listener, *inside]))
     while not server.started:
         if task.done():
             task.result()

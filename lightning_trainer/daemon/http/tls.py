@@ -69,6 +69,15 @@ def read_certificate(config: DaemonConfig) -> Certificate | None:
     return Certificate(context, pem, names, float(ssl.cert_time_to_seconds(seen["notAfter"])))
 
 
+def certified_names(config: DaemonConfig) -> tuple[str, ...]:
+    """Return what its certificate is for; nothing where it has none, or none that can be used here."""
+    try:
+        certificate = read_certificate(config)
+    except ConfigError:
+        return ()
+    return () if certificate is None else certificate.names
+
+
 def first_certificate(text: str) -> str:
     """Return the first certificate in the text of a PEM file.
 

@@ -2,17 +2,18 @@
 
 A browser sends the name it looked up as ``Host``. Loopback names, the configured host and the listed names are ours.
 Where the daemon listens on all addresses, any address will do as well, and the machine's name: no one can rebind an
-address, and by then a token is required.
+address, and by then a token is required. One of these names is what people are told (``public_name``).
 """
 
 import ipaddress
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from lightning_trainer.config import DaemonConfig
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.gateway.http_errors import shaped
 
@@ -60,6 +61,22 @@ def hosts_of_environment() -> tuple[str, ...]:
         if "/" in name or not host_name(name):
             raise ConfigError(f"{VARIABLE} has {name!r}; write names of this machine, like gpu-box,10.0.0.7")
     return names
+
+
+def public_name(config: DaemonConfig, certified: Sequence[str] = ()) -> str | None:
+    """Return the name by which others call a daemon that listens on all addresses; None where ``host`` is its name.
+
+    Args:
+        certified: what its certificate is for; clients accept no other name.
+
+    Raises:
+        ConfigError: the environment lists a URL.
+    """
+    if not config.all_addresses:
+        return None
+    own = [host_name(name) for name in (*config.trusted_hosts, *hosts_of_environment(), socket.gethostname())]
+    certified = [name.lower() for name in certified if name.lower() not in _LOOPBACK and "*" not in name]
+    return next((name for name in own if name in certified), None) or (*certified, *own)[0]
 
 
 def host_name(header: str) -> str:

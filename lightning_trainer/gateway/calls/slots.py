@@ -1,9 +1,16 @@
-"""A limit on calls in flight: each holds a request body, a connection, and memory for the engine's answer."""
+"""A limit on calls in flight: each holds a request body, a connection, and memory for the engine's answer.
 
+When the daemon stops, no more are taken, and those in flight are waited for (``drain``).
+"""
+
+import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lightning_trainer.gateway.errors import RefusalError
+from lightning_trainer.gateway.errors import RefusalError, unavailable
+
+_log = logging.getLogger(__name__)
 
 
 class Slots:
@@ -12,13 +19,18 @@ class Slots:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.taken = 0
+        self._none_taken = asyncio.Event()
+        self._none_taken.set()
+        self._draining = False
 
     def take(self) -> "Slot":
         """Return a slot.
 
         Raises:
-            RefusalError: all are taken; 429.
+            RefusalError: all are taken, 429; or the daemon is stopping, 503.
         """
+        if self._draining:
+            raise unavailable("this daemon is stopping; call again when it is back")
         if self.taken >= self._limit:
             raise RefusalError(
                 429,
@@ -28,7 +40,26 @@ class Slots:
                 retry_after_s=1,
             )
         self.taken += 1
+        self._none_taken.clear()
         return Slot(self)
+
+    def give_back(self) -> None:
+        """Count one less: called by the slot itself."""
+        self.taken -= 1
+        if self.taken == 0:
+            self._none_taken.set()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Take no more calls, and wait until those in flight have ended, or the time is up."""
+        self._draining = True
+        if self.taken == 0:
+            return
+        _log.info("%d calls are in flight; they have %g s to end", self.taken, timeout_s)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._none_taken.wait()
+        except TimeoutError:
+            _log.warning("%d calls in flight are cut off after [gateway] drain_timeout_s = %g", self.taken, timeout_s)
 
 
 @dataclass(slots=True)
@@ -50,6 +81,6 @@ class Slot:
         """Return the place, and call what ``also_release`` was given."""
         if not self._released:
             self._released = True
-            self._slots.taken -= 1
+            self._slots.give_back()
             if self._also is not None:
                 self._also()

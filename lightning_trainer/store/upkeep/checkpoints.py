@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lightning_trainer.errors import StoreError
 from lightning_trainer.store.connection import Connection
-from lightning_trainer.store.upkeep.files import enough_room
+from lightning_trainer.store.upkeep.files import enough_room, leave_to_owner
 
 
 def copy_folder(folder: Path, place: Path) -> None:
@@ -69,6 +69,8 @@ def copied_beside(backup: Path, shared_dir: Path, *, besides: int = 0) -> Iterat
         for folder, copy in zip(folders, copies.values(), strict=True):
             shutil.rmtree(copy, ignore_errors=True)  # of a restore that was killed
             copy_folder(folder, copy)
+        for kind in {place.parents[1] for place in places}:
+            leave_to_owner(kind, shared_dir)
         yield lambda: _put_in_place(copies)
     finally:
         for copy in copies.values():

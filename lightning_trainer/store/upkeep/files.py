@@ -24,8 +24,11 @@ def held(store: Path) -> Iterator[None]:
         StoreError: a daemon has it; or a file cannot be written.
     """
     try:
-        store.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = FileLock(store.with_name(store.name + ".lock"), f"the store {store}")
+        folder, at = store.parent, store.with_name(store.name + ".lock")
+        is_new = not folder.exists()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = FileLock(at, f"the store {store}")
+        leave_to_owner(*((folder, folder.parent) if is_new else (at, folder)))
     except OSError as error:
         raise StoreError(f"the store {store} cannot be held: {error.strerror}") from error
     try:
@@ -57,10 +60,24 @@ def put_in_place(partial: Path, final: Path) -> None:
     for suffix in ("-wal", "-shm"):
         partial.with_name(partial.name + suffix).unlink(missing_ok=True)
         final.with_name(final.name + suffix).unlink(missing_ok=True)
+    leave_to_owner(partial, final.parent)
     os.replace(partial, final)
     folder = os.open(final.parent, os.O_RDONLY)
     os.fsync(folder)
     os.close(folder)
+
+
+def leave_to_owner(made: Path, folder: Path) -> None:
+    """As root, give what was made the owner of the folder that it goes to: a daemon of another user could not open it.
+
+    Args:
+        made: a file, or a folder with all that is in it.
+    """
+    if os.geteuid() != 0:
+        return
+    owner = folder.stat()
+    for path in (made, *made.rglob("*")):
+        os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
 
 
 def enough_room(folder: Path, needed: int, what: str) -> None:

@@ -188,7 +188,19 @@ def test_systemd_takes_the_unit(tmp_path):
 def test_the_container_runs_commands_that_there_are():
     (text,) = blocks("dockerfile")
     lines = text.replace("\\\n", " ").splitlines()
-    known = {"FROM", "RUN", "COPY", "USER", "WORKDIR", "VOLUME", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK", "ENTRYPOINT"}
+    known = {
+        "FROM",
+        "RUN",
+        "COPY",
+        "USER",
+        "ENV",
+        "WORKDIR",
+        "VOLUME",
+        "EXPOSE",
+        "STOPSIGNAL",
+        "HEALTHCHECK",
+        "ENTRYPOINT",
+    }
     assert {line.split()[0] for line in lines} == known
     for line in lines:
         if line.startswith(("HEALTHCHECK", "ENTRYPOINT")):

@@ -1,5 +1,6 @@
 """What a supervisor is told, and asks, of a daemon that really runs; it only records, so that it starts at once."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -8,8 +9,12 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+
+from lightning_trainer.cli.daemon import serve
 
 CONFIG = '[daemon]\nport = 0\nstate_dir = "state"\n'
 
@@ -37,6 +42,7 @@ def manager(tmp_path: Path) -> Iterator[socket.socket]:
 def test_a_manager_is_told_that_it_serves_and_lives_and_stops(config: Path, manager: socket.socket) -> None:
     told = {"NOTIFY_SOCKET": manager.getsockname(), "WATCHDOG_USEC": "400000"}
     with subprocess.Popen(command(config, "serve"), env=os.environ | told, stderr=subprocess.PIPE) as daemon:
+        assert manager.recv(1000).startswith(b"EXTEND_TIMEOUT_USEC=")
         assert manager.recv(1000) == b"READY=1"
         alive = [manager.recv(1000).decode() for _ in range(3)]
         assert all(line.startswith("WATCHDOG=1\nSTATUS=recording at http://127.0.0.1:") for line in alive)
@@ -45,6 +51,37 @@ def test_a_manager_is_told_that_it_serves_and_lives_and_stops(config: Path, mana
             pass
         assert last.startswith(b"STOPPING=1")
         assert daemon.wait(60) == 0
+
+
+async def test_a_manager_that_waits_for_a_long_start_is_asked_for_more_time(manager, monkeypatch) -> None:
+    monkeypatch.setattr(serve, "_EVERY_S", 0.01)
+    monkeypatch.setattr(serve, "_LOOK_AGAIN_S", 0.01)
+    daemon: Any = SimpleNamespace(url=None, policies=())
+    telling = asyncio.create_task(serve.keep_told(daemon, {"NOTIFY_SOCKET": manager.getsockname()}))
+    for _ in range(3):
+        assert (await asyncio.to_thread(manager.recv, 1000)).startswith(
+            b"EXTEND_TIMEOUT_USEC=60000000\nSTATUS=starting"
+        )
+    daemon.url = "http://127.0.0.1:8321"
+    while (said := await asyncio.to_thread(manager.recv, 1000)).startswith(b"EXTEND"):
+        pass
+    assert said == b"READY=1"
+    telling.cancel()
+    await asyncio.gather(telling, return_exceptions=True)
+
+
+def test_a_start_that_waits_for_something_is_stopped_like_any_other(config: Path) -> None:
+    """Here for a database that never answers, in a thread; a download and an upgrade of the store are like that too."""
+    with socket.create_server(("127.0.0.1", 0)) as database:
+        config.write_text(f'{CONFIG}[store]\nurl = "postgresql://127.0.0.1:{database.getsockname()[1]}/runs"\n')
+        with subprocess.Popen(command(config, "serve"), stderr=subprocess.PIPE, text=True) as daemon:
+            database.settimeout(120)
+            connection, _ = database.accept()
+            with connection:
+                daemon.send_signal(signal.SIGTERM)
+                _, said = daemon.communicate(timeout=60)
+    assert daemon.returncode == 0, said
+    assert said.endswith("stopped\n")
 
 
 def test_health_is_the_daemons_answer(config: Path) -> None:

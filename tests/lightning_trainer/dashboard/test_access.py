@@ -8,6 +8,7 @@ import pytest
 from lightning_trainer.config.file import load_config
 from lightning_trainer.daemon.service import Daemon
 from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
+from lightning_trainer.errors import ConfigError
 from lightning_trainer.store import SqliteStore
 
 TOKEN = "token-of-the-dashboards-tests"
@@ -35,6 +36,37 @@ async def test_a_page_asks_for_the_token_and_shows_nothing_else(client):
         assert "order-47" not in page.text
     assert (await client.get("/events")).status_code == 401
     assert (await client.get("/metrics")).status_code == 401
+
+
+async def test_a_scrapers_token_opens_the_metrics_alone_and_is_shown_nowhere(run):
+    scraper = "token-of-the-scraper"
+    text = run.read_text()
+    assert "[metrics]" not in text
+    run.write_text(f'{text}\n[metrics]\ntoken = "{scraper}"\n')
+    config = load_config(run)
+    async with SqliteStore(config.daemon.state_dir / "lightning.sqlite") as store:
+        app = Daemon(config)._app(store, NotifyingStore(store), [], TOKEN)
+        transport, url = httpx.ASGITransport(app), "http://127.0.0.1:8321"
+        async with httpx.AsyncClient(transport=transport, base_url=url) as client:
+            given = {"authorization": f"Bearer {scraper}"}
+            assert (await client.get("/metrics", headers=given)).status_code == 200
+            assert (await client.get("/metrics", headers={"authorization": f"Bearer {TOKEN}"})).status_code == 200
+            assert (await client.get("/metrics", headers={"authorization": f"Bearer {scraper}x"})).status_code == 401
+            for path in ("/", "/setup", "/lightning/status", "/v1/models"):
+                assert (await client.get(path, headers=given)).status_code == 401
+            assert (await client.post("/do/drop", data={"rollout": "r-new-0"}, headers=given)).status_code == 401
+            assert (await client.post("/rollouts/r-new-0/reward", json={"value": 1}, headers=given)).status_code == 401
+            page = await client.get("/setup", headers={"authorization": f"Bearer {TOKEN}"})
+            assert (page.status_code, "metrics" in page.text, scraper in page.text) == (200, True, False)
+
+
+@pytest.mark.parametrize("token", ["short", "none", "a token with a line\\nbreak", " spaces-around-the-token "])
+def test_a_scrapers_token_that_cannot_be_one_is_refused_without_being_shown(run, token):
+    text = run.read_text()
+    run.write_text(f'{text}\n[metrics]\ntoken = "{token}"\n')
+    with pytest.raises(ConfigError, match=r"metrics\.token") as refused:
+        load_config(run)
+    assert token not in str(refused.value)
 
 
 async def test_the_cookie_is_not_the_token_and_no_script_or_other_site_gets_it(client):
@@ -97,6 +129,19 @@ async def test_a_form_without_this_sessions_mark_changes_nothing(client):
     page = await client.get(taken.headers["location"])
     assert "reward reward = 0.25 stored" in page.text
     assert "a person" in page.text
+
+
+async def test_a_proxy_that_replaces_the_host_is_what_is_wrong(client):
+    """nginx's default: the page and the login work, and no page that is opened again would help."""
+    await log_in(client)
+    page = await client.get("/rollout?id=r-new-0")
+    (csrf,) = set(re.findall(r'name="csrf" value="(\w+)"', page.text))
+    proxied = {"origin": "https://train.example", "sec-fetch-site": "same-origin"}
+    answer = await client.post("/do/label", data={"rollout": "r-new-0", "reward": "1", "csrf": csrf}, headers=proxied)
+    assert answer.status_code == 403
+    assert "Host is &#39;127.0.0.1:8321&#39;" in answer.text
+    assert "proxy_set_header Host $http_host" in answer.text
+    assert "open its page again" not in answer.text
 
 
 async def test_a_page_cannot_be_made_to_say_what_its_address_says(client):

@@ -1,6 +1,8 @@
 """The daemon's HTTP side is wired as the configuration says; engine and trainer are not asked for anything here."""
 
+import asyncio
 import re
+from contextlib import AsyncExitStack
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -42,6 +44,22 @@ async def test_the_gateways_limits_are_those_of_the_configuration(client: httpx.
     headers = {"content-type": "application/json"}
     for path in ("/v1/chat/completions", "/rollouts/r/v1/responses", "/rollouts/r/agents/support/v1/messages"):
         assert (await client.post(path, content=b" " * 70_000, headers=headers)).status_code == 413
+
+
+async def test_a_daemon_that_stops_waits_for_its_calls_before_its_engines_end(tmp_path) -> None:
+    daemon, stop, stack = Daemon(Config()), asyncio.Event(), AsyncExitStack()
+    call = daemon._slots.take()
+    stop.set()
+    async with SqliteStore(tmp_path / "lightning.sqlite") as store, stack:
+        app = daemon._app(store, NotifyingStore(store), [], None)
+        ending = asyncio.create_task(daemon._run_policies(stack, stop))
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8321") as opened:
+            async with asyncio.timeout(10):
+                while "is stopping" not in (await opened.post("/v1/chat/completions", json={"model": "p"})).text:
+                    await asyncio.sleep(0)
+        assert not ending.done()
+        call.release()
+        await asyncio.wait_for(ending, 10)
 
 
 async def test_rollouts_end_and_are_rewarded_here(client: httpx.AsyncClient) -> None:

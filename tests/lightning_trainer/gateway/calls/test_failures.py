@@ -11,6 +11,7 @@ from lightning_instrumentation import semconv
 from lightning_instrumentation.telemetry.packing import unpack_token_ids
 
 from lightning_trainer.errors import EngineError
+from lightning_trainer.gateway.calls.slots import Slots
 from lightning_trainer.ingest.http.bodies import read_body
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.types import SpanStatus
@@ -158,7 +159,7 @@ async def test_an_engine_that_dies_within_a_stream_ends_it_with_an_error(gateway
 
 
 async def test_calls_beyond_the_bound_are_429_until_one_has_ended(open_gateway) -> None:
-    async with open_gateway(max_concurrent=2) as gateway:
+    async with open_gateway(slots=Slots(2)) as gateway:
         gateway.engine.pace = pause = _Pause(0)
         calls = [asyncio.create_task(gateway.post(stream=stream)) for stream in (False, True)]
         async with asyncio.timeout(10):
@@ -172,6 +173,25 @@ async def test_calls_beyond_the_bound_are_429_until_one_has_ended(open_gateway) 
         for _ in range(3):
             assert (await gateway.post(stream=True)).status_code == 200
             assert (await gateway.post(model="unknown")).status_code == 404
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_daemon_that_stops_waits_for_the_calls_in_flight_and_takes_no_more(open_gateway, stream) -> None:
+    slots = Slots(2)
+    async with open_gateway(slots=slots) as gateway:
+        gateway.engine.pace = pause = _Pause(2)
+        call = asyncio.create_task(gateway.post(stream=stream))
+        await asyncio.wait_for(pause.reached.wait(), 10)
+        await slots.drain(0)  # it does not wait for ever
+        draining = asyncio.create_task(slots.drain(60))
+        refused = await gateway.post()
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+        assert "is stopping" in refused.json()["error"]["message"]
+        assert not draining.done()
+        pause.go_on.set()
+        assert (await call).status_code == 200
+        await asyncio.wait_for(draining, 10)
+        assert (await gateway.record()).attributes[semconv.STREAM_COMPLETE] is True
 
 
 async def test_an_engine_that_sends_elsewhere_is_not_followed(gateway) -> None:
@@ -196,7 +216,7 @@ async def test_a_body_that_stops_coming_is_told_so_and_not_how_long_a_whole_one_
 
 async def test_a_body_that_does_not_come_gives_its_place_back(open_gateway, monkeypatch) -> None:
     monkeypatch.setattr("lightning_trainer.gateway.handler._BODY_TIMEOUT_S", 0.05)
-    async with open_gateway(max_concurrent=1) as gateway:
+    async with open_gateway(slots=Slots(1)) as gateway:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(gateway.url.rpartition(":")[2]))
         head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
         writer.write(f"{head}content-length: 100\r\n\r\n".encode())

@@ -183,6 +183,31 @@ async def test_checkpoints_and_weights_that_are_kept_elsewhere_are_gone_back_to_
     assert not later.exists()
 
 
+@pytest.mark.parametrize("user", [0, 1000])
+async def test_what_root_puts_in_place_belongs_to_the_owner_of_its_folder(tmp_path, make_root, monkeypatch, user):
+    """The daemon runs as a user of its own, and could open none of it."""
+    state, folder = tmp_path / "state", tmp_path / "backup"
+    state.mkdir()
+    await filled(state, make_root)
+    back_up(state, folder, {"p": checkpoint_of(state, "w")})
+    for lock in state.glob("*.lock"):
+        lock.unlink()
+    given: dict[str, tuple[int, int]] = {}
+
+    def chown(path: Path, owner: int, group: int, **_: bool) -> None:
+        given[str(path.relative_to(state))] = owner, group
+
+    monkeypatch.setattr(files.os, "geteuid", lambda: user)
+    monkeypatch.setattr(files.os, "chown", chown)
+    restore(folder, state)
+    repair(state, {})
+    checkpoint = "checkpoints/p/step-00000004.restoring"
+    owned = {"lightning.sqlite.lock", "lightning.sqlite.restoring", "lightning.sqlite.repairing"}
+    owned |= {"checkpoints", "checkpoints/p", checkpoint, f"{checkpoint}/weights"}
+    assert owned <= given.keys() if user == 0 else not given
+    assert set(given.values()) <= {(state.stat().st_uid, state.stat().st_gid)}
+
+
 async def test_where_what_was_there_before_lies_is_said_also_if_a_restore_fails_at_its_end(tmp_path, make_root):
     state, folder = tmp_path / "state", tmp_path / "backup"
     state.mkdir()
