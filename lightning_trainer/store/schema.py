@@ -281,6 +281,9 @@ MIGRATIONS: tuple[str, ...] = (
             WHERE spans.trace_id = feedback.trace_id AND spans.span_id = feedback.span_id)
         WHERE attempt_id IS NULL;
     """,
+    """
+    ALTER TABLE policies ADD COLUMN model TEXT;  -- the mark of the weights that it started from; NULL: not noted yet
+    """,
 )
 
 
@@ -319,7 +322,7 @@ _LATER_TABLES = {
     "arrivals": "attempt_id, numbering, arrived, started",
     "rollbacks": "seq, policy, after_step, version, at_ns",
     "participations": "policy, attempt_id",
-    "policies": "policy, last_seq, enrolled",
+    "policies": "policy, last_seq, enrolled, model",
     "waiting": "policy, attempt_id, group_key, task_key, since_ns, resting",
     "drops": "attempt_id, reason, at_ns",
     "totals": "name, value",

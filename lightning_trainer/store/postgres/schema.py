@@ -282,6 +282,9 @@ MIGRATIONS: tuple[str, ...] = (
             WHERE spans.trace_id = feedback.trace_id AND spans.span_id = feedback.span_id)
         WHERE attempt_id IS NULL;
     """,
+    """
+    ALTER TABLE policies ADD COLUMN model TEXT COLLATE "C";
+    """,
 )
 """Entry ``i`` takes a database from schema ``i`` to ``i + 1``; ``lightning_schema`` says which it has."""
 _MADE = re.compile(r"CREATE TABLE (\w+)")
