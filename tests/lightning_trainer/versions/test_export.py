@@ -87,6 +87,38 @@ def test_a_version_is_of_the_model_that_it_was_trained_from_whatever_is_configur
     assert document["base_model_name_or_path"] == "owner/first"
 
 
+ENGINE = '[engine]\nchat_template = "ours.jinja"\ntool_call_parser = "hermes"\n'
+
+
+def test_the_command_serves_a_whole_model_as_the_engine_did(served, tmp_path) -> None:
+    (tmp_path / "lightning.toml").write_text(CONFIG + ENGINE)
+    (tmp_path / "ours.jinja").write_text("our template")
+    status, said = run("--out", "a folder")
+    assert status == 0, said
+    out = tmp_path / "a folder"
+    assert said.splitlines()[-1] == (
+        f"vllm serve '{out}' --served-model-name support --enable-auto-tool-choice --tool-call-parser hermes "
+        "--generation-config vllm"
+    )
+    assert (out / "chat_template.jinja").read_text() == "our template"
+
+
+@pytest.mark.parametrize(("rank", "reserved"), [(4, 8), (16, 16), (48, 64)])
+def test_the_command_serves_an_adapter_as_the_engine_did(served, tmp_path, model, rank, reserved) -> None:
+    (tmp_path / "lightning.toml").write_text(CONFIG + ENGINE)
+    (tmp_path / "ours.jinja").write_text("our template")
+    root = tmp_path / ".lightning" / "versions" / "support"
+    shutil.rmtree(root)
+    stored(root, model / "model.safetensors", model, 1, AdapterShape(rank, 8, ("q_proj",)), model="random:tiny")
+    status, said = run("--out", "taken")
+    assert status == 0, said
+    assert said.splitlines()[-1] == (
+        f"vllm serve {model} --enable-lora --lora-modules support={tmp_path / 'taken'} --max-lora-rank {reserved} "
+        f"--chat-template {tmp_path / 'ours.jinja'} --enable-auto-tool-choice --tool-call-parser hermes "
+        "--generation-config vllm"
+    )
+
+
 def test_what_is_there_is_not_replaced(served, tmp_path) -> None:
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "mine.txt").write_text("mine")
