@@ -11,7 +11,7 @@ from lightning_trainer.config import PolicyConfig
 from lightning_trainer.errors import ConfigError, TurnLostError
 from lightning_trainer.store.store import Store
 from lightning_trainer.store.tables import participations
-from lightning_trainer.training.checkpoint_folder import model_mark
+from lightning_trainer.training.checkpoint_folder import THE_WAY_ON, model_mark
 
 
 async def begin(policy: PolicyConfig, model_dir: Path, store: Store) -> str | None:
@@ -32,9 +32,7 @@ async def begin(policy: PolicyConfig, model_dir: Path, store: Store) -> str | No
     if not await store.scan(lambda connection: participations.is_untrained(connection, name)):
         raise ConfigError(
             f"policy.{name}.model = {policy.model!r}: its steps were trained from other weights than those of "
-            f"{model_dir}; name the model that it began with, or begin with another [daemon] state_dir "
-            "(`lightning-trainer export`, for an adapter with --merge, writes what was trained to a folder that model "
-            "can name)"
+            f"{model_dir}; name the model that it began with, choose another [daemon] state_dir, or {THE_WAY_ON}"
         )
     try:
         await store.write_in_turn(name, lambda connection: participations.begin_anew(connection, name, mark))
