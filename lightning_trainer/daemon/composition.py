@@ -26,6 +26,7 @@ from lightning_trainer.serving.settings import EngineSettings, engine_settings, 
 from lightning_trainer.serving.shared_memory import WeightFiles
 from lightning_trainer.serving.supervisor import EngineSupervisor
 from lightning_trainer.store.store import Store
+from lightning_trainer.store.worklist import waiting
 from lightning_trainer.training.remote import cluster_session, make_trainers
 from lightning_trainer.training.settings import TrainerSettings, schedule_notes, trainer_settings
 
@@ -48,6 +49,8 @@ async def compose(context: DaemonContext, stack: AsyncExitStack) -> list[PolicyR
         ConfigError: there are not as many GPUs as it asks for, or a policy is trained already, from another model.
     """
     config = context.config
+    if not context.store.shared:  # else they may be another daemon's
+        await context.store.write(lambda connection: waiting.only_for(connection, [one.name for one in config.policy]))
     if not config.policy:
         return []
     model_dirs = {one.name: await asyncio.to_thread(resolve_model, one.model, model_cache()) for one in config.policy}

@@ -15,7 +15,7 @@ from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.tables import participations
 from lightning_trainer.store.tables.attempts import select_ended
 from lightning_trainer.store.worklist.forgetting import forget_rollout
-from lightning_trainer.store.worklist.waiting import count_lost, wanted
+from lightning_trainer.store.worklist.waiting import count_lost, only_for, wanted
 from lightning_trainer.types import PolicyVersion, RolloutMode, Span, VersionState
 
 _HISTORIES = count(1)
@@ -148,6 +148,31 @@ async def test_a_setting_that_changes_what_is_earlier_makes_the_list_anew(make_s
         for earlier, expected in ((False, ["a1"]), (True, ["a0", "a1"]), (False, ["a1"])):
             await store.enroll("p", earlier=earlier)
             assert await waiting(store, "p") == expected
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+async def test_nothing_waits_for_a_policy_while_it_is_away(make_store, earlier) -> None:
+    """Its first steps after that would be made of what others answered."""
+
+    async with make_store() as store:
+
+        async def configure(*policies: str) -> None:
+            await store.write(lambda connection: only_for(connection, policies))
+            for policy in policies:
+                await store.begin_policy(policy)
+                await store.enroll(policy, earlier=earlier)
+
+        await configure("p", "q")
+        await store.append([span("a0", 0, root=True)])
+        await configure("q")
+        await store.append([span("a1", 1, root=True)])
+        await configure()
+        await store.append([span("a2", 2, root=True)])
+        await configure("p", "q")
+        await store.append([span("a3", 3, root=True)])
+        assert await waiting(store, "p") == ["a0", "a3"]
+        assert await waiting(store, "q") == ["a0", "a1", "a3"]
+        assert (await waiting(store, "never"), await store.begin_policy("p")) == ([], None)
 
 
 @pytest.mark.parametrize(
