@@ -10,8 +10,8 @@ from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.config.file import load_config
 from lightning_trainer.errors import ExportError
 from lightning_trainer.models.resolve import model_cache, resolve_model
-from lightning_trainer.versions.archive import archive_root, stored_versions, version_folder
-from lightning_trainer.versions.export import RECORD, export_version, is_adapter, merge_version
+from lightning_trainer.versions.archive import archive_root, stored_model, stored_versions, version_folder
+from lightning_trainer.versions.export import RECORD, export_version, is_adapter, merge_version, serve_command
 from lightning_trainer.versions.listing import VersionRow, Whereabouts
 
 
@@ -32,20 +32,19 @@ def export(config_path: Path, policy_name: str | None, version_name: str | None,
         config, policy, version = named_version(config_path, policy_name, version_name)
     row, stored = _stored(config, policy, version)
     out, console = out.absolute(), TerminalConsole()
-    record = _record(policy, row)
+    model = stored_model(stored) or policy.model
+    record = _record(policy, row, model)
     if merge:
         if not is_adapter(stored):
             raise ExportError(f"{record['version']} is a whole model, not an adapter; leave out --merge")
-        merge_version(stored, out, model_dir=resolve_model(policy.model, model_cache()), record=record)
+        model_dir = resolve_model(model, model_cache())
+        merge_version(stored, out, model_dir=model_dir, record=record, chat_template=config.engine.chat_template)
     else:
-        export_version(stored, out, model=policy.model, record=record)
+        export_version(stored, out, model=model, record=record, chat_template=config.engine.chat_template)
     size = sum(file.stat().st_size for file in out.iterdir())
-    what = f"an adapter of {policy.model}" if is_adapter(out) else "a whole model"
+    what = f"an adapter of {model}" if is_adapter(out) else "a whole model"
     console.print(f"{record['version']} is in {out}: {what}, {size / 1e6:,.1f} MB; {RECORD} says what it is")
-    if is_adapter(out):
-        console.print(f"vllm serve {policy.model} --enable-lora --lora-modules {policy.name}={out}", style="dim")
-    else:
-        console.print(f"vllm serve {out} --served-model-name {policy.name}", style="dim")
+    console.print(serve_command(out, policy.name, config.engine), style="dim", markup=False, soft_wrap=True)
 
 
 def _stored(config: Config, policy: PolicyConfig, version: int | None) -> tuple[VersionRow, Path]:
@@ -66,11 +65,11 @@ def _stored(config: Config, policy: PolicyConfig, version: int | None) -> tuple[
     return row, version_folder(root, version)
 
 
-def _record(policy: PolicyConfig, row: VersionRow) -> dict[str, Any]:
+def _record(policy: PolicyConfig, row: VersionRow, model: str) -> dict[str, Any]:
     return {
         "version": f"{policy.name}@v{row['version']}",
         "parent": None if row["parent"] is None else f"{policy.name}@v{row['parent']}",
-        "model": policy.model,
+        "model": model,
         "made": f"{datetime.fromtimestamp(row['created_ns'] / 1e9, UTC):%Y-%m-%dT%H:%M:%SZ}",
         "state": row["state"],
         "held_out": row["held_out"],

@@ -1,6 +1,7 @@
 """Reading ``lightning.toml``: once, by the daemon; an unknown key is refused by name.
 
-Relative paths are relative to the file's folder, and ``~`` is the user's home.
+Relative paths are relative to the file's folder, and ``~`` is the user's home. A model is a path if it begins as one
+(``./``, ``../``, ``/``, ``~``), or a folder of that name is there.
 """
 
 import os
@@ -10,6 +11,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from lightning_trainer.config import Config, PolicyConfig
+from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
 from lightning_trainer.config.judges import AnyJudge, ProgramConfig
 from lightning_trainer.config.policies.stages import StageConfig
 from lightning_trainer.config.policies.versions import GuardConfig
@@ -71,7 +73,14 @@ def _resolve_paths(config: Config, base: Path) -> Config:
     if engine.python is not None and engine.placement == "local" and os.sep in engine.python:  # else found on the PATH
         engine = engine.model_copy(update={"python": str(_below(base, Path(engine.python)))})
     policies = tuple(
-        policy.model_copy(update={"stage": _stages(policy, base), "guard": _guard(policy, base)})
+        policy.model_copy(
+            update={
+                "model": _model(policy.model, base),
+                "algorithm": _algorithm(policy.algorithm, base),
+                "stage": _stages(policy, base),
+                "guard": _guard(policy, base),
+            }
+        )
         for policy in config.policy
     )
     judges = tuple(_judge(judge, base) for judge in config.judge)
@@ -93,6 +102,18 @@ def _resolve_paths(config: Config, base: Path) -> Config:
 
 def _below(base: Path, path: Path) -> Path:
     return (base / os.path.expanduser(path)).absolute()
+
+
+def _model(named: str, base: Path) -> str:
+    """Return the folder that is meant, if one is."""
+    folder = _below(base, Path(named))
+    return str(folder) if named.startswith(("./", "../")) or folder.is_dir() else named
+
+
+def _algorithm(algorithm: AlgorithmConfig, base: Path) -> AlgorithmConfig:
+    if algorithm.reference_model is None:
+        return algorithm
+    return algorithm.model_copy(update={"reference_model": _model(algorithm.reference_model, base)})
 
 
 def _judge(judge: AnyJudge, base: Path) -> AnyJudge:
@@ -122,5 +143,7 @@ def _stages(policy: PolicyConfig, base: Path) -> tuple[StageConfig, ...]:
             if not data.is_file():
                 raise ConfigError(f"policy.{policy.name}.stage.data = {str(stage.data)!r}: there is no file {data}")
             stage = stage.model_copy(update={"data": data})
+        if stage.algorithm is not None:
+            stage = stage.model_copy(update={"algorithm": _algorithm(stage.algorithm, base)})
         found.append(stage)
     return tuple(found)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.daemon.api.scoring import scoring
+from lightning_trainer.daemon.first_start import begin
 from lightning_trainer.daemon.hardware.dealing import Deal, deal, dealt, engine_groups
 from lightning_trainer.daemon.hardware.loan import GpuLoan
 from lightning_trainer.daemon.loop.demonstrations import Demonstrations
@@ -25,6 +26,7 @@ from lightning_trainer.serving.settings import EngineSettings, engine_settings, 
 from lightning_trainer.serving.shared_memory import WeightFiles
 from lightning_trainer.serving.supervisor import EngineSupervisor
 from lightning_trainer.store.store import Store
+from lightning_trainer.store.worklist import waiting
 from lightning_trainer.training.remote import cluster_session, make_trainers
 from lightning_trainer.training.settings import TrainerSettings, schedule_notes, trainer_settings
 
@@ -44,9 +46,11 @@ async def compose(context: DaemonContext, stack: AsyncExitStack) -> list[PolicyR
     Raises:
         ModelError: a policy's model cannot be used.
         DatasetError: what a stage is to be shown cannot be.
-        ConfigError: there are not as many GPUs as it asks for.
+        ConfigError: there are not as many GPUs as it asks for, or a policy is trained already, from another model.
     """
     config = context.config
+    if not context.store.shared:  # else they may be another daemon's
+        await context.store.write(lambda connection: waiting.only_for(connection, [one.name for one in config.policy]))
     if not config.policy:
         return []
     model_dirs = {one.name: await asyncio.to_thread(resolve_model, one.model, model_cache()) for one in config.policy}
@@ -95,7 +99,7 @@ async def compose(context: DaemonContext, stack: AsyncExitStack) -> list[PolicyR
         for policy, trainer, shown in zip(config.policy, trainers, demonstrations, strict=True)
     ]
     ways |= {policy.policy.name: scoring(policy.upstream) for policy in policies}
-    await _say_what_to_know(config, policies, context.store)
+    await _say_what_to_know(config, policies, context.store, model_dirs)
     return policies
 
 
@@ -174,8 +178,10 @@ def _replicas_on_gpus(
     ]
 
 
-async def _say_what_to_know(config: Config, policies: Sequence[PolicyRuntime], store: Store) -> None:
-    """Tell each policy's progress what a person should hear: overlaps, its schedule, and what was recorded before."""
+async def _say_what_to_know(
+    config: Config, policies: Sequence[PolicyRuntime], store: Store, model_dirs: Mapping[str, Path]
+) -> None:
+    """Tell each policy's progress what a person should hear: overlaps, its schedule, and what was there before."""
     shared_agents = overlaps(config.policy)
     for runtime in policies:
         policy = runtime.policy
@@ -183,9 +189,8 @@ async def _say_what_to_know(config: Config, policies: Sequence[PolicyRuntime], s
             runtime.progress.say(sentence)
         if (note := _what_of_images(policy, sees=runtime.image_token is not None)) is not None:
             runtime.progress.say(note)
-        recorded = await store.begin_policy(policy.name)
-        if recorded:
-            runtime.progress.say(_what_of_recorded(policy, recorded))
+        if (note := await begin(policy, model_dirs[policy.name], store)) is not None:
+            runtime.progress.say(note)
 
 
 def _what_of_images(policy: PolicyConfig, *, sees: bool) -> str | None:
@@ -201,14 +206,6 @@ def _what_of_images(policy: PolicyConfig, *, sees: bool) -> str | None:
             "images are refused, and those that others answered are not trained"
         )
     return None
-
-
-def _what_of_recorded(policy: PolicyConfig, rollouts: int) -> str:
-    """What a policy that is started for the first time does with what it finds."""
-    some = f"{rollouts:,} rollout{'s' * (rollouts != 1)} recorded before policy {policy.name!r} was first started"
-    if policy.train_recorded:
-        return f"{some}: those are trained too in which an engine of its [[policy.trusted]] answered (train_recorded)"
-    return f"{some} stay readable and are not trained: training begins with what comes after"
 
 
 async def _reference_dir(policy: PolicyConfig) -> Path | None:

@@ -286,7 +286,7 @@ def _old_versions(
     shared_dir: Path,
     make_upstream: Callable[[EngineEndpoint | EngineChoice], Upstream],
 ) -> OldVersionEngine | OldAdapters:
-    archive = VersionArchive(archive_root(shared_dir, policy.name), model_dir=engine.model_dir)
+    archive = VersionArchive(archive_root(shared_dir, policy.name), model_dir=engine.model_dir, model=policy.model)
     idle_s = policy.versions.idle_timeout_s
     if policy.lora is None:
         return OldVersionEngine(

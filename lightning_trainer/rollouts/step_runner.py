@@ -162,8 +162,8 @@ class StepRunner(Generic[TaskT]):
 
     def _train(self, run: str, status: dict, tasks_of_step: Callable[[int], Sequence[TaskT]], steps: int) -> None:
         done, ahead, per_step = status["steps_done"], status["max_staleness"] or 0, status["groups_per_step"]
-        first, started = self._where_it_was(run, status, done, ahead)
-        begun = _with_attempts(status, first, started) * per_step
+        before, started = self._where_it_was(run, status, done, ahead)
+        begun = before
         lost = LostGroups(self._daemon, run, groups_per_step=per_step)
         waiting: list[tuple[str, list[_Work[TaskT]]]] = []
         in_flight: set[str] = set()
@@ -193,7 +193,7 @@ class StepRunner(Generic[TaskT]):
                 wanted += status["groups_wanted"] * _with_attempts(status, done + 1, done + 1)
                 wanted += per_step * _with_attempts(status, done + 2, min(done + 1 + ahead, steps))
                 # Whole steps, and just as many groups beyond as were lost: what no step waits for would grow old.
-                most = -(-wanted // per_step) * per_step + len(replaced)
+                most = before - (before - wanted) // per_step * per_step + len(replaced)
                 while begun < most:
                     if not waiting:
                         started += 1
@@ -261,19 +261,21 @@ class StepRunner(Generic[TaskT]):
             return [future.result() for future in batch.futures]
 
     def _where_it_was(self, run: str, status: dict, done: int, ahead: int) -> tuple[int, int]:
-        """Return the first step for which this run made groups, and the last one that needs none from it."""
-        next_one = max(0, done - ahead) + 1
+        """Return how many groups of this run the steps took that need none from it any more, and the last of those."""
+        started = max(0, done - ahead)
         made = _by_step(run, self._daemon.groups(f"{run}/step-"))
         if not made:
-            return next_one, next_one - 1
+            return 0, started
         taken = _by_step(run, self._daemon.groups(f"{run}/step-", taken_until=done))
-        first = min(*made, next_one)
+        first = min(*made, started + 1)
+        # Steps of an earlier part of the run may have had fewer groups than they have now.
+        whole = min(status["groups_per_step"], max(made.values()))
         started = first - 1
         while started < max(made) and (
-            taken[started + 1] >= status["groups_per_step"] or not _with_attempts(status, started + 1, started + 1)
+            taken[started + 1] >= whole or not _with_attempts(status, started + 1, started + 1)
         ):
             started += 1
-        return first, started
+        return sum(taken[step] for step in range(first, started + 1)), started
 
     def _chosen(self, run: str, tasks: Sequence[TaskT], step: int, status: dict) -> Sequence[TaskT]:
         """Return the tasks that the curriculum chooses, first those that it chose before an interruption."""
@@ -289,6 +291,7 @@ class StepRunner(Generic[TaskT]):
         """Return the groups of a step, each with its id and the attempts whose end the daemon has not seen.
 
         A group taken before it was complete (``group_timeout_s``) stays as it is: more attempts would make a new group.
+        Groups that are complete are among them even if their tasks are no longer the step's: the next step takes them.
         """
         different = len({task.id for task in tasks})
         if not different == len(tasks) == status["groups_per_step"]:
@@ -303,7 +306,9 @@ class StepRunner(Generic[TaskT]):
         works = [_Work(task, f"{run}/step-{step}/{task.id}", "train", step, "train") for task in tasks]
         wanted = {"train": status["group_size"], "baseline": int(status["needs_baseline"])}
         there = {mode: self._daemon.groups(f"{run}/step-{step}/", mode=mode) for mode, count in wanted.items() if count}
-        return [
+        left = there["train"].keys() - {work.group_id for work in works}
+        complete = [group for group in sorted(left) if there["train"][group] >= status["group_size"]]
+        return [(group, []) for group in complete] + [
             (
                 work.group_id,
                 [

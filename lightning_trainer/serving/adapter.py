@@ -13,8 +13,14 @@ from lightning_trainer.errors import PublicationError
 from lightning_trainer.models.resolve import ADAPTER_CONFIG
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
-_LARGEST_RANK = 512
-"""vLLM's limit."""
+_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Those that vLLM reserves room for."""
+_LARGEST_RANK = _RANKS[-1]
+
+
+def reserved_rank(rank: int) -> int:
+    """Return vLLM's ``max_lora_rank`` for adapters up to a rank."""
+    return next(reserved for reserved in _RANKS if reserved >= rank)
 
 
 @dataclass(frozen=True, slots=True)

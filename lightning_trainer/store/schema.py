@@ -284,6 +284,9 @@ MIGRATIONS: tuple[str, ...] = (
     """
     CREATE INDEX spans_of_evaluations ON spans(name) WHERE name >= 'evaluate ' AND name < 'evaluate!';
     """,
+    """
+    ALTER TABLE policies ADD COLUMN model TEXT;  -- the mark of the weights that it started from; NULL: not noted yet
+    """,
 )
 
 
@@ -322,7 +325,7 @@ _LATER_TABLES = {
     "arrivals": "attempt_id, numbering, arrived, started",
     "rollbacks": "seq, policy, after_step, version, at_ns",
     "participations": "policy, attempt_id",
-    "policies": "policy, last_seq, enrolled",
+    "policies": "policy, last_seq, enrolled, model",
     "waiting": "policy, attempt_id, group_key, task_key, since_ns, resting",
     "drops": "attempt_id, reason, at_ns",
     "totals": "name, value",

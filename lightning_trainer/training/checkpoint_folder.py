@@ -19,6 +19,11 @@ from lightning_trainer.serving.shared_memory import file_checksum
 _MANIFEST = "trainer.json"
 _FORMAT = 1
 _MARK_BYTES = 2**20
+THE_WAY_ON = (
+    "begin anew with what was trained: `lightning-trainer export` (--merge for an adapter) writes it to a folder that "
+    "model can name, with a new [daemon] state_dir"
+)
+"""The advice where a configuration cannot go on from the checkpoints that are there."""
 
 
 @dataclass(frozen=True, slots=True)

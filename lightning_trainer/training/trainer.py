@@ -18,7 +18,7 @@ from lightning_trainer.errors import TrainingError
 from lightning_trainer.serving.adapter import ADAPTER_WEIGHTS
 from lightning_trainer.serving.publication import Probe, Publication, Tolerance
 from lightning_trainer.serving.shared_memory import file_checksum
-from lightning_trainer.training.checkpoint_folder import Manifest, model_mark, read_manifest, writing
+from lightning_trainer.training.checkpoint_folder import THE_WAY_ON, Manifest, model_mark, read_manifest, writing
 from lightning_trainer.training.probe import probe_token_ids
 from lightning_trainer.training.process_group import collect, on_first
 from lightning_trainer.training.settings import TrainerSettings
@@ -179,14 +179,14 @@ class Trainer:
         if manifest.model not in ("", own.model):
             raise TrainingError(
                 f"the checkpoint {directory} was trained from other weights than those of {self._settings.model_dir}; "
-                "go on with the model that it was written with, or start with an empty state folder"
+                f"go on with the model that it was written with, or {THE_WAY_ON}"
             )
         if manifest.weights not in ("", own.weights):
             raise TrainingError(
                 f"the checkpoint {directory} holds {manifest.weights}, and the policy trains {own.weights}; go on with "
-                "the lora that it was written with, or start with an empty state folder"
+                f"the lora that it was written with, or {THE_WAY_ON}"
             )
-        self._learner.load(directory)
+        self._learner.load(directory, manifest.step)
         self._steps_done = manifest.step
         return manifest.step
 

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from lightning_trainer.config.policies.versions import VersionsConfig
 from lightning_trainer.errors import PublicationError
@@ -23,17 +24,24 @@ _NAME = re.compile(r"v(\d{8,})")
 _WEIGHTS = "model.safetensors"
 PUBLICATION = "publication.json"
 """What the weights were proven with."""
+_MODEL = "model"
+"""In ``PUBLICATION``: what the policy's configuration named."""
 _BESIDE_WEIGHTS = ("*.json", "*.jinja", "*.model", "*.txt")
 
 
 class VersionArchive:
     """The stored versions of one policy."""
 
-    def __init__(self, root: Path, *, model_dir: Path) -> None:
-        """``model_dir``: its configuration and tokenizer are copied into every folder, so that transformers and vLLM
-        can load it."""
+    def __init__(self, root: Path, *, model_dir: Path, model: str | None = None) -> None:
+        """
+        Args:
+            model_dir: its configuration and tokenizer are copied into every folder, so that transformers and vLLM can
+                load it.
+            model: its name in the configuration, for who takes a version elsewhere when that names another.
+        """
         self._root = root
         self._model_dir = model_dir
+        self._model = model
 
     def folder(self, version: int) -> Path:
         """Return the folder of a version, which exists only if it is stored."""
@@ -44,13 +52,14 @@ class VersionArchive:
         return stored_versions(self._root)
 
     def add(self, publication: Publication) -> None:
-        """Copy a published file before the next publication removes it; a version already stored is not changed.
+        """Copy a published file before the next publication removes it; a version already stored is not written again,
+        unless it has other weights: version 0 of a policy that begins anew, from another model.
 
         Raises:
             TrainingError: the disk could not be written.
         """
         folder = self.folder(publication.version)
-        if folder.is_dir():
+        if _document(folder).get("checksum") == publication.checksum:
             return
         with whole_folder(folder) as partial:
             if publication.adapter is not None:
@@ -58,7 +67,7 @@ class VersionArchive:
             else:
                 copy_beside_weights(self._model_dir, partial)
             shutil.copyfile(publication.path, partial / _weights_name(publication))
-            (partial / PUBLICATION).write_text(json.dumps(publication.to_json()))
+            (partial / PUBLICATION).write_text(json.dumps({**publication.to_json(), _MODEL: self._model}))
 
     def publication(self, version: int) -> Publication:
         """Return a stored version's publication, with the path of the stored file.
@@ -71,6 +80,8 @@ class VersionArchive:
             document = json.loads((folder / PUBLICATION).read_text())
         except (OSError, ValueError) as error:
             raise PublicationError(f"version {version} is not stored in {self._root} ({error})") from error
+        if isinstance(document, dict):
+            document.pop(_MODEL, None)
         publication = Publication.from_json(document)
         return replace(publication, path=str((folder / _weights_name(publication)).absolute()))
 
@@ -109,6 +120,21 @@ def copy_beside_weights(model_dir: Path, folder: Path) -> None:
 
 def _weights_name(publication: Publication) -> str:
     return _WEIGHTS if publication.adapter is None else ADAPTER_WEIGHTS
+
+
+def stored_model(folder: Path) -> str | None:
+    """Return the model that the configuration named when a version was stored; None if that was not noted."""
+    model = _document(folder).get(_MODEL)
+    return model if isinstance(model, str) else None
+
+
+def _document(folder: Path) -> Mapping[str, Any]:
+    """Return what is noted of a stored version; nothing if it is not stored, or cannot be read."""
+    try:
+        document = json.loads((folder / PUBLICATION).read_text())
+    except (OSError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}
 
 
 def stored_versions(root: Path) -> list[int]:

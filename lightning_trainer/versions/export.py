@@ -5,13 +5,16 @@ says which version of which policy it is.
 """
 
 import json
+import shlex
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lightning_trainer.config.engine import EngineConfig
 from lightning_trainer.errors import ExportError
-from lightning_trainer.models.resolve import ADAPTER_CONFIG, is_hub_id
+from lightning_trainer.models.resolve import ADAPTER_CONFIG, CHAT_TEMPLATE_FILE, is_hub_id
+from lightning_trainer.serving.adapter import reserved_rank
 from lightning_trainer.training.checkpoint_folder import whole_folder
 from lightning_trainer.versions.archive import PUBLICATION, copy_beside_weights
 
@@ -23,7 +26,9 @@ def is_adapter(stored: Path) -> bool:
     return (stored / ADAPTER_CONFIG).is_file()
 
 
-def export_version(stored: Path, out: Path, *, model: str, record: Mapping[str, Any]) -> None:
+def export_version(
+    stored: Path, out: Path, *, model: str, record: Mapping[str, Any], chat_template: Path | None = None
+) -> None:
     """Copy a stored version.
 
     Args:
@@ -32,6 +37,7 @@ def export_version(stored: Path, out: Path, *, model: str, record: Mapping[str, 
         model: what the policy's configuration names; an adapter's configuration refers to it if it is on the Hugging
             Face Hub.
         record: what ``RECORD`` says.
+        chat_template: the one that the engine was given; a whole model gets it in the place of its own.
 
     Raises:
         ExportError: ``out`` is taken.
@@ -46,15 +52,19 @@ def export_version(stored: Path, out: Path, *, model: str, record: Mapping[str, 
             path = partial / ADAPTER_CONFIG
             document = {**json.loads(path.read_text(encoding="utf-8")), "base_model_name_or_path": model}
             path.write_text(json.dumps(document, indent=2), encoding="utf-8")
+        elif not is_adapter(partial):
+            _put_template(partial, chat_template)
         _write_record(partial, record)
 
 
-def merge_version(stored: Path, out: Path, *, model_dir: Path, record: Mapping[str, Any]) -> None:
+def merge_version(
+    stored: Path, out: Path, *, model_dir: Path, record: Mapping[str, Any], chat_template: Path | None = None
+) -> None:
     """Write the model with the stored adapter added to its weights, in their precision (``W + alpha / r * B A``).
 
     Args:
         model_dir: of the model that the adapter belongs to; it is loaded into memory.
-        stored: as of ``export_version``, like ``out`` and ``record``.
+        stored: as of ``export_version``, like ``out``, ``record``, and ``chat_template``.
 
     Raises:
         ExportError: ``out`` is taken, or transformers or PEFT cannot do it with this model.
@@ -75,7 +85,33 @@ def merge_version(stored: Path, out: Path, *, model_dir: Path, record: Mapping[s
             raise ExportError(
                 f"the adapter cannot be added to the weights of {model_dir} ({error}); leave out --merge"
             ) from error
+        _put_template(partial, chat_template)
         _write_record(partial, record)
+
+
+def serve_command(out: Path, name: str, engine: EngineConfig) -> str:
+    """Return the command that serves what was exported as the daemon's engine did.
+
+    Args:
+        out: the exported folder.
+        name: what clients call it.
+    """
+    if is_adapter(out):
+        adapter = json.loads((out / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+        words = [adapter["base_model_name_or_path"], "--enable-lora", "--lora-modules", f"{name}={out}"]
+        words += ["--max-lora-rank", str(reserved_rank(adapter["r"]))]
+        if engine.chat_template is not None:
+            words += ["--chat-template", str(engine.chat_template)]
+    else:
+        words = [str(out), "--served-model-name", name]
+    if engine.tool_call_parser is not None:
+        words += ["--enable-auto-tool-choice", "--tool-call-parser", engine.tool_call_parser]
+    return shlex.join(["vllm", "serve", *words, "--generation-config", "vllm"])
+
+
+def _put_template(folder: Path, chat_template: Path | None) -> None:
+    if chat_template is not None:
+        shutil.copyfile(chat_template, folder / CHAT_TEMPLATE_FILE)
 
 
 def _check_free(out: Path) -> None:

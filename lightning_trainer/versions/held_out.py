@@ -16,7 +16,7 @@ from lightning_trainer.samples.rewards.reward_table import read_outcomes
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.store import Store
 from lightning_trainer.store.tables import attempts as attempt_table
-from lightning_trainer.store.tables import cursors, evaluations
+from lightning_trainer.store.tables import cursors, evaluations, participations
 from lightning_trainer.store.tables.spans import select_of_attempts
 from lightning_trainer.types import Attempt, Call, Span
 
@@ -131,7 +131,14 @@ def _next_slice(connection: Connection, policy: PolicyConfig, position: int, mos
     if not ids:
         return _Slice((), position, {})
     attempts = attempt_table.select(connection, attempt_ids=ids)
-    return _Slice(ids, changed[-1][0], verdicts(attempts, select_of_attempts(connection, ids), policy))
+    found = verdicts(attempts, select_of_attempts(connection, ids), policy)
+    if participations.last_earlier(connection, policy.name):  # then version 0 may be that of another model, before it
+        found = {
+            attempt_id: verdict
+            for attempt_id, verdict in found.items()
+            if verdict.version > 0 or not participations.is_earlier(connection, policy.name, attempt_id)
+        }
+    return _Slice(ids, changed[-1][0], found)
 
 
 def _keep(connection: Connection, policy: PolicyConfig, read: _Slice) -> None:

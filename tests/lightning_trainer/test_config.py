@@ -38,6 +38,36 @@ def test_relative_paths_are_relative_to_the_file(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("named", "found"),
+    [
+        ("ours/model", "{folder}/ours/model"),
+        ("./ours/missing", "{folder}/ours/missing"),
+        ("../elsewhere", "{folder}/../elsewhere"),
+        ("/opt/model", "/opt/model"),
+        ("owner/name", "owner/name"),
+        ("random:tiny", "random:tiny"),
+    ],
+)
+def test_a_model_is_a_folder_beside_the_file_or_a_name(tmp_path, monkeypatch, named, found):
+    (tmp_path / "ours" / "model").mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    text = f"""
+        [[policy]]
+        name = "p"
+        agents = ["*"]
+        model = {named!r}
+        algorithm = {{ kl_loss_coef = 0.1, reference_model = {named!r} }}
+        stage = [{{ algorithm = {{ kl_loss_coef = 0.1, reference_model = {named!r} }} }}]
+    """
+    policy = load_config(write(tmp_path, text)).only_policy
+    of_stage = policy.stage[0].algorithm
+    assert of_stage is not None
+    models = (policy.model, policy.algorithm.reference_model, of_stage.reference_model)
+    assert models == (found.format(folder=tmp_path),) * 3
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         (POLICY + "groupsize = 3", "unknown key 'policy.sql.groupsize'; did you mean 'group_size'?"),

@@ -43,7 +43,8 @@ class PolicyConfig(Section):
     """Agent names or patterns (``fixer*``). What no policy claims is traced and never trained. ``*`` claims
     calls without an agent's name too."""
     model: str
-    """A folder, a Hugging Face id, ``embedded:smollm2-135m-instruct``, or ``random:tiny`` (for tests)."""
+    """A folder (relative to the configuration's), a Hugging Face id, ``embedded:smollm2-135m-instruct``, or
+    ``random:tiny`` (for tests)."""
     group_size: int = Field(default=8, ge=2)
     groups_per_step: int = Field(default=8, ge=1)
     group_timeout_s: float = Field(default=600.0, gt=0)

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from lightning_trainer.errors import EngineError
+from lightning_trainer.serving.adapter import reserved_rank
 from lightning_trainer.serving.host.plugin import TRANSFER_BACKEND
 from lightning_trainer.serving.host.settings import HostSettings
 from lightning_trainer.serving.host.weights.weight_file import linear_layers
-
-_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""Those that vLLM reserves room for."""
 
 
 def vllm_arguments(settings: HostSettings) -> Namespace:
@@ -109,10 +107,9 @@ def _weights(settings: HostSettings) -> list[str]:
         return ["--weight-transfer-config", json.dumps({"backend": TRANSFER_BACKEND})]
     # Of each policy the live one, the one before that runs out or the one that is proven, and an old one.
     at_once = 3 * len(settings.policies)
-    rank = next(rank for rank in _RANKS if rank >= settings.lora_rank)
     return [
         "--enable-lora",
-        *("--max-lora-rank", str(rank)),
+        *("--max-lora-rank", str(reserved_rank(settings.lora_rank))),
         *("--max-loras", str(at_once)),
         *("--max-cpu-loras", str(2 * at_once)),
         # Not the output layer: adapters leave it alone, and vLLM's way of adding one to it fails on the many rows of

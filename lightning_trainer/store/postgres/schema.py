@@ -298,6 +298,9 @@ MIGRATIONS: tuple[str, ...] = (
     """
     CREATE INDEX spans_of_evaluations ON spans(name, seq) WHERE name >= 'evaluate ' AND name < 'evaluate!';
     """,
+    """
+    ALTER TABLE policies ADD COLUMN model TEXT COLLATE "C";
+    """,
 )
 """Entry ``i`` takes a database from schema ``i`` to ``i + 1``; ``lightning_schema`` says which it has."""
 _MADE = re.compile(r"CREATE TABLE (\w+)")

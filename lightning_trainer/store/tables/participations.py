@@ -70,6 +70,42 @@ def begin(connection: Connection, policy: str) -> int | None:
     return totals.count(connection)["rollouts"] if new else None
 
 
+def started_from(connection: Connection, policy: str) -> str | None:
+    """Return the mark of the model that a policy started from; None if it is not noted."""
+    row = connection.execute("SELECT model FROM policies WHERE policy = ?", (policy,)).fetchone()
+    return None if row is None else row[0]
+
+
+def start_from(connection: Connection, policy: str, model: str) -> None:
+    """Note the mark of the model that a policy, which has begun, starts from."""
+    connection.execute("UPDATE policies SET model = ? WHERE policy = ?", (model, policy))
+
+
+def is_untrained(connection: Connection, policy: str) -> bool:
+    """Whether a policy has no weights but those that it started from."""
+    row = connection.execute(
+        """SELECT 1 FROM versions WHERE policy = ?1 AND version > 0
+           UNION ALL SELECT 1 FROM steps WHERE policy = ?1 AND state != 'skipped' LIMIT 1""",
+        (policy,),
+    ).fetchone()
+    return row is None
+
+
+def begin_anew(connection: Connection, policy: str, model: str) -> None:
+    """Begin an untrained policy anew, from another model: what the earlier one answered is recorded before its start,
+    and is no version's of it any more."""
+    connection.execute(
+        "UPDATE policies SET model = ?, last_seq = (SELECT coalesce(max(seq), 0) FROM spans) WHERE policy = ?",
+        (model, policy),
+    )
+    connection.execute(
+        """DELETE FROM waiting WHERE policy = ? AND EXISTS
+           (SELECT 1 FROM spans WHERE spans.attempt_id = waiting.attempt_id AND scope = ?)""",
+        (policy, semconv.GATEWAY_SCOPE),
+    )
+    connection.execute("DELETE FROM verdicts WHERE policy = ?", (policy,))
+
+
 def last_earlier(connection: Connection, policy: str | None) -> int | None:
     """Return the last span stored before a policy was first started; None if it never was.
 

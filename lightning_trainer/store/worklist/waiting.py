@@ -19,11 +19,13 @@ from lightning_trainer.types import Attempt
 ALL = "all"
 """Enrolled for attempts from before its first start, too."""
 LATER = "later"
+_LEFT = "left "
+"""Before one of these: the policy is not configured now."""
 _GROUP = "coalesce(group_id, task_id, rollout_id)"
 _TASK = "coalesce(task_id, rollout_id)"
 _PUT = f"""INSERT INTO waiting(policy, attempt_id, group_key, task_key, since_ns)
     SELECT policies.policy, attempts.attempt_id, {_GROUP}, {_TASK}, :now_ns FROM attempts, policies
-    WHERE {{which}} AND enrolled IS NOT NULL AND ended_ns IS NOT NULL
+    WHERE {{which}} AND enrolled IN ('{ALL}', '{LATER}') AND ended_ns IS NOT NULL
     AND coalesce(mode, 'train') IN ('train', 'baseline')
     AND NOT EXISTS (SELECT 1 FROM expired WHERE expired.attempt_id = attempts.attempt_id)
     AND NOT EXISTS (SELECT 1 FROM assignments WHERE assignments.attempt_id = attempts.attempt_id
@@ -97,6 +99,21 @@ def enroll(connection: Connection, policy: str, *, earlier: bool) -> None:
     connection.execute("UPDATE policies SET enrolled = ? WHERE policy = ?", (wanted, policy))
     connection.execute("DELETE FROM waiting WHERE policy = ?", (policy,))
     connection.execute(_PUT_ALL, {"policy": policy, "now_ns": time.time_ns()})
+
+
+def only_for(connection: Connection, policies: Collection[str]) -> None:
+    """From now on note attempts for these policies alone: no other is there to take them. One that comes back goes on
+    with what waited for it when it left, and with what ends after."""
+    those = json.dumps(sorted(policies))
+    connection.execute(
+        """UPDATE policies SET enrolled = ?1 || enrolled WHERE enrolled IN (?2, ?3)
+           AND policy NOT IN (SELECT value FROM json_each(?4))""",
+        (_LEFT, ALL, LATER, those),
+    )
+    connection.execute(
+        "UPDATE policies SET enrolled = replace(enrolled, ?1, '') WHERE policy IN (SELECT value FROM json_each(?2))",
+        (_LEFT, those),
+    )
 
 
 def select(connection: Connection, policy: str) -> list[WaitingAttempt]:

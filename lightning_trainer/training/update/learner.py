@@ -17,6 +17,7 @@ import torch
 
 from lightning_trainer.config.policies import estimators
 from lightning_trainer.errors import TrainingError
+from lightning_trainer.training.checkpoint_folder import THE_WAY_ON
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.training.tree import mini_batches
 from lightning_trainer.training.update import metrics as divergence
@@ -70,8 +71,10 @@ class Learner:
         self._algorithm = self._settings.algorithm
         self.policy = UpdateWorker(self._settings, base)
         self.reference = _reference(settings, self.policy)
-        with_critic = next((stage for stage in settings.of_stages if stage.needs_critic), None)
-        self.critic = None if with_critic is None else Critic(with_critic)
+        self._with_critic = next((stage for stage in settings.of_stages if stage.needs_critic), None)
+        self.critic = None if self._with_critic is None else Critic(self._with_critic)
+        self._critic_moved = False
+        """Whether the critic is another than at the start."""
 
     def learn(self, samples: Sequence[Sample], step: int, media: Mapping[str, bytes] | None = None) -> Learned:
         """Take one step over a batch.
@@ -124,19 +127,23 @@ class Learner:
         if self.critic is not None:
             self.critic.save(folder / _CRITIC, step)
 
-    def load(self, folder: Path) -> None:
-        """Read what ``save`` wrote.
+    def load(self, folder: Path, step: int) -> None:
+        """Read what ``save`` wrote after a step. Before the first step that trains it, the critic need not be there.
 
         Raises:
             TrainingError: it is damaged, of another model, or without the critic that the settings ask for.
         """
-        if self.critic is not None:
-            if not (folder / _CRITIC).is_dir():
+        if self.critic is not None and self._with_critic is not None:
+            if (folder / _CRITIC).is_dir():
+                self.critic.load(folder / _CRITIC)
+                self._critic_moved = True
+            elif step >= self._with_critic.first_step:
                 raise TrainingError(
                     f"the checkpoint {folder} holds no critic: it was written under other settings; go on with those, "
-                    "or start with an empty state folder"
+                    f"let the critic's be a [[policy.stage]] that begins after step {step}, or {THE_WAY_ON}"
                 )
-            self.critic.load(folder / _CRITIC)
+            elif self._critic_moved:
+                self.critic, self._critic_moved = Critic(self._with_critic), False
         if self.reference is not None:
             self.reference.load(folder)
         self.policy.load(folder)  # last: the random state is the policy's
@@ -207,6 +214,7 @@ class Learner:
         self, parts: Sequence[Sequence[Sample]], values: TokenValues, found: Estimate, step: int
     ) -> Update:
         assert self.critic is not None
+        self._critic_moved = True
         return of_step(
             [
                 self.critic.train(part, values, found.returns, found.return_masks, last=last)

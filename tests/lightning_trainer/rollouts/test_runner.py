@@ -42,7 +42,7 @@ def tasks_of(step: int) -> list[Task]:
 
 
 class Daemon:
-    """The runner's side of a daemon: takes a step as soon as ``GROUPS`` groups are complete, whichever they are."""
+    """The runner's side of a daemon: takes a step as soon as its groups are complete, whichever they are."""
 
     def __init__(
         self,
@@ -51,7 +51,9 @@ class Daemon:
         needs_baseline: bool = False,
         useless: frozenset[str] | None = None,
         shown_steps: int = 0,
+        groups_per_step: int = GROUPS,
     ) -> None:
+        self.groups_per_step = groups_per_step
         self.shown_steps = shown_steps
         """The first ones, taken from a file when the runner waits for the first of them."""
         self.max_staleness = max_staleness
@@ -59,7 +61,7 @@ class Daemon:
         self.dynamic_sampling = useless is not None
         self.useless = useless or frozenset()
         """Groups without spread: a step takes further ones for them."""
-        self.groups_wanted = GROUPS
+        self.groups_wanted = groups_per_step
         self.complete: list[str] = []
         self.consumed: list[str] = []
         self.consumed_by: list[int] = [0]
@@ -103,10 +105,10 @@ class Daemon:
         while len(waiting := self.complete[len(self.consumed) :]) >= self.groups_wanted:
             taken = waiting[: self.groups_wanted]
             useless = sum(group in self.useless for group in taken)
-            if self.groups_wanted - useless < GROUPS:
-                self.groups_wanted = GROUPS + useless
+            if self.groups_wanted - useless < self.groups_per_step:
+                self.groups_wanted = self.groups_per_step + useless
                 continue
-            self.groups_wanted = GROUPS
+            self.groups_wanted = self.groups_per_step
             self.consumed += taken
             self.steps_done += 1
             self.consumed_by.append(len(self.consumed))
@@ -141,7 +143,7 @@ class Daemon:
                 "group_size": SIZE,
                 "needs_baseline": self.needs_baseline,
                 "shown_steps": [[1, self.shown_steps]] if self.shown_steps else [],
-                "groups_per_step": GROUPS,
+                "groups_per_step": self.groups_per_step,
                 "groups_wanted": self.groups_wanted,
                 "dynamic_sampling": self.dynamic_sampling,
                 "live_version": self.steps_done,
@@ -307,6 +309,36 @@ def test_an_interrupted_run_starts_only_what_the_daemon_lacks(serve) -> None:
 
     Runner("p", attempt, endpoint=serve(daemon), run=RUN, on_event=daemon.on_event).train(tasks_of, steps=3)
     assert begun == {(1, "task-1"): 2, (3, "task-0"): 3, (3, "task-1"): 3}
+
+
+@pytest.mark.parametrize("begun_before", [0, 2])
+@pytest.mark.parametrize("groups_per_step", [1, 2, 3, 4])
+def test_a_run_whose_groups_per_step_changes_begins_as_many_groups_as_a_step_lacks(
+    serve, groups_per_step, begun_before
+) -> None:
+    """Steps of two groups at first: counted in the present size, they were too few or too many for good."""
+    daemon = Daemon(max_staleness=None, groups_per_step=groups_per_step)
+    made = [f"{RUN}/step-{step}/task-{number}" for step in range(1, 5) for number in range(GROUPS)]
+    daemon.steps_done, daemon.consumed, daemon.consumed_by = 3, made[:6], [0, 2, 4, 6]
+    daemon.complete = made[: 6 + begun_before]
+    daemon.before.update(dict.fromkeys(daemon.complete, SIZE))
+    begun: Counter[tuple[int, str]] = Counter()
+
+    def attempt(task: Task) -> None:
+        begun[task.step, task.id] += 1
+
+    def tasks(step: int) -> list[Task]:
+        return [Task(f"task-{number}", step) for number in range(groups_per_step)]
+
+    def train(steps: int) -> None:
+        Runner("p", attempt, endpoint=serve(daemon), run=RUN, on_event=daemon.on_event).train(tasks, steps=steps)
+
+    train(4)
+    assert len(begun) == max(0, groups_per_step - begun_before)
+    train(7)
+    assert len(begun) == 4 * groups_per_step - begun_before
+    assert set(begun.values()) == {SIZE}
+    assert all(step > 3 for step, _ in begun)
 
 
 class HardOnes(Curriculum[Task]):

@@ -12,10 +12,11 @@ from lightning_instrumentation import semconv
 
 from lightning_trainer.store import SqliteStore, Store
 from lightning_trainer.store.connection import Connection
+from lightning_trainer.store.tables import participations
 from lightning_trainer.store.tables.attempts import select_ended
 from lightning_trainer.store.worklist.forgetting import forget_rollout
-from lightning_trainer.store.worklist.waiting import count_lost, wanted
-from lightning_trainer.types import RolloutMode, Span
+from lightning_trainer.store.worklist.waiting import count_lost, only_for, wanted
+from lightning_trainer.types import PolicyVersion, RolloutMode, Span, VersionState
 
 _HISTORIES = count(1)
 _MODES = ("train", "baseline", "evaluate", "retried")
@@ -149,6 +150,31 @@ async def test_a_setting_that_changes_what_is_earlier_makes_the_list_anew(make_s
             assert await waiting(store, "p") == expected
 
 
+@pytest.mark.parametrize("earlier", [False, True])
+async def test_nothing_waits_for_a_policy_while_it_is_away(make_store, earlier) -> None:
+    """Its first steps after that would be made of what others answered."""
+
+    async with make_store() as store:
+
+        async def configure(*policies: str) -> None:
+            await store.write(lambda connection: only_for(connection, policies))
+            for policy in policies:
+                await store.begin_policy(policy)
+                await store.enroll(policy, earlier=earlier)
+
+        await configure("p", "q")
+        await store.append([span("a0", 0, root=True)])
+        await configure("q")
+        await store.append([span("a1", 1, root=True)])
+        await configure()
+        await store.append([span("a2", 2, root=True)])
+        await configure("p", "q")
+        await store.append([span("a3", 3, root=True)])
+        assert await waiting(store, "p") == ["a0", "a3"]
+        assert await waiting(store, "q") == ["a0", "a1", "a3"]
+        assert (await waiting(store, "never"), await store.begin_policy("p")) == ([], None)
+
+
 @pytest.mark.parametrize(
     "plan",
     [
@@ -214,3 +240,41 @@ async def test_no_question_of_a_loop_or_a_route_reads_a_whole_table(tmp_path: Pa
     scanned = [line for line in plans if line.startswith("SCAN ") and not any(one in line for one in small)]
     # The newest rollouts are read in the order of an index, and reading ends with the last that is asked for.
     assert [line for line in scanned if not (plan == "recent" and "USING INDEX attempts_by_start" in line)] == []
+
+
+async def test_a_policy_that_begins_anew_forgets_what_its_first_model_answered(make_store) -> None:
+    async with make_store() as store:
+        for policy in ("p", "q"):
+            await store.begin_policy(policy)
+            await store.write(lambda connection, policy=policy: participations.start_from(connection, policy, "first"))
+            await store.enroll(policy)
+        # Of c0 a call was answered before, and it ends afterwards; d0 was answered elsewhere.
+        await store.append([by_gateway(span("a0", 0), "p"), span("a0", 1, root=True), by_gateway(span("c0", 2), "p")])
+        await store.append([span("d0", 3, root=True)])
+
+        def begin_anew(connection: Connection) -> str | None:
+            connection.execute("INSERT INTO verdicts VALUES ('p', 'e0', 0, 1.0), ('q', 'e0', 0, 1.0)")
+            participations.begin_anew(connection, "p", "second")
+            return participations.started_from(connection, "p")
+
+        assert await store.write_in_turn("p", begin_anew) == "second"
+        await store.append([span("c0", 4, root=True), by_gateway(span("b0", 5), "p"), span("b0", 6, root=True)])
+        assert await waiting(store, "p") == ["d0", "b0"]
+        assert await waiting(store, "q") == ["a0", "d0", "c0", "b0"]
+        rows = await store.scan(lambda connection: connection.execute("SELECT policy FROM verdicts").fetchall())
+        assert [tuple(row) for row in rows] == [("q",)]
+        assert await store.scan(lambda connection: participations.started_from(connection, "q")) == "first"
+
+
+async def test_a_policy_is_untrained_until_a_step_may_have_changed_its_weights(make_store) -> None:
+    async with make_store() as store:
+
+        async def is_untrained() -> bool:
+            return await store.scan(lambda connection: participations.is_untrained(connection, "p"))
+
+        await store.put_version(PolicyVersion("p", 0, 0, VersionState.LIVE, 1))
+        await store.put_version(PolicyVersion("q", 1, 1, VersionState.LIVE, 1))
+        await store.assign(None, policy="p", step=1, attempt_ids=[], ledger=[], state="skipped")
+        assert await is_untrained()
+        await store.put_version(PolicyVersion("p", 2, 2, VersionState.TRAINED, 1))
+        assert not await is_untrained()

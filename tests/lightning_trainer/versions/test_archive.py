@@ -1,6 +1,7 @@
 """A stored version is a whole model folder with the proof that it was published with; the rule removes the rest."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,16 @@ def test_a_version_that_is_stored_is_not_written_again(archive, tmp_path):
     before = archive.folder(1).stat().st_ino
     archive.add(publication(tmp_path, 1))
     assert archive.folder(1).stat().st_ino == before
+
+
+def test_a_version_that_is_stored_with_other_weights_is_written_again(archive, tmp_path):
+    """Version 0 of a policy that began anew, from another model: what was stored is not what its record says."""
+    archive.add(publication(tmp_path, 0))
+    other = replace(publication(tmp_path, 0), checksum="cd" * 16)
+    Path(other.path).write_text("other weights")
+    archive.add(other)
+    stored = archive.publication(0)
+    assert (stored.checksum, Path(stored.path).read_text()) == ("cd" * 16, "other weights")
 
 
 def test_pruning_leaves_what_is_kept_and_sweeps_what_was_interrupted(archive, tmp_path):

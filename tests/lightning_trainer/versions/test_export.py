@@ -19,10 +19,17 @@ from lightning_trainer.versions.export import RECORD, export_version, merge_vers
 CONFIG = '[[policy]]\nname = "support"\nagents = ["support"]\nmodel = "random:tiny"\n'
 
 
-def stored(root: Path, weights: Path, model_dir: Path, version: int, adapter: AdapterShape | None = None) -> Path:
+def stored(
+    root: Path,
+    weights: Path,
+    model_dir: Path,
+    version: int,
+    adapter: AdapterShape | None = None,
+    model: str | None = None,
+) -> Path:
     probe = Probe(((1, 2, 3),), ((-0.5, -1.25),))
     tolerance = Tolerance(1e-3, 1e-4)
-    archive = VersionArchive(root, model_dir=model_dir)
+    archive = VersionArchive(root, model_dir=model_dir, model=model)
     archive.add(Publication("support", version, str(weights), "ab" * 16, 1, "float32", probe, tolerance, adapter))
     return archive.folder(version)
 
@@ -65,6 +72,51 @@ def test_the_served_version_is_what_transformers_loads_and_says_what_it_is(serve
     assert (out / "model.safetensors").read_text() == "weights"
     record = json.loads((out / RECORD).read_text())
     assert (record["version"], record["model"], record["state"]) == ("support@v1", "random:tiny", "serving")
+
+
+def test_a_version_is_of_the_model_that_it_was_trained_from_whatever_is_configured_now(served, tmp_path, model) -> None:
+    root = tmp_path / ".lightning" / "versions" / "support"
+    shutil.rmtree(root)
+    stored(root, model / "model.safetensors", model, 1, AdapterShape(4, 8, ("q_proj",)), model="owner/first")
+    status, said = run("--out", "taken")
+    assert status == 0, said
+    assert "an adapter of owner/first" in said
+    assert "vllm serve owner/first --enable-lora" in said
+    assert json.loads((tmp_path / "taken" / RECORD).read_text())["model"] == "owner/first"
+    document = json.loads((tmp_path / "taken" / "adapter_config.json").read_text())
+    assert document["base_model_name_or_path"] == "owner/first"
+
+
+ENGINE = '[engine]\nchat_template = "ours.jinja"\ntool_call_parser = "hermes"\n'
+
+
+def test_the_command_serves_a_whole_model_as_the_engine_did(served, tmp_path) -> None:
+    (tmp_path / "lightning.toml").write_text(CONFIG + ENGINE)
+    (tmp_path / "ours.jinja").write_text("our template")
+    status, said = run("--out", "a folder")
+    assert status == 0, said
+    out = tmp_path / "a folder"
+    assert said.splitlines()[-1] == (
+        f"vllm serve '{out}' --served-model-name support --enable-auto-tool-choice --tool-call-parser hermes "
+        "--generation-config vllm"
+    )
+    assert (out / "chat_template.jinja").read_text() == "our template"
+
+
+@pytest.mark.parametrize(("rank", "reserved"), [(4, 8), (16, 16), (48, 64)])
+def test_the_command_serves_an_adapter_as_the_engine_did(served, tmp_path, model, rank, reserved) -> None:
+    (tmp_path / "lightning.toml").write_text(CONFIG + ENGINE)
+    (tmp_path / "ours.jinja").write_text("our template")
+    root = tmp_path / ".lightning" / "versions" / "support"
+    shutil.rmtree(root)
+    stored(root, model / "model.safetensors", model, 1, AdapterShape(rank, 8, ("q_proj",)), model="random:tiny")
+    status, said = run("--out", "taken")
+    assert status == 0, said
+    assert said.splitlines()[-1] == (
+        f"vllm serve {model} --enable-lora --lora-modules support={tmp_path / 'taken'} --max-lora-rank {reserved} "
+        f"--chat-template {tmp_path / 'ours.jinja'} --enable-auto-tool-choice --tool-call-parser hermes "
+        "--generation-config vllm"
+    )
 
 
 def test_what_is_there_is_not_replaced(served, tmp_path) -> None:

@@ -6,6 +6,7 @@ import pytest
 from lightning_instrumentation import semconv
 
 from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.tables import participations
 from lightning_trainer.types import RolloutMode, Span
 from lightning_trainer.versions import held_out
 from lightning_trainer.versions.held_out import (
@@ -74,3 +75,17 @@ async def test_an_attempt_that_two_versions_sampled_says_nothing_of_either(tmp_p
         )
         await store.append([*first, other_call])
         assert await store.scan(lambda connection: select_verdicts(connection, make_policy())) == {}
+
+
+async def test_what_version_0_of_another_model_earned_is_not_its_score(tmp_path, make_policy, evaluation):
+    policy = make_policy()
+    async with SqliteStore(tmp_path / "lightning.sqlite") as store:
+        await store.begin_policy(policy.name)
+        await store.append([*evaluation("a", 0, 0.0), *evaluation("b", 1, 0.5)])
+        await refresh_verdicts(store, policy)
+        await store.write(lambda connection: participations.begin_anew(connection, policy.name, "another"))
+        await store.append(evaluation("c", 0, 1.0))
+        for again in (policy, make_policy(reward={"reward": 2.0})):  # read from the beginning with other rewards
+            await refresh_verdicts(store, again)
+            found = await store.scan(lambda connection, again=again: select_scores(connection, again, 0, 0))
+            assert found[0].attempts == 1

@@ -65,8 +65,26 @@ def test_a_checkpoint_holds_the_critic(trainer, batch, tmp_path):
 
 def test_a_checkpoint_without_a_critic_is_not_gone_on_from_with_one(trainer, tmp_path):
     trainer().save(tmp_path / "step-1", 1)
-    with pytest.raises(TrainingError, match="holds no critic"):
+    with pytest.raises(TrainingError, match=r"holds no critic.* begins after step 1, or .* export"):
         trainer(preset="ppo").load(tmp_path / "step-1")
+
+
+def test_a_stage_with_a_critic_goes_on_from_checkpoints_of_before_it(trainer, batch, tmp_path):
+    """As if the stage had been there from the start, after a rollback too."""
+    plain = StageSettings(1, AlgorithmConfig().advantage, AlgorithmConfig(), None, 1e-3)
+    critic = AlgorithmConfig(advantage="gae", critic=CriticConfig(lr=3e-3))
+    stages = (plain, StageSettings(2, "gae", critic, None, 1e-3))
+    whole, before = trainer(stages=stages), trainer(stages=(plain,))
+    for one in (whole, before):
+        one.step(batch(1))
+    before.save(tmp_path / "step-1", 1)
+    appended = trainer(stages=stages)
+    for _ in range(2):
+        appended.load(tmp_path / "step-1")
+        report = appended.step(batch(2))
+    assert report.metrics == whole.step(batch(2)).metrics
+    for host in ("policy", "critic"):
+        assert _same(*(_weights(getattr(one._learner, host)) for one in (whole, appended)))
 
 
 def test_the_critic_learns_at_the_rate_of_the_configuration_and_of_the_stage(trainer, batch, tmp_path):
