@@ -124,12 +124,12 @@ class Run:
             guard=self.guard,
         )
 
-    async def publish(self, version: int, score: float | str | None = None, **asked: bool) -> str | None:
+    async def publish(self, version: int, score: float | str | None = None, *, asked_for: bool = False) -> str | None:
         """Publish a version that scores so; the reason where it is refused."""
         if score is not None:
             self.scores[f"p@v{version}"] = score
         (self.folder / "scores.json").write_text(json.dumps(self.scores))
-        outcome = await self.publisher.publish(version=version, step=version, **asked)
+        outcome = await self.publisher.publish(version=version, step=version, asked_for=asked_for)
         await self.publisher._keeper.settled()
         live = outcome.state is VersionState.LIVE
         assert live == (outcome.reason is None or outcome.reason.startswith("a person promoted it; it was refused"))
