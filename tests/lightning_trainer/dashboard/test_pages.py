@@ -305,14 +305,16 @@ async def test_secrets_of_the_configuration_are_not_on_the_page(tmp_path, run, g
     config = Config.model_validate(
         {
             "daemon": {"token": "a-very-secret-token"},
+            "metrics": {"token": "another-very-secret-token"},
             "gateway": {"embeddings": "http://user:hunter2@127.0.0.1:9/v1", "embeddings_key": "MY_KEY"},
         }
     )
-    settings = {one.name: one for title, found in _sections(config) for one in found}
-    assert settings["token"].value == "set, not shown"
+    settings = {(title, one.name): one for title, found in _sections(config) for one in found}
     assert not any("hunter2" in one.value or "very-secret" in one.value for one in settings.values())
-    assert not settings["token"].default
-    assert settings["max_body_bytes"].default
+    for title in ("[daemon]", "[metrics]"):
+        assert settings[title, "token"].value == "set, not shown"
+        assert not settings[title, "token"].default
+    assert settings["[daemon]", "max_body_bytes"].default
 
 
 async def test_every_page_and_search_says_the_same_of_a_run_that_was_moved_to_postgresql(get_moved):

@@ -11,6 +11,7 @@ import pytest
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.config.store import StoreConfig
+from lightning_trainer.daemon.api.pausing import pause
 from lightning_trainer.daemon.api.rollback import RollbackRequests
 from lightning_trainer.daemon.loop import training_loop
 from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
@@ -35,7 +36,6 @@ from lightning_trainer.store.postgres.store import PostgresStore
 from lightning_trainer.store.records import StepState
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.store.store import Store
-from lightning_trainer.store.tables import pauses
 from lightning_trainer.store.worklist import waiting
 from lightning_trainer.store.worklist.drops import drop
 from lightning_trainer.types import PolicyVersion, StepReport, TrainingBatch, VersionState
@@ -665,8 +665,8 @@ async def test_promoting_a_version_of_a_loop_that_rests_leaves_it_as_it_was(make
     run = await make_run(1, 2, 3, max_steps=3 if rests is Phase.FINISHED else None)
     run.publisher.refuses = 3
     if rests is Phase.HELD:
-        run.rollbacks.paused = "over lunch"
-        await run.store.write(lambda connection: pauses.put(connection, "p", "over lunch"))
+        await run.until(Phase.COLLECTING)  # before that the loop has yet to read whether it was paused before
+        await pause(run.store, run.rollbacks, "p", "over lunch")
     await run.until(rests)
     detail = run.progress.detail
     run.publisher.refuses = None
@@ -733,7 +733,8 @@ async def test_who_asks_for_a_version_that_there_is_not_is_told_so_and_no_canary
     await refused(run, 2)
     await run.until(Phase.COLLECTING)
     assert not await run.loop.goes_back()
-    monkeypatch.setattr(run.loop, "_go_back", None)  # a canary of version 3 runs, and looks by itself
+    canary = asyncio.Event()
+    monkeypatch.setattr(run.loop, "_go_back", canary.wait)  # one of version 3 runs, and looks by itself
     for version, promote, sentence in (
         (7, False, "has no version 7"),
         (2, False, "was never served"),
