@@ -141,7 +141,7 @@ def candidates(
             found.append((call, example))
         else:
             ledger.drop(call, reason)
-    return found, rewards.problems
+    return found, (*rewards.problems, *rewards.incomplete.values())
 
 
 def _prompt(recording: Recording, call: Call) -> bytes:

@@ -5,7 +5,8 @@ Formula: ``sum over the names n of weight_n * value_n``, separately for calls, a
 A missing part is never zero. If anything was given a name, the name is expected of all that it is compared with: of all
 attempts of a group, of all attempts' agents of one name, of all calls of one agent in a group. Where an expected part
 is missing, the sum is missing. If nothing in a group was given a name, no sum in the group is complete, and the whole
-group is left out, with a sentence; so is a group in which nothing has all parts. To mean zero, give zero.
+group is left out, with a sentence; so is a group in which nothing has all parts. An attempt that is compared with
+nothing is its own group, without a sentence. To mean zero, give zero.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,8 +15,10 @@ from dataclasses import dataclass
 from lightning_trainer.samples.rewards.targets import Scope, Target
 from lightning_trainer.types import Attempt, Call, RolloutMode
 
-_Peers = tuple[str | None, Scope, str | None]
-"""(group id, scope, agent): a name given to one of them is expected of all."""
+_Group = tuple[bool, str]
+"""(True, group id), or (False, id of an attempt that is compared with nothing)."""
+_Peers = tuple[_Group, Scope, str | None]
+"""(group, scope, agent): a name given to one of them is expected of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +26,9 @@ class Sums:
     """The weighted sums, and why some are missing."""
 
     values: Mapping[Target, float]
-    """Complete sums only."""
+    """Complete sums only, of groups that are not left out."""
     incomplete: Mapping[str, str]
-    """The groups in which nothing has a complete sum: the reason, by group id."""
+    """The groups that are left out: the reason, by group id."""
     problems: tuple[str, ...]
 
 
@@ -53,15 +56,24 @@ def weigh(
     complete = {target for target, own in given.items() if len(own) == len(expected[peers_of[target]])}
     lacking: dict[str, list[Target]] = {}
     for target in sorted(given.keys() - complete):
-        if peers_of[target][0] is None:
-            continue  # compared with nothing
+        (compared, _), *_ = peers_of[target]
+        if not compared:
+            continue
         for name in sorted(expected[peers_of[target]] - given[target].keys()):
             lacking.setdefault(name, []).append(target)
+    incomplete = _incomplete(expected, {peers_of[target] for target in complete}, weights)
     return Sums(
         values={
-            target: sum(weights[name] * value for name, value in sorted(given[target].items())) for target in complete
+            target: sum(weights[name] * value for name, value in sorted(given[target].items()))
+            for target in complete
+            if peers_of[target][0] not in incomplete
         },
-        incomplete=_incomplete(expected, {peers_of[target] for target in complete}, weights),
+        incomplete={
+            group_id: f"group {group_id}: {reason}, so no weighted reward can be summed up; give 0 where you mean 0, "
+            "or leave the name out of the policy's reward"
+            for (compared, group_id), reason in sorted(incomplete.items())
+            if compared
+        },
         problems=tuple(
             f"reward {name!r} is missing where others that it is compared with have it: {len(targets)} (such as "
             f"{targets[0]}); their sum of {', '.join(weights)} counts as missing, so give 0 where you mean 0"
@@ -78,27 +90,22 @@ def _peers(target: Target, call_of: Mapping[str, Call], attempts: Mapping[str, A
     attempt = attempts.get(attempt_id)
     # These are compared with nothing, so what they were given is not expected of others.
     alone = (RolloutMode.EVALUATE, RolloutMode.RETRIED, RolloutMode.SHADOW, RolloutMode.DROPPED)
-    compared = attempt is not None and attempt.mode not in alone
-    return (attempt.group_id if attempt is not None and compared else None, target.scope, agent)
+    if attempt is None or attempt.mode in alone:
+        return (False, attempt_id or target.name), target.scope, agent
+    return (True, attempt.group_id), target.scope, agent
 
 
 def _incomplete(
     expected: Mapping[_Peers, set[str]], complete: set[_Peers], weights: Mapping[str, float]
-) -> dict[str, str]:
-    seen: dict[str, set[str]] = {}
-    reasons: dict[str, str] = {}
-    for (group_id, scope, agent), names in sorted(expected.items(), key=lambda entry: tuple(map(str, entry[0]))):
-        if group_id is None:
-            continue
-        seen.setdefault(group_id, set()).update(names)
-        if (group_id, scope, agent) not in complete:
+) -> dict[_Group, str]:
+    seen: dict[_Group, set[str]] = {}
+    reasons: dict[_Group, str] = {}
+    for (group, scope, agent), names in sorted(expected.items(), key=lambda entry: tuple(map(str, entry[0]))):
+        seen.setdefault(group, set()).update(names)
+        if (group, scope, agent) not in complete:
             whose = {Scope.ATTEMPT: "attempt", Scope.AGENT: f"attempt's agent {agent}"}.get(scope, f"call of {agent}")
-            reasons.setdefault(group_id, f"group {group_id}: no {whose} has all of {', '.join(sorted(names))}")
-    for group_id, names in seen.items():
+            reasons.setdefault(group, f"no {whose} has all of {', '.join(sorted(names))}")
+    for group, names in seen.items():
         if absent := [name for name in weights if name not in names]:
-            reasons[group_id] = f"group {group_id}: nobody in it was given {', '.join(absent)}"
-    return {
-        group_id: f"{reason}, so no weighted reward can be summed up; give 0 where you mean 0, or leave the name out "
-        "of the policy's reward"
-        for group_id, reason in sorted(reasons.items())
-    }
+            reasons[group] = f"nobody in it was given {', '.join(absent)}"
+    return reasons

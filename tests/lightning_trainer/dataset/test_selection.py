@@ -51,6 +51,13 @@ def test_demonstrations_are_what_earned_enough(recording, make_policy) -> None:
     }
 
 
+def test_a_part_of_a_weighted_reward_is_no_reward(recording, make_policy) -> None:
+    found = demonstrations(recording, make_policy(reward={"reward": 1.0, "format": 0.2}), min_reward=0.5)
+    assert found.examples == ()
+    assert reasons(found.ledger)["no_reward"] == 4
+    assert any("nobody in it was given format" in problem for problem in found.problems)
+
+
 def test_without_a_least_reward_unscored_calls_are_shown_too(recording, make_policy) -> None:
     assert len(demonstrations(recording, make_policy()).examples) == 4
 

@@ -58,6 +58,7 @@ def test_a_part_that_another_attempt_has_is_missing_and_not_zero(read, given):
 
 def test_a_part_that_nobody_has_leaves_the_group_out(read, given):
     table = read(given("score", 1.0), given("score", 0.0, "a2"))
+    assert table.of_attempts == {}
     assert list(table.incomplete) == ["g"]
     assert "group g: nobody in it was given format, so no weighted reward can be summed up" in table.incomplete["g"]
 
@@ -94,15 +95,22 @@ def test_what_one_agent_is_given_is_expected_of_no_other(read, given, make_call)
 def test_groups_are_told_apart(read, given, make_attempt):
     attempts = [make_attempt("a1"), make_attempt("a2", group_id="h")]
     table = read(given("score", 1.0), given("format", 1.0), given("score", 1.0, "a2"), attempts=attempts)
-    assert table.of_attempts == {"a1": 1.25, "a2": 1.0}
+    assert table.of_attempts == {"a1": 1.25}
     assert list(table.incomplete) == ["h"]
 
 
 def test_an_evaluation_rollout_says_nothing_of_what_is_expected(read, given, make_attempt):
     attempts = [make_attempt("a1"), make_attempt("a2", mode=RolloutMode.EVALUATE)]
     table = read(given("score", 1.0), given("format", 1.0), given("score", 1.0, "a2"), attempts=attempts)
-    assert table.of_attempts["a1"] == 1.25
+    assert table.of_attempts == {"a1": 1.25}
     assert table.incomplete == {}
+
+
+def test_attempts_that_are_compared_with_nothing_each_need_all_parts_themselves(read, given, make_attempt):
+    attempts = [make_attempt(name, mode=RolloutMode.EVALUATE) for name in ("a1", "a2")]
+    table = read(given("score", 1.0), given("format", 1.0), attempts=attempts)
+    assert table.of_attempts == {"a1": 1.25}
+    assert read(given("score", 1.0), given("format", 1.0, "a2"), attempts=attempts).of_attempts == {}
 
 
 def test_nothing_is_said_of_evaluation_rollouts_that_lack_a_part(read, given, make_attempt):
