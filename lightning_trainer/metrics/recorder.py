@@ -17,17 +17,15 @@ from lightning_trainer.metrics.exports import (
     WeightsAndBiases,
     tensorboard_installed,
 )
+from lightning_trainer.metrics.history import FIRST, RECENT, on_path, select_ends
 from lightning_trainer.metrics.row import StepMetrics, select_rows
 from lightning_trainer.metrics.warnings import warnings_of
+from lightning_trainer.store.records import Rollback
 from lightning_trainer.store.store import Store
 
 _log = logging.getLogger(__name__)
 
 _CLOSE_TIMEOUT_S = 30.0
-_FIRST = 50
-"""Number of first rows of a run that stay in memory, for warnings to compare with."""
-_RECENT = 500
-"""Number of newest rows; those in between are in the store and in the files."""
 
 
 class MetricsRecorder:
@@ -43,8 +41,9 @@ class MetricsRecorder:
         self._sinks: list[MetricsSink] = [self._lines]
         self.rows: list[StepMetrics] = []
         """First and newest rows, newest last; those in between are not kept."""
+        self._rollbacks: list[Rollback] = []
         self.warnings: Mapping[str, str] = {}
-        """What is wrong at the newest step, in words, by rule."""
+        """What is wrong at the newest step that no rollback took back, in words, by rule."""
 
     async def start(self, say: Callable[[str], None]) -> None:
         """Open the sinks, read the store, and write the rows that the files lack; may wait for the network.
@@ -56,15 +55,11 @@ class MetricsRecorder:
             MissingExtraError: a sink's package is not installed.
         """
         self._sinks += await asyncio.to_thread(_open_sinks, self._config, self._policy, self._folder, say)
-        policy, store = self._policy, self._store
-        self.rows = await store.scan(lambda connection: select_rows(connection, policy, oldest=_FIRST))
+        ends = await self._store.scan(lambda connection: select_ends(connection, self._policy))
         written = self._lines.last_step
-        known = self.rows[-1].step if self.rows else 0
-        recent = await store.scan(lambda connection: select_rows(connection, policy, newest=_RECENT))
-        self.rows += [row for row in recent if known < row.step <= written]
-        self.rows = [row for row in self.rows if row.step <= written]
+        self.rows = [row for row in ends if row.step <= written]
         await self._catch_up(written)
-        self.warnings = warnings_of(self.rows, self._config.warnings)
+        await self.look_back()
 
     async def step_ended(self, step: int) -> None:
         """Take the row of a step that was trained or skipped, after those before it that other daemons trained;
@@ -72,12 +67,19 @@ class MetricsRecorder:
         known = self.rows[-1].step if self.rows else 0
         if step > known:
             await self._catch_up(known, before=step + 1)
+        await self.look_back()
+
+    async def look_back(self) -> None:
+        """Take notice of rollbacks, also another daemon's: what they took back is no longer wrong, nor better."""
+        self._rollbacks = await self._store.rollbacks(self._policy)
+        self.warnings = warnings_of(on_path(self.rows, self._rollbacks), self._config.warnings)
 
     async def _catch_up(self, after: int, *, before: int | None = None) -> None:
         """Take every row between two steps, a page at a time."""
         policy = self._policy
+        self._rollbacks = await self._store.rollbacks(policy)
         while page := await self._store.scan(
-            lambda connection, after=after: select_rows(connection, policy, after=after, before=before, oldest=_RECENT)
+            lambda connection, after=after: select_rows(connection, policy, after=after, before=before, oldest=RECENT)
         ):
             for row in page:
                 self._take(row)
@@ -94,11 +96,12 @@ class MetricsRecorder:
 
     def _take(self, row: StepMetrics) -> None:
         self.rows.append(row)
-        if len(self.rows) > _FIRST + 2 * _RECENT:
-            del self.rows[_FIRST:-_RECENT]
+        if len(self.rows) > FIRST + 2 * RECENT:
+            del self.rows[FIRST:-RECENT]
         if row.step <= self._lines.last_step:
             return  # warnings about this step were logged before the restart
-        found = warnings_of(self.rows, self._config.warnings)
+        before = [rollback for rollback in self._rollbacks if rollback.after_step < row.step]
+        found = warnings_of(on_path(self.rows, before), self._config.warnings)
         for rule in found.keys() - self.warnings.keys():
             _log.warning("%s", found[rule])
         self.warnings = found

@@ -283,6 +283,7 @@ class TrainingLoop:
             await self._publisher.serve_kept(asked.version)
         except LightningError as error:  # the trainer makes it again
             _log.warning("version %d is not served from its kept weights: %s", asked.version, error)
+        await self._metrics.look_back()
         return True
 
     async def _promote_what_is_held(self, version: int) -> bool:

@@ -32,6 +32,7 @@ from lightning_trainer.errors import (
     TurnLostError,
 )
 from lightning_trainer.metrics.recorder import MetricsRecorder
+from lightning_trainer.metrics.row import StepMetrics
 from lightning_trainer.store.postgres.store import PostgresStore
 from lightning_trainer.store.records import StepState
 from lightning_trainer.store.sqlite import SqliteStore
@@ -213,6 +214,18 @@ async def test_going_back_serves_what_is_kept_and_repeats_only_the_way_to_the_ve
     live = await run.store.live_version("p")
     assert live is not None
     assert live.version == 3
+
+
+async def test_going_back_ends_the_warnings_about_what_it_took_back(make_run):
+    run = await make_run(1, 2, 3)
+    await run.until(Phase.COLLECTING)
+    metrics = run.loop._metrics
+    metrics.rows[-1] = StepMetrics("p", 3, {"actor/update_skipped": 1.0})
+    await metrics.look_back()
+    assert "update_skipped" in metrics.warnings
+    async with asyncio.timeout(10):
+        await run.rollbacks.ask(2)
+    assert metrics.warnings == {}
 
 
 async def test_a_rollback_of_a_daemon_that_was_stopped_is_asked_for_until_a_step_follows(make_run, tmp_path):
