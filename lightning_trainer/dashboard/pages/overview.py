@@ -13,6 +13,7 @@ from lightning_trainer.dashboard.pages.asking import Asked
 from lightning_trainer.dashboard.reading.history import PolicyPast, known_policies, read_past
 from lightning_trainer.dashboard.rendering import both_widths
 from lightning_trainer.dashboard.site import PolicyNow, Site
+from lightning_trainer.metrics.history import select_history
 from lightning_trainer.metrics.row import StepMetrics
 from lightning_trainer.metrics.warnings import warnings_of
 from lightning_trainer.report.curves import Curve, curve_chart, legend
@@ -60,29 +61,36 @@ async def overview(site: Site, asked: Asked) -> dict[str, Any]:
         await site.live.refresh_scores()
     configured = {policy.name: policy for policy in site.policies}
     unread = configured if site.live is None else {}
+    now = {} if site.live is None else site.live.now()
 
     def read(connection: Connection) -> dict[str, Any]:
         names = [policy.name for policy in site.policies]
         names += [name for name in known_policies(connection) if name not in names]
         return {
             "pasts": {name: read_past(connection, name, _SHOWN, unread=unread.get(name)) for name in names},
+            # Where no daemon says what is wrong, this page looks at what it would look at.
+            "histories": {name: select_history(connection, name) for name in names if name not in now},
             "counts": totals.count(connection),
             "recent": rollout_queries.select_recent(connection, _RECENT),
         }
 
     found = await site.store.scan(read)
-    now = {} if site.live is None else site.live.now()
-    pasts = found.pop("pasts")
+    pasts, histories, bounds = found.pop("pasts"), found.pop("histories"), site.config.metrics.warnings
+
+    def warnings(name: str) -> list[str]:
+        return list((now[name].warnings if name in now else warnings_of(histories[name], bounds)).values())
+
     cards = await asyncio.to_thread(
-        lambda: [_card(name, configured.get(name), now.get(name), past, site) for name, past in pasts.items()]
+        lambda: [_card(name, configured.get(name), now.get(name), past, warnings(name)) for name, past in pasts.items()]
     )
     return {**found, "cards": cards, "live": site.live is not None, "url": site.url, "state_dir": str(site.state_dir)}
 
 
-def _card(name: str, config: PolicyConfig | None, now: PolicyNow | None, past: PolicyPast, site: Site) -> Card:
+def _card(
+    name: str, config: PolicyConfig | None, now: PolicyNow | None, past: PolicyPast, warnings: Sequence[str]
+) -> Card:
     rows = past.rows
     rewards = [row.values.get("reward/mean") for row in rows]
-    told = dict(now.warnings) if now is not None else warnings_of(rows, site.config.metrics.warnings)
     known = [reward for reward in rewards if reward is not None]
     newest = rewards[-1] if rewards else None
     seconds = [sum(row.values.get(f"seconds/{stage}", 0.0) for stage in STAGES) for row in _measured(rows[-5:])]
@@ -92,7 +100,7 @@ def _card(name: str, config: PolicyConfig | None, now: PolicyNow | None, past: P
         config=config,
         now=now,
         past=past,
-        warnings=[*told.values(), *(() if now is None else now.problems[-3:])],
+        warnings=[*warnings, *(() if now is None else now.problems[-3:])],
         reward=newest,
         reward_change=newest - known[-2] if newest is not None and len(known) > 1 else None,
         held_out=past.held_out[-1] if past.held_out else None,
