@@ -157,7 +157,7 @@ def _explained(case: Case) -> ExplainedAttempt:
         calls=calls,
         ledger=_ledger(case, masks),
         problems=_problems(case),
-        reward=None if case.attempt_id is None else rewards.of_attempts.get(case.attempt_id),
+        reward=None if case.attempt_id is None else rewards.earned.get(case.attempt_id),
     )
 
 

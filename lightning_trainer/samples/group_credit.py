@@ -95,7 +95,7 @@ def judge_groups(
             Member(
                 attempt=attempt,
                 agents=agents_by_attempt.get(attempt.attempt_id, frozenset()),
-                reward=rewards.of_attempts.get(attempt.attempt_id),
+                reward=rewards.earned.get(attempt.attempt_id),
                 row_credits=assignment.row_credits.get(attempt.attempt_id, {}),
             )
             for attempt in attempts[group_id]

@@ -105,7 +105,7 @@ def _summaries(connection: Connection, attempts: Sequence[Attempt], policies: Se
             if policy is _policy_of(calls.get(attempt_id, ()), policies)
         }
         weights = _NO_POLICY if policy is None else policy.reward_weights
-        rewards |= read_rewards(reading.evaluations, reading.calls, theirs, weights).of_attempts
+        rewards |= read_rewards(reading.evaluations, reading.calls, theirs, weights).earned
     recorded = {(span.trace_id, span.span_id): span for span in spans}
     counts = {attempt_id: _token_counts(own, recorded) for attempt_id, own in calls.items()}
     return [

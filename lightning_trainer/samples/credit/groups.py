@@ -33,7 +33,7 @@ class Member:
     agents: frozenset[str]
     """The policy's agents that made calls in it."""
     reward: float | None
-    """Of the attempt; None when nothing scored it."""
+    """What the attempt earned (``RewardTable.earned``); None when nothing scored it."""
     row_credits: Mapping[Peers, tuple[float, ...]]
     """One for each row (``Credit.row_id``) that has something to train; empty when there is nothing."""
 

@@ -42,6 +42,8 @@ class RewardTable:
     """By attempt id and agent: rewards of one agent in an attempt."""
     incomplete: Mapping[str, str] = field(default_factory=dict)
     """By group id, with the reason: groups where one of several rewards is missing altogether."""
+    earned: Mapping[str, float] = field(default_factory=dict)
+    """By attempt id: what it was given, or else all its agents or calls together; absent where one of them lacks it."""
 
 
 def read_rewards(
@@ -75,17 +77,45 @@ def read_rewards(
             read.add(evaluation, target)
     sums = weigh(read.numbers(corrections), weights, calls, attempts)
     values = sums.values.items()
+    of_attempts = {target.name: value for target, value in values if target.scope is Scope.ATTEMPT}
+    of_calls = {target.name: value for target, value in values if target.scope is Scope.CALL}
+    of_agents = {
+        (target.name, target.agent): value
+        for target, value in values
+        if target.scope is Scope.AGENT and target.agent is not None
+    }
     return RewardTable(
-        of_attempts={target.name: value for target, value in values if target.scope is Scope.ATTEMPT},
-        of_calls={target.name: value for target, value in values if target.scope is Scope.CALL},
+        of_attempts=of_attempts,
+        of_calls=of_calls,
         problems=(*sorted(refused.values()), *read.problems(), *sums.problems),
-        of_agents={
-            (target.name, target.agent): value
-            for target, value in values
-            if target.scope is Scope.AGENT and target.agent is not None
-        },
+        of_agents=of_agents,
         incomplete=sums.incomplete,
+        earned={**_added_up(of_agents, of_calls, calls), **of_attempts},
     )
+
+
+def _added_up(
+    of_agents: Mapping[tuple[str, str], float], of_calls: Mapping[str, float], calls: Iterable[Call]
+) -> dict[str, float]:
+    """Return by attempt id what all its agents were given, or else all its calls; absent where one of them lacks it."""
+    if not of_agents and not of_calls:
+        return {}
+    calls_of: dict[str, list[Call]] = {}
+    for call in calls:
+        if call.attempt_id is not None:
+            calls_of.setdefault(call.attempt_id, []).append(call)
+    found: dict[str, float] = {}
+    for attempt_id, own in calls_of.items():
+        agents = dict.fromkeys(call.agent or "" for call in own)
+        for parts in (
+            [of_agents.get((attempt_id, agent)) for agent in agents],
+            [of_calls.get(call.call_id) for call in own],
+        ):
+            known = [part for part in parts if part is not None]
+            if len(known) == len(parts):
+                found[attempt_id] = sum(known)
+                break
+    return found
 
 
 class _Reading:
@@ -156,28 +186,8 @@ def read_outcomes(
         weights: of the rewards, by name.
     """
     evaluations, deliveries = list(evaluations), deduplicate(calls)
-    calls_of: dict[str | None, list[Call]] = {}
-    for call in deliveries.kept:
-        calls_of.setdefault(call.attempt_id, []).append(call)
     found = dict.fromkeys(attempts, 0.0)
-    for name, weight in sorted(weights.items()):
-        table = read_rewards(evaluations, deliveries.kept, attempts, name, deliveries.repeated)
-        values = {attempt_id: _value(attempt_id, table, calls_of.get(attempt_id, ())) for attempt_id in found}
-        found = {
-            attempt_id: found[attempt_id] + weight * value for attempt_id, value in values.items() if value is not None
-        }
+    for reward, weight in sorted(weights.items()):
+        earned = read_rewards(evaluations, deliveries.kept, attempts, reward, deliveries.repeated).earned
+        found = {name: total + weight * earned[name] for name, total in found.items() if name in earned}
     return found
-
-
-def _value(attempt_id: str, given: RewardTable, calls: Sequence[Call]) -> float | None:
-    """Return what an attempt was given, or else all its agents, or all its calls; None where one of them lacks it."""
-    if attempt_id in given.of_attempts:
-        return given.of_attempts[attempt_id]
-    agents = dict.fromkeys(call.agent for call in calls)
-    of_agents = [given.of_agents.get((attempt_id, agent or "")) for agent in agents]
-    of_calls = [given.of_calls.get(call.call_id) for call in calls]
-    for parts in (of_agents, of_calls):
-        known = [part for part in parts if part is not None]
-        if known and len(known) == len(parts):
-            return sum(known)
-    return None

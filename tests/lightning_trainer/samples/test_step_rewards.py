@@ -27,3 +27,18 @@ def test_a_group_that_lacks_a_part_of_the_reward_is_not_in_the_mean(build, make_
     measured = group_metrics(made.groups)
     assert [group.rewards for group in made.groups] == [(1.25, 0.25), (None, None)]
     assert (measured["reward/mean"], measured["reward/deviation"], measured["attempts/scored"]) == (0.75, 0.5, 2.0)
+
+
+def test_what_calls_or_agents_were_given_is_what_the_attempt_earned(build, make_evaluation):
+    """Calls of g: 1 and 0; agents of h: 0.5, and nothing. An attempt's own reward counts instead of theirs."""
+    given = [
+        make_evaluation(1.0, None, span_id="chat-a1"),
+        make_evaluation(0.0, None, span_id="chat-a2"),
+        make_evaluation(0.5, "b1", agent="solver"),
+    ]
+    made = build(given, credit={"scheme": "steps"})
+    measured = group_metrics(made.groups)
+    assert [group.rewards for group in made.groups] == [(1.0, 0.0), (0.5, None)]
+    assert (measured["reward/mean"], measured["reward/deviation"], measured["attempts/scored"]) == (0.5, 0.5, 3.0)
+    own = build([*given, make_evaluation(-1.0, "b1")], credit={"scheme": "steps"})
+    assert own.groups[1].rewards == (-1.0, None)
