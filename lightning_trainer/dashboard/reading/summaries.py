@@ -1,6 +1,7 @@
 """Attempts in one line each: agents, reward, and the versions that answered. Read from spans, and kept in memory.
 
-A summary is made again if more of its attempt has arrived since; the cache holds the newest few thousand.
+A summary is made again if more of its attempt has arrived since, or a stage with other rewards has begun; the cache
+holds the newest few thousand.
 """
 
 from collections import OrderedDict
@@ -12,12 +13,16 @@ from lightning_trainer.explain.words import version_name
 from lightning_trainer.ingest.dialects.registry import dialect_of
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.samples.rewards.reward_table import read_rewards
+from lightning_trainer.samples.transitions.deduplication import deduplicate
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.tables.spans import select_of_attempts
-from lightning_trainer.types import Attempt, Call, Span
+from lightning_trainer.store.tables.steps import last_step
+from lightning_trainer.types import Attempt, Call, RolloutMode, Span
 
 _KEPT = 5_000
 _NO_POLICY = {"reward": 1.0}
+_Mark = tuple[object, ...]
+"""Equal as long as a summary need not be made again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +31,8 @@ class Summary:
 
     attempt: Attempt
     reward: float | None
-    """Of the attempt, by the reward weights of the policy that claims an agent of it."""
+    """What the attempt earned, by the reward weights of the policy that claims an agent of it: those of the stage whose
+    step took it or would take it, and of an evaluation those that versions are compared by."""
     agents: tuple[str, ...]
     versions: tuple[str, ...]
     """The versions that answered its calls, as ``POLICY@vN``."""
@@ -54,15 +60,18 @@ class SummaryCache:
     """Summaries by attempt. It is used from the store's reader threads; after a race, a summary is made twice."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, tuple[tuple[int, int], Summary]] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[_Mark, Summary]] = OrderedDict()
 
     def of(
         self, connection: Connection, attempts: Sequence[Attempt], policies: Sequence[PolicyConfig]
     ) -> list[Summary]:
         """Return the summaries of some attempts, in their order."""
-        marks = {one.attempt_id: _mark(connection, one) for one in attempts}
+        next_steps = {one.name: last_step(connection, one.name) + 1 for one in policies if one.stage}
+        stages = tuple(one.at_step(next_steps[one.name]).reward for one in policies if one.stage)
+        marks: dict[str, _Mark] = {one.attempt_id: (*_mark(connection, one), stages) for one in attempts}
         found = {one.attempt_id: known for one in attempts if (known := self._known(one, marks[one.attempt_id]))}
-        for made in _summaries(connection, [one for one in attempts if one.attempt_id not in found], policies):
+        missing = [one for one in attempts if one.attempt_id not in found]
+        for made in _summaries(connection, missing, policies, next_steps):
             attempt_id = made.attempt.attempt_id
             found[attempt_id] = made
             self._kept[attempt_id] = marks[attempt_id], made
@@ -70,7 +79,7 @@ class SummaryCache:
             self._kept.popitem(last=False)
         return [found[one.attempt_id] for one in attempts]
 
-    def _known(self, attempt: Attempt, mark: tuple[int, int]) -> Summary | None:
+    def _known(self, attempt: Attempt, mark: _Mark) -> Summary | None:
         entry = self._kept.get(attempt.attempt_id)
         return entry[1] if entry is not None and entry[0] == mark and entry[1].attempt == attempt else None
 
@@ -88,24 +97,29 @@ def _mark(connection: Connection, attempt: Attempt) -> tuple[int, int]:
     return newest, steps
 
 
-def _summaries(connection: Connection, attempts: Sequence[Attempt], policies: Sequence[PolicyConfig]) -> list[Summary]:
+def _summaries(
+    connection: Connection,
+    attempts: Sequence[Attempt],
+    policies: Sequence[PolicyConfig],
+    next_steps: Mapping[str, int],
+) -> list[Summary]:
     if not attempts:
         return []
-    by_id = {one.attempt_id: one for one in attempts}
-    spans = select_of_attempts(connection, list(by_id))
+    spans = select_of_attempts(connection, [one.attempt_id for one in attempts])
     reading = read_spans(spans)
     calls: dict[str | None, list[Call]] = {}
     for call in reading.calls:
         calls.setdefault(call.attempt_id, []).append(call)
+    weighed: dict[tuple[tuple[str, float], ...], dict[str, Attempt]] = {}
+    for one in attempts:
+        policy = _policy_of(calls.get(one.attempt_id, ()), policies)
+        weights = _NO_POLICY if policy is None else _weights(connection, one, policy, next_steps)
+        weighed.setdefault(tuple(weights.items()), {})[one.attempt_id] = one
+    deliveries = deduplicate(reading.calls)
     rewards: dict[str, float] = {}
-    for policy in policies or (None,):
-        theirs = {
-            attempt_id: one
-            for attempt_id, one in by_id.items()
-            if policy is _policy_of(calls.get(attempt_id, ()), policies)
-        }
-        weights = _NO_POLICY if policy is None else policy.reward_weights
-        rewards |= read_rewards(reading.evaluations, reading.calls, theirs, weights).earned
+    for weights, theirs in weighed.items():
+        table = read_rewards(reading.evaluations, deliveries.kept, theirs, dict(weights), deliveries.repeated)
+        rewards |= table.earned
     recorded = {(span.trace_id, span.span_id): span for span in spans}
     counts = {attempt_id: _token_counts(own, recorded) for attempt_id, own in calls.items()}
     return [
@@ -145,6 +159,18 @@ def _policy_of(calls: Sequence[Call], policies: Sequence[PolicyConfig]) -> Polic
     """The policy whose rewards count: one that claims an agent of the attempt, else the first."""
     claiming = (policy for call in calls for policy in policies if policy.claims(call.agent))
     return next(claiming, policies[0] if policies else None)
+
+
+def _weights(
+    connection: Connection, attempt: Attempt, policy: PolicyConfig, next_steps: Mapping[str, int]
+) -> Mapping[str, float]:
+    """Return what the attempt is rewarded by; see ``Summary.reward``."""
+    if not policy.stage or attempt.mode is RolloutMode.EVALUATE:
+        return policy.reward_weights
+    (step,) = connection.execute(
+        "SELECT max(step) FROM assignments WHERE policy = ? AND attempt_id = ?", (policy.name, attempt.attempt_id)
+    ).fetchone()
+    return policy.at_step(step or next_steps[policy.name]).reward_weights
 
 
 def _step(connection: Connection, attempt_id: str) -> int | None:
