@@ -56,7 +56,7 @@ async def rollout(site: Site, asked: Asked) -> dict[str, Any]:
     """One rollout: the explanation, then each attempt's messages, spans, rewards, and ledger."""
     rollout_id = asked.needed("id")
     shade = Shade(asked.among("shade", tuple(Shade)) or Shade.ADVANTAGE)
-    one = await site.store.scan(lambda connection: read_rollout(connection, rollout_id, site.policies))
+    one = await site.store.scan(lambda connection: read_rollout(connection, rollout_id, site.config))
     if one is None:
         raise PageError(f"there is no rollout {rollout_id!r} in the store", 404)
     text_of = await asyncio.to_thread(_texts, one.policy.model) if site.policies else None

@@ -120,7 +120,7 @@ async def group(site: Site, asked: Asked) -> dict[str, Any]:
         members = []
         gatherings: dict[str, Gathering] = {}
         for summary in summaries:
-            one = read_rollout(connection, summary.attempt.rollout_id, site.policies, gatherings)
+            one = read_rollout(connection, summary.attempt.rollout_id, site.config, gatherings)
             explained = None if one is None or one.explanation is None else one.explanation.attempts
             own = next((e for e in explained or () if e.case.attempt_id == summary.attempt.attempt_id), None)
             members.append(Member(summary, own, _answer(() if own is None else own.case.spans)))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from lightning_instrumentation import semconv
 
-from lightning_trainer.config import PolicyConfig, any_agent
+from lightning_trainer.config import Config, PolicyConfig, any_agent
 from lightning_trainer.errors import LightningError
 from lightning_trainer.explain.explanation import Explanation, explain
 from lightning_trainer.explain.gathering import Gathering
@@ -41,7 +41,7 @@ class OneRollout:
 def read_rollout(
     connection: Connection,
     rollout_id: str,
-    policies: Sequence[PolicyConfig],
+    config: Config,
     gatherings: dict[str, Gathering] | None = None,
 ) -> OneRollout | None:
     """Return a rollout; None if the store has nothing of it.
@@ -54,12 +54,12 @@ def read_rollout(
         spans = span_table.select_of_attempts(connection, [one.attempt_id for one in attempts])
     elif not (spans := rollout_queries.select_spans_without_attempt(connection, rollout_id)):
         return None
-    policy = _policy_of(connection, attempts, spans, policies)
-    others = [one.name for one in policies if one is not policy]
+    policy = _policy_of(connection, attempts, spans, config.policy)
+    others = [one.name for one in config.policy if one is not policy]
     explanation, why_not = None, None
     try:
         gathering = None if gatherings is None else gatherings.get(policy.name)
-        gathering = gathering or Gathering(connection, policy, others, no_policy=not policies)
+        gathering = gathering or Gathering(connection, policy, others, no_policy=not config.policy, judges=config.judge)
         if gatherings is not None:
             gatherings[policy.name] = gathering
         explanation = explain(gathering.cases(rollout_id))
