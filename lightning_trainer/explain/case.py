@@ -20,6 +20,7 @@ from lightning_trainer.samples.transitions.ledger import NO_AGENT
 from lightning_trainer.samples.transitions.reasons import Reason
 from lightning_trainer.store.records import StepRecord, StepState
 from lightning_trainer.types import Attempt, Call, LedgerRow, Outcome, RolloutMode, Span, TrainingBatch
+from lightning_trainer.versions.lineage import LeftBehind
 
 CHANGED_SINCE = "changed_since"
 JOINED = "joined"
@@ -131,6 +132,8 @@ class Judged:
     """The step's, as recorded."""
     partial: bool = False
     """Spans of some of the step's attempts were deleted, so the build is not of what the step was made of."""
+    left_behind: LeftBehind | None = None
+    """Training has gone back to before the step."""
     reasons_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By attempt id: the outcomes of its agents' calls."""
 

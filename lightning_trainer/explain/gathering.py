@@ -33,6 +33,7 @@ from lightning_trainer.store.tables import spans as span_table
 from lightning_trainer.store.tables import steps as step_table
 from lightning_trainer.store.worklist import drops, waiting
 from lightning_trainer.types import Attempt, AttemptState, Call, LedgerRow, RolloutMode, Span
+from lightning_trainer.versions.lineage import left_behind
 
 _BESIDE = 64
 """Maximum number of a group's attempts to read if no policy says how many it has."""
@@ -259,6 +260,7 @@ class Gathering:
             batch=batch,
             ledger=tuple(ledger),
             partial=record is not None and bool(expired_among(self._connection, record.attempt_ids)),
+            left_behind=None if record is None else left_behind(self._connection, policy.name, record.step),
             reasons_of={attempt_id: tuple(met) for attempt_id, met in reasons.items()},
         )
 

@@ -27,7 +27,6 @@ from lightning_trainer.types import AttributeValue, Evaluation, RolloutMode, Spa
 
 _MOST_TOKENS = 1_500
 """How many tokens of a call's prompt, and of its answer, are shown."""
-_GOOD = (Verdict.TRAINED, Verdict.IN_TRAINING, Verdict.WOULD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +45,11 @@ class AttemptView:
 
 
 def _cause(one: OneRollout) -> str:
-    """Return how the headline is colored: nothing is amiss with what was never to be trained."""
-    if one.explanation is not None and one.explanation.told.verdict in _GOOD:
+    """Return how the headline is colored: nothing is amiss with what was never to be trained, or was left behind."""
+    if one.explanation is not None and one.explanation.told.good:
         return "good"
+    if one.explanation is not None and one.explanation.told.verdict is Verdict.TRAINED:
+        return "plain"  # it was, and training has gone back to before it
     return "bad" if any(attempt.mode is RolloutMode.TRAIN for attempt in one.attempts) else "plain"
 
 
