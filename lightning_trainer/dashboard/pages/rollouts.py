@@ -23,8 +23,8 @@ OUTCOMES = tuple(state.value for state in AttemptState)
 MODES = tuple(mode.value for mode in RolloutMode)
 _SIDE_BY_SIDE = 16
 _PARTS = (
-    *("agent", "task", "group", "step", "outcome", "mode", "version", "least", "most", "rewarded", "since", "until"),
-    "text",
+    *("agent", "task", "group", "step", "policy", "outcome", "mode", "version", "least", "most", "rewarded"),
+    *("since", "until", "text"),
 )
 
 
@@ -59,15 +59,20 @@ async def rollouts(site: Site, asked: Asked) -> dict[str, Any]:
         "histogram": both_widths(lambda width, _: histogram(bins, width=width, height=150, label=label)),
         "outcomes": OUTCOMES,
         "modes": MODES,
+        "several_policies": len(site.policies) > 1,
     }
 
 
 def _wanted(asked: Asked) -> Search:
     rewarded = asked.among("rewarded", ("yes", "no"))
+    step, policy = asked.number("step"), asked.text("policy")
+    if policy is not None and step is None:
+        raise PageError(f"policy = {policy!r} says whose step is meant: name a step, too")
     return Search(
         task=asked.text("task"),
         group=asked.text("group"),
-        step=asked.number("step"),
+        step=step,
+        policy=policy,
         since_ns=asked.time_ns("since"),
         until_ns=asked.time_ns("until"),
         agent=asked.text("agent"),

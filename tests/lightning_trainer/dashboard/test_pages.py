@@ -95,6 +95,7 @@ async def test_an_empty_store_says_what_to_do_next(empty, path):
         ("/image?trace=a&span=b&attribute=c&name=d", 404, "there is no span"),
         ("/rollouts?least=high", 400, "write a number, such as 0.5"),
         ("/rollouts?step=-1", 400, "write a number from 0"),
+        ("/rollouts?policy=sales", 400, "policy = 'sales' says whose step is meant: name a step, too"),
         ("/rollouts?since=yesterday", 400, "write a time as"),
         ("/rollouts?since=0001-01-01T00:00", 400, "write a time between the years 1970 and 2200"),
         ("/rollouts?until=9999-12-31T23:59", 400, "write a time between the years 1970 and 2200"),
@@ -316,7 +317,15 @@ async def test_every_page_and_search_says_the_same_of_a_run_that_was_moved_to_po
         assert page.status_code == 200, path
         for word in words:
             assert word in page.text, path
-    for search in ("task=order", "text=refund", "step=3", "outcome=failed", "least=0.5", "group=step-3/order-4721"):
+    for search in (
+        "task=order",
+        "text=refund",
+        "step=3",
+        "step=3&policy=support",
+        "outcome=failed",
+        "least=0.5",
+        "group=step-3/order-4721",
+    ):
         page = await get_moved(f"/rollouts?{search}")
         assert page.status_code == 200, search
     for answer in ("/lightning/status", "/metrics", "/lightning/policies/support/rollouts"):
