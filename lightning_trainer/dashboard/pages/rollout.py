@@ -16,6 +16,7 @@ from lightning_trainer.dashboard.reading.span_tree import SpanRow, span_rows
 from lightning_trainer.dashboard.rendering import visible_markup
 from lightning_trainer.dashboard.site import Site
 from lightning_trainer.explain import words
+from lightning_trainer.explain.explainer import Explainer
 from lightning_trainer.explain.explanation import ExplainedAttempt, Verdict
 from lightning_trainer.explain.page import NO_TOKENIZER, Shade, largest_advantage, ledger_html, tree_html
 from lightning_trainer.explain.words import TextOf, texts_of
@@ -57,7 +58,9 @@ async def rollout(site: Site, asked: Asked) -> dict[str, Any]:
     """One rollout: the explanation, then each attempt's messages, spans, rewards, and ledger."""
     rollout_id = asked.needed("id")
     shade = Shade(asked.among("shade", tuple(Shade)) or Shade.ADVANTAGE)
-    one = await site.store.scan(lambda connection: read_rollout(connection, rollout_id, site.config))
+    one = await site.store.scan(
+        lambda connection: read_rollout(connection, rollout_id, Explainer(connection, site.config))
+    )
     if one is None:
         raise PageError(f"there is no rollout {rollout_id!r} in the store", 404)
     text_of = await asyncio.to_thread(_texts, one.policy.model) if site.policies else None
