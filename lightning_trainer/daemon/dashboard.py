@@ -17,8 +17,8 @@ from lightning_trainer.versions.held_out import refresh_verdicts
 
 _PATIENCE_S = 3.0
 """How long a page waits for a rollback or a promotion; it goes on without the page."""
-_READ_FOR_A_PAGE = 20
-"""Evaluations that are read when versions are looked at."""
+_READING_S = 0.5
+"""How long a page that shows scores waits for evaluations to be read, of all policies together."""
 
 
 class LiveDaemon:
@@ -33,9 +33,12 @@ class LiveDaemon:
     def now(self) -> Mapping[str, PolicyNow]:
         return {name: _now(one) for name, one in self._policies.items()}
 
-    async def refresh_scores(self) -> None:
-        for one in self._policies.values():
-            await refresh_verdicts(self._store, one.policy, most=_READ_FOR_A_PAGE)
+    async def refresh_scores(self) -> Mapping[str, int]:
+        within_s = _READING_S / max(1, len(self._policies))
+        return {
+            name: await refresh_verdicts(self._store, one.policy, within_s=within_s)
+            for name, one in self._policies.items()
+        }
 
     async def roll_back(self, policy: str, version: int) -> str:
         waits = f"{policy} goes back to version {version} between two steps; this page says when it serves it"

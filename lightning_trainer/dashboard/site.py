@@ -97,8 +97,8 @@ class Live(Protocol):
         """Return what the daemon does with each policy, by the policy's name."""
         ...
 
-    async def refresh_scores(self) -> None:
-        """Read some of the evaluations that have not been read yet."""
+    async def refresh_scores(self) -> Mapping[str, int]:
+        """Read evaluations that have not been read yet, for a moment; return how many are left, by policy."""
         ...
 
     async def roll_back(self, policy: str, version: int) -> str:

@@ -20,6 +20,7 @@ from lightning_trainer.samples.transitions.ledger import NO_AGENT
 from lightning_trainer.samples.transitions.reasons import Reason
 from lightning_trainer.store.records import StepRecord, StepState
 from lightning_trainer.types import Attempt, Call, LedgerRow, Outcome, RolloutMode, Span, TrainingBatch
+from lightning_trainer.versions.lineage import LeftBehind
 
 CHANGED_SINCE = "changed_since"
 JOINED = "joined"
@@ -131,6 +132,8 @@ class Judged:
     """The step's, as recorded."""
     partial: bool = False
     """Spans of some of the step's attempts were deleted, so the build is not of what the step was made of."""
+    left_behind: LeftBehind | None = None
+    """Training has gone back to before the step."""
     reasons_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By attempt id: the outcomes of its agents' calls."""
 
@@ -148,6 +151,7 @@ class Case:
     attempt: Attempt | None
     """None if spans name the rollout and no attempt."""
     policy: PolicyConfig
+    """As it was trained in the step that took the attempt, or will be in the next one."""
     spans: tuple[Span, ...]
     """All spans of the attempt."""
     reading: Reading
@@ -160,6 +164,13 @@ class Case:
     """Spans whose parent is not in the store."""
     groups_ready: int = 0
     """Groups that the next step could take now; only for an attempt that waits for one."""
+    paused: str | None = None
+    """Why somebody has paused training; None if nobody has."""
+    ended: int | None = None
+    """The last step of all, if it is done."""
+    shown_file: tuple[int | None, bool] | None = None
+    """If the next step is shown a file: the last one that is (None: all further ones), and whether a later one takes
+    attempts."""
     from_files: bool = False
     """No step will take the attempt: it is judged together with everything that was read, as in ``build``."""
     no_policy: bool = False

@@ -24,19 +24,16 @@ _UNTRAINED: Mapping[str, str] = {
     RolloutMode.SHADOW: "shadow",
     RolloutMode.DROPPED: "dropped",
 }
-_COLORS = {
-    Verdict.TRAINED: "green",
-    Verdict.IN_TRAINING: "green",
-    Verdict.WOULD: "green",
-    Verdict.IN_PART: "yellow",
-    Verdict.WOULD_IN_PART: "yellow",
-}
+_PARTLY = (Verdict.TRAINED, Verdict.IN_PART, Verdict.WOULD_IN_PART)
+"""These are yellow unless they are good: part of it is not trained, or was left behind."""
 _OUTCOME_COLORS = {Outcome.TRAINED: "green", Outcome.DEDUPLICATED: "dim"}
 
 
 def show(explanation: Explanation, console: Console) -> None:
     """Print everything; the first line is the cause."""
-    _say(console, explanation.headline, f"bold {_COLORS.get(explanation.told.verdict, 'red')}")
+    told = explanation.told
+    color = "green" if told.good else "yellow" if told.verdict in _PARTLY else "red"
+    _say(console, explanation.headline, f"bold {color}")
     for attempt in explanation.attempts:
         console.print()
         if len(explanation.attempts) > 1:

@@ -78,6 +78,12 @@ class ExplainedAttempt:
         return sum(row.tokens for row in self.ledger) == self.sampled_tokens
 
     @property
+    def good(self) -> bool:
+        """Return whether all of it is trained, or would be, and still counts."""
+        whole = self.verdict in (Verdict.TRAINED, Verdict.IN_TRAINING, Verdict.WOULD)
+        return whole and self.case.judged.left_behind is None
+
+    @property
     def headline(self) -> str:
         """Return the cause in one line."""
         cause = f"{self.findings[0].name}: {self.findings[0].sentence}" if self.findings else None
@@ -179,7 +185,7 @@ def _verdict(case: Case) -> Verdict:
     if not trained:
         return Verdict.NOT
     if step.state is StepState.ASSIGNED:
-        return Verdict.IN_TRAINING
+        return Verdict.NOT if case.judged.left_behind is not None else Verdict.IN_TRAINING
     return Verdict.TRAINED if whole else Verdict.IN_PART
 
 

@@ -27,12 +27,13 @@ from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.records import StepRecord
 from lightning_trainer.store.retention.sweep import expired_among
 from lightning_trainer.store.tables import attempts as attempt_table
-from lightning_trainer.store.tables import feedback, participations
+from lightning_trainer.store.tables import feedback, participations, pauses
 from lightning_trainer.store.tables import rollouts as rollout_queries
 from lightning_trainer.store.tables import spans as span_table
 from lightning_trainer.store.tables import steps as step_table
 from lightning_trainer.store.worklist import drops, waiting
 from lightning_trainer.types import Attempt, AttemptState, Call, LedgerRow, RolloutMode, Span
+from lightning_trainer.versions.lineage import left_behind
 
 _BESIDE = 64
 """Maximum number of a group's attempts to read if no policy says how many it has."""
@@ -112,6 +113,9 @@ class Gathering:
             lacking=lacking,
             lost=rollout_queries.without_parent(self._connection, spans),
             groups_ready=self._groups_ready(judged),
+            paused=pauses.reason_of(self._connection, self._policy.name),
+            ended=last if (last := self._policy.last_step) is not None and last < self._next_step else None,
+            shown_file=self._shown_file,
             from_files=self._from_files,
             no_policy=self._no_policy,
             dropped=None if attempt is None else drops.reason_of(self._connection, attempt.attempt_id),
@@ -215,6 +219,13 @@ class Gathering:
     def _next_step(self) -> int:
         return step_table.last_step(self._connection, self._policy.name) + 1
 
+    @cached_property
+    def _shown_file(self) -> tuple[int | None, bool] | None:
+        step = self._next_step
+        spans = ((first, last) for first, last in self._policy.shown_steps if first <= step)
+        ends = [last for _, last in spans if last is None or step <= last]
+        return (ends[0], self._policy.takes_attempts_after(step)) if ends else None
+
     def _judged_together(self, attempts: Sequence[Attempt], record: StepRecord | None) -> Judged:
         spans = span_table.select_of_attempts(self._connection, [attempt.attempt_id for attempt in attempts])
         return self._judge(self._read(spans), spans, attempts, record)
@@ -249,6 +260,7 @@ class Gathering:
             batch=batch,
             ledger=tuple(ledger),
             partial=record is not None and bool(expired_among(self._connection, record.attempt_ids)),
+            left_behind=None if record is None else left_behind(self._connection, policy.name, record.step),
             reasons_of={attempt_id: tuple(met) for attempt_id, met in reasons.items()},
         )
 

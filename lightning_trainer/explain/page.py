@@ -33,11 +33,12 @@ def render(explanation: Explanation, text_of: TextOf | None) -> str:
 
 
 def _header(explanation: Explanation) -> str:
-    taken = explanation.told.verdict in (Verdict.TRAINED, Verdict.IN_TRAINING, Verdict.WOULD)
+    told = explanation.told
+    css = "good" if told.good else "plain" if told.verdict is Verdict.TRAINED else "bad"
     return (
         '<header><p class="brand">lightning-trainer explain</p>'
         f"<h1>Rollout {escape(explanation.rollout_id)}</h1>"
-        f'<p class="{"good" if taken else "bad"}">{escape(explanation.headline)}</p></header>'
+        f'<p class="{css}">{escape(explanation.headline)}</p></header>'
     )
 
 

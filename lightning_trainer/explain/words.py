@@ -72,7 +72,8 @@ def _taken(case: Case) -> str:
     if case.from_files:
         return ""
     step = case.judged.step
-    return f", step {step.step} ({step.state})" if step else ", no step"
+    back = ", rolled back" if case.judged.left_behind is not None else ""
+    return f", step {step.step} ({step.state}{back})" if step else ", no step"
 
 
 def meanings(attempt: ExplainedAttempt) -> Iterator[str]:

@@ -6,6 +6,7 @@ recomputed when something new of the attempt arrives, so an evaluation is read o
 """
 
 import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -22,6 +23,8 @@ from lightning_trainer.types import Attempt, Call, Span
 
 _AT_ONCE = 100
 """Attempts read in one transaction: a tenth of a second or so."""
+_AT_ONCE_IN_TIME = 20
+"""The same where somebody waits, so that the time is kept to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,21 +81,24 @@ class _Slice:
     found: dict[str, Verdict]
 
 
-async def refresh_verdicts(store: Store, policy: PolicyConfig, *, most: int | None = None) -> None:
-    """Read the evaluations with new data since the last time, and store their verdicts.
+async def refresh_verdicts(store: Store, policy: PolicyConfig, *, within_s: float | None = None) -> int:
+    """Read the evaluations with new data since the last time, and store their verdicts; return how many are left.
 
     Args:
-        most: maximum number of attempts; the rest follows with the next call.
+        within_s: when to stop; some are read in any case, and the rest follows with the next call. None: at the end.
     """
+    began, at_once = time.monotonic(), _AT_ONCE if within_s is None else _AT_ONCE_IN_TIME
     while True:
         read = await store.scan(
-            lambda connection: _next_slice(connection, policy, _position(connection, policy), most or _AT_ONCE)
+            lambda connection: _next_slice(connection, policy, _position(connection, policy), at_once)
         )
         if not read.attempt_ids:
-            return
+            return 0
         await store.write(lambda connection, read=read: _keep(connection, policy, read))
-        if most is not None:
-            return
+        if within_s is not None and time.monotonic() - began >= within_s:
+            return await store.scan(
+                lambda connection: evaluations.count_changed(connection, _position(connection, policy))
+            )
 
 
 def select_scores(connection: Connection, policy: PolicyConfig, first: int, last: int) -> dict[int, HeldOutScore]:

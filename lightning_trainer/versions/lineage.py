@@ -7,6 +7,7 @@ the steps that a rollback left behind remain valid targets.
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.records import Rollback, StepState
@@ -98,6 +99,45 @@ def made_with(connection: Connection, steps: Collection[TrainedStep]) -> list[Ma
         versions = tuple(one for one in trained if set(lineage.path(one)) & set(taken))
         found.append(MadeWith(policy, tuple(taken), waiting, versions, lineage.parent(taken[0]) or 0))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class LeftBehind:
+    """A step that the weights no longer contain, because training has gone back to before it."""
+
+    step: int
+    gone_back_to: int
+    versions: tuple[int, ...]
+    """The versions that were trained with it, ascending; none if it was not trained before."""
+
+    @property
+    def sentence(self) -> str:
+        """Return this as a sentence."""
+        untrained = "" if self.versions else ", before it was trained"
+        said = f"step {self.step} was left behind when training went back to version {self.gone_back_to}{untrained}"
+        if not self.versions:
+            return said
+        which = f"version{'s' * (len(self.versions) != 1)} {_listed(self.versions)}"
+        return f"{said}; it is in {which}, and not in what training goes on from"
+
+
+def left_behind(connection: Connection, policy: str, step: int) -> LeftBehind | None:
+    """Return what became of a step that changed the weights, if training has gone back to before it."""
+    rollbacks = version_table.select_rollbacks(connection, policy)
+    if not any(step <= rollback.after_step for rollback in rollbacks):
+        return None
+    states = step_table.select_states(connection, policy)
+    lineage = Lineage((one for one, state in states.items() if state is not StepState.SKIPPED), rollbacks)
+    if step not in lineage or step in lineage.path():
+        return None
+    having = {step}
+    for one in states:
+        if lineage.parent(one) in having:
+            having.add(one)
+    # It may have been gone back to, and left behind again: what counts are the rollbacks since.
+    *_, leaving = takewhile(lambda one: step <= one.after_step and one.version not in having, reversed(rollbacks))
+    trained = (one for one in sorted(having) if states[one] is StepState.TRAINED)
+    return LeftBehind(step, leaving.version, tuple(trained))
 
 
 def _listed(numbers: Iterable[int]) -> str:

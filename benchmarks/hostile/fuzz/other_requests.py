@@ -37,8 +37,8 @@ _QUESTIONS: dict[str, tuple[str, ...]] = {
     "/metrics": (),
     "/": (),
     "/rollouts": (
-        *("agent", "task", "group", "step", "outcome", "mode", "version", "least", "most", "rewarded", "since"),
-        *("until", "text", "before", "said"),
+        *("agent", "task", "group", "step", "policy", "outcome", "mode", "version", "least", "most", "rewarded"),
+        *("since", "until", "text", "before", "said"),
     ),
     "/group": ("id", "attempts"),
     "/rollout": ("id", "shade"),

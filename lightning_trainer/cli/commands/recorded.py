@@ -117,7 +117,10 @@ def explain(
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Also write the token tree to this HTML file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
-    policy: Annotated[str | None, typer.Option(help="The policy, if there are several.")] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(help="Explain for this one of several policies; default: whose step took it."),
+    ] = None,
     agent: Annotated[str | None, typer.Option(help="Only rollouts in which this agent (or pattern) took part.")] = None,
 ) -> None:
     """Explain why a rollout was trained or not: the cause first, then its calls, token tree and ledger."""

@@ -44,6 +44,9 @@ def ui(config_path: Path | None, state_dir: Path | None, port: int, beside: Sequ
     if state_dir is not None:
         daemon = config.daemon.model_copy(update={"state_dir": state_dir.absolute()})
         config = config.model_copy(update={"daemon": daemon})
+        if config.store.url is not None:  # the folder has a store of its own, as for --beside
+            store = config.store.model_copy(update={"url": None, "shared_dir": None})
+            config = config.model_copy(update={"store": store})
     if beside:
         metrics = config.metrics.model_copy(update={"beside": tuple(folder.absolute() for folder in beside)})
         config = config.model_copy(update={"metrics": metrics})

@@ -10,14 +10,14 @@ from pathlib import Path
 from rich.console import Console
 
 from lightning_trainer.cli.terminal.console import TerminalConsole, visible_json
-from lightning_trainer.config import PolicyConfig, any_agent, matches
+from lightning_trainer.config import PolicyConfig, matches
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.dataset.sources import read_source
 from lightning_trainer.errors import ConfigError, StoreError
 from lightning_trainer.explain.as_json import as_json
 from lightning_trainer.explain.console import show, show_list, show_problems
-from lightning_trainer.explain.explanation import Explanation, explain
-from lightning_trainer.explain.gathering import Gathering
+from lightning_trainer.explain.explainer import Explainer
+from lightning_trainer.explain.explanation import Explanation
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.places import StorePlace, place_of, reading
@@ -47,7 +47,7 @@ class Options:
     html: Path | None = None
     as_json: bool = False
     policy: str | None = None
-    """The policy's name, if there are several."""
+    """Explain for this one of several policies, and list its rollouts; None: each rollout for its own."""
     agent: str | None = None
     """Name or pattern: only rollouts in which it spoke."""
 
@@ -61,6 +61,16 @@ class _Source:
     """What of the files was left out."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Unexplained:
+    """One of several rollouts that the configuration cannot explain, with the fields of an explanation's JSON."""
+
+    rollout_id: str
+    headline: str
+    verdict: None = None
+    attempts: tuple[()] = ()
+
+
 def explain_rollouts(options: Options) -> None:
     """Print one explanation, the first lines of several, or, without a name, the newest rollouts.
 
@@ -68,38 +78,30 @@ def explain_rollouts(options: Options) -> None:
         LightningError: the configuration, the store or a file cannot be read, or there is no such rollout.
     """
     config = load_usual_config(options.config)
-    policy = config.named_policy(options.policy) if config.policy or options.policy else any_agent()
+    policy = None if options.policy is None else config.named_policy(options.policy)
+    only = policy if len(config.policy) > 1 else None
     console = TerminalConsole()
     with _source(options) as source:
         if options.rollout is None and not options.last and options.html is None:
-            # All of them, unless one of several policies is named.
-            _list(source, options, policy if options.policy and len(config.policy) > 1 else None, console)
+            _list(source, options, only, console)
             return
-        named = _named(source, options, policy if len(config.policy) > 1 else None)
+        named = _named(source, options, only)
         if len(named) > 1 and options.html is not None:
             raise StoreError(
                 f"{options.rollout!r} names {len(named)} rollouts, and one is drawn at a time: name it more exactly"
             )
-        others = [one.name for one in config.policy if one is not policy]
-        gathering = Gathering(
-            source.connection,
-            policy,
-            others,
-            from_files=bool(options.spans),
-            no_policy=not config.policy,
-            judges=config.judge,
-        )
-        newest = [explain(gathering.cases(rollout_id)) for rollout_id in named[-_EXPLAINED:]]
+        explainer = Explainer(source.connection, config, policy=policy, from_files=bool(options.spans))
+        if len(named) > 1:
+            _several(source, options, explainer, named, console)
+            return
+        explanation = explainer.explain(named[0])
     if options.as_json:
-        _print_json([as_json(explanation) for explanation in newest], source, left_out=len(named) - len(newest))
-    elif len(newest) == 1:
-        show(newest[0], console)
+        _print_json([as_json(explanation)], source)
     else:
-        _first_lines(newest, len(named), console)
-    if not options.as_json:
+        show(explanation, console)
         show_problems(source.problems, console)
     if options.html is not None:
-        _draw(newest[0], policy.model if config.policy else None, options.html)
+        _draw(explanation, explanation.told.case.policy.model if config.policy else None, options.html)
         if not options.as_json:
             console.print(f"drawn in {options.html}", style="dim", markup=False, highlight=False, soft_wrap=True)
 
@@ -191,11 +193,27 @@ def _list(source: _Source, options: Options, policy: PolicyConfig | None, consol
     show_problems(source.problems, console)
 
 
-def _first_lines(newest: Sequence[Explanation], names: int, console: Console) -> None:
-    for explanation in newest:
-        console.print(explanation.headline, markup=False, highlight=False, soft_wrap=True)
-    if names > len(newest):
-        console.print(f"and {names - len(newest)} older ones; name them more exactly", style="dim")
+def _several(source: _Source, options: Options, explainer: Explainer, named: Sequence[str], console: Console) -> None:
+    """Print each one's first line; what one of them lacks to be explained does not keep the others from it."""
+    newest = [_explained(explainer, rollout_id) for rollout_id in named[-_EXPLAINED:]]
+    left_out = len(named) - len(newest)
+    if options.as_json:
+        _print_json(
+            [asdict(one) if isinstance(one, _Unexplained) else as_json(one) for one in newest], source, left_out
+        )
+        return
+    for one in newest:
+        console.print(one.headline, markup=False, highlight=False, soft_wrap=True)
+    if left_out:
+        console.print(f"and {left_out} older ones; name them more exactly", style="dim")
+    show_problems(source.problems, console)
+
+
+def _explained(explainer: Explainer, rollout_id: str) -> Explanation | _Unexplained:
+    try:
+        return explainer.explain(rollout_id)
+    except ConfigError as error:
+        return _Unexplained(rollout_id, f"rollout {rollout_id} is not explained: {error}")
 
 
 def _print_json(rollouts: Sequence[dict], source: _Source, left_out: int = 0) -> None:

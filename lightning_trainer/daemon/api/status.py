@@ -32,8 +32,6 @@ from lightning_trainer.versions.listing import VersionRow, list_versions
 
 _MAX_WAIT_S = 60.0
 _PAGE = 100
-_READ_FOR_AN_ANSWER = 20
-"""Evaluations that are read when versions are asked for; the others are when a version is published."""
 _LONGEST_PAGE = 1000
 """Steps, versions or rows in one answer: a run has no end, and a runner asks at every step."""
 _LARGEST = 2**62
@@ -170,7 +168,7 @@ class _Status:
         """The newest versions (``before``: of those before that one), as ``lightning-trainer versions`` shows them."""
         watched = self._named(name)
         stored = watched.old_versions.versions()
-        await refresh_verdicts(self._store, watched.policy, most=_READ_FOR_AN_ANSWER)
+        await refresh_verdicts(self._store, watched.policy)
         return await self._store.scan(
             lambda connection: list_versions(
                 connection, watched.policy, stored, before=before, newest=limit, fresh=False

@@ -16,6 +16,7 @@ from lightning_trainer.dashboard.reading.span_tree import SpanRow, span_rows
 from lightning_trainer.dashboard.rendering import visible_markup
 from lightning_trainer.dashboard.site import Site
 from lightning_trainer.explain import words
+from lightning_trainer.explain.explainer import Explainer
 from lightning_trainer.explain.explanation import ExplainedAttempt, Verdict
 from lightning_trainer.explain.page import NO_TOKENIZER, Shade, largest_advantage, ledger_html, tree_html
 from lightning_trainer.explain.words import TextOf, texts_of
@@ -27,7 +28,6 @@ from lightning_trainer.types import AttributeValue, Evaluation, RolloutMode, Spa
 
 _MOST_TOKENS = 1_500
 """How many tokens of a call's prompt, and of its answer, are shown."""
-_GOOD = (Verdict.TRAINED, Verdict.IN_TRAINING, Verdict.WOULD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,11 @@ class AttemptView:
 
 
 def _cause(one: OneRollout) -> str:
-    """Return how the headline is colored: nothing is amiss with what was never to be trained."""
-    if one.explanation is not None and one.explanation.told.verdict in _GOOD:
+    """Return how the headline is colored: nothing is amiss with what was never to be trained, or was left behind."""
+    if one.explanation is not None and one.explanation.told.good:
         return "good"
+    if one.explanation is not None and one.explanation.told.verdict is Verdict.TRAINED:
+        return "plain"  # it was, and training has gone back to before it
     return "bad" if any(attempt.mode is RolloutMode.TRAIN for attempt in one.attempts) else "plain"
 
 
@@ -56,7 +58,9 @@ async def rollout(site: Site, asked: Asked) -> dict[str, Any]:
     """One rollout: the explanation, then each attempt's messages, spans, rewards, and ledger."""
     rollout_id = asked.needed("id")
     shade = Shade(asked.among("shade", tuple(Shade)) or Shade.ADVANTAGE)
-    one = await site.store.scan(lambda connection: read_rollout(connection, rollout_id, site.policies))
+    one = await site.store.scan(
+        lambda connection: read_rollout(connection, rollout_id, Explainer(connection, site.config))
+    )
     if one is None:
         raise PageError(f"there is no rollout {rollout_id!r} in the store", 404)
     text_of = await asyncio.to_thread(_texts, one.policy.model) if site.policies else None

@@ -12,8 +12,8 @@ from lightning_trainer.dashboard.reading.summaries import Summary
 from lightning_trainer.dashboard.rendering import both_widths
 from lightning_trainer.dashboard.site import Site
 from lightning_trainer.explain import words
+from lightning_trainer.explain.explainer import Explainer
 from lightning_trainer.explain.explanation import ExplainedAttempt
-from lightning_trainer.explain.gathering import Gathering
 from lightning_trainer.report.curves import histogram
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.tables import attempts as attempt_table
@@ -23,8 +23,8 @@ OUTCOMES = tuple(state.value for state in AttemptState)
 MODES = tuple(mode.value for mode in RolloutMode)
 _SIDE_BY_SIDE = 16
 _PARTS = (
-    *("agent", "task", "group", "step", "outcome", "mode", "version", "least", "most", "rewarded", "since", "until"),
-    "text",
+    *("agent", "task", "group", "step", "policy", "outcome", "mode", "version", "least", "most", "rewarded"),
+    *("since", "until", "text"),
 )
 
 
@@ -59,15 +59,20 @@ async def rollouts(site: Site, asked: Asked) -> dict[str, Any]:
         "histogram": both_widths(lambda width, _: histogram(bins, width=width, height=150, label=label)),
         "outcomes": OUTCOMES,
         "modes": MODES,
+        "several_policies": len(site.policies) > 1,
     }
 
 
 def _wanted(asked: Asked) -> Search:
     rewarded = asked.among("rewarded", ("yes", "no"))
+    step, policy = asked.number("step"), asked.text("policy")
+    if policy is not None and step is None:
+        raise PageError(f"policy = {policy!r} says whose step is meant: name a step, too")
     return Search(
         task=asked.text("task"),
         group=asked.text("group"),
-        step=asked.number("step"),
+        step=step,
+        policy=policy,
         since_ns=asked.time_ns("since"),
         until_ns=asked.time_ns("until"),
         agent=asked.text("agent"),
@@ -118,9 +123,9 @@ async def group(site: Site, asked: Asked) -> dict[str, Any]:
         attempts = attempt_table.select(connection, group_id=group_id, limit=_SIDE_BY_SIDE + 1)
         summaries = site.summaries.of(connection, attempts[-_SIDE_BY_SIDE:], site.policies)
         members = []
-        gatherings: dict[str, Gathering] = {}
+        explainer = Explainer(connection, site.config)
         for summary in summaries:
-            one = read_rollout(connection, summary.attempt.rollout_id, site.policies, gatherings)
+            one = read_rollout(connection, summary.attempt.rollout_id, explainer)
             explained = None if one is None or one.explanation is None else one.explanation.attempts
             own = next((e for e in explained or () if e.case.attempt_id == summary.attempt.attempt_id), None)
             members.append(Member(summary, own, _answer(() if own is None else own.case.spans)))

@@ -27,8 +27,7 @@ async def versions(site: Site, asked: Asked) -> dict[str, Any]:
     before = asked.number("before", 1)
     if policy is None:
         return {"policy": None, "others": others, "rows": [], "may_act": False}
-    if site.live is not None:
-        await site.live.refresh_scores()
+    unread = await _unread(site, policy)
     stored = stored_versions(archive_root(site.config.shared_dir, policy.name))
     rows = await site.store.scan(
         lambda connection: list_versions(
@@ -50,6 +49,7 @@ async def versions(site: Site, asked: Asked) -> dict[str, Any]:
         "rows": rows[::-1],
         "older": asked.link("/versions", before=numbers[0]) if len(rows) == _PAGE and numbers[0] > 0 else None,
         "best": max(scored)[1] if scored else None,
+        "unread": unread,
         "legend": legend([curve.name for curve in curves]),
         "chart": both_widths(
             lambda width, height: curve_chart(
@@ -67,12 +67,13 @@ async def compare(site: Site, asked: Asked) -> dict[str, Any]:
     one, other = asked.number("a"), asked.number("b")
     if policy is None or one is None or other is None or one == other:
         raise PageError("name two versions of a policy: /versions/compare?policy=NAME&a=3&b=5")
-    if site.live is not None:
-        await site.live.refresh_scores()
+    unread = await _unread(site, policy)
     scores, paired = await site.store.scan(
         lambda connection: compare_versions(connection, policy, one, other, unread=site.live is None)
     )
     return {
+        "unread": unread,
+        "again": asked.link("/versions/compare"),
         "policy": policy.name,
         "a": one,
         "b": other,
@@ -107,6 +108,12 @@ async def confirm_promotion(site: Site, asked: Asked) -> dict[str, Any]:
         raise PageError(f"there is no version {version} of {policy.name!r}", 404)
     now = None if site.live is None else site.live.now().get(policy.name)
     return {"policy": policy.name, "version": version, "row": rows[-1], "now": now}
+
+
+async def _unread(site: Site, policy: PolicyConfig) -> int:
+    """Let the daemon read evaluations, and return how many of the policy's are left; of a stopped run, a page reads
+    all of them."""
+    return 0 if site.live is None else (await site.live.refresh_scores()).get(policy.name, 0)
 
 
 async def _policy(site: Site, asked: Asked) -> tuple[PolicyConfig | None, list[str]]:

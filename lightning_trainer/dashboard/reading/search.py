@@ -47,6 +47,8 @@ class Search:
     """A task id, or the beginning of one."""
     group: str | None = None
     step: int | None = None
+    policy: str | None = None
+    """Whose ``step`` it is."""
     since_ns: int | None = None
     until_ns: int | None = None
     agent: str | None = None
@@ -193,11 +195,9 @@ def _next(connection: Connection, wanted: Search, limit: int) -> list[Attempt]:
         conditions.append("coalesce(group_id, task_id, rollout_id) = ?")
         values.append(wanted.group)
     if wanted.step is not None:
-        conditions.append(
-            "attempt_id IN (SELECT attempt_id FROM assignments"
-            " WHERE policy IN (SELECT policy FROM policies) AND step = ?)"
-        )
-        values.append(wanted.step)
+        whose = "IN (SELECT policy FROM policies)" if wanted.policy is None else "= ?"
+        conditions.append(f"attempt_id IN (SELECT attempt_id FROM assignments WHERE policy {whose} AND step = ?)")
+        values += [wanted.step] if wanted.policy is None else [wanted.policy, wanted.step]
     rows = connection.execute(
         f"SELECT {attempt_table.COLUMNS} FROM attempts WHERE {' AND '.join(conditions)} "
         "ORDER BY started_ns DESC, attempt_id DESC LIMIT ?",

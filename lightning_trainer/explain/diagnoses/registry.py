@@ -17,6 +17,7 @@ from lightning_trainer.explain.diagnoses import (
     no_reward,
     other_reasons,
     over_length,
+    rolled_back,
     running,
     waiting,
 )
@@ -54,6 +55,7 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
     group.diagnose,
     other_reasons.diagnose,
     waiting.diagnose,
+    rolled_back.diagnose,
     clock_skew.diagnose,
     retokenized.diagnose,
     mixed_versions.diagnose,

@@ -1,11 +1,11 @@
-"""The attempt has ended and can be trained, but no step has taken it yet, or parts of it are missing."""
+"""The attempt has ended and can be trained, but no step takes it now, or parts of it are missing."""
 
 from lightning_trainer.explain.case import Case
 from lightning_trainer.explain.finding import Finding, counted
 
 
 def diagnose(case: Case) -> Finding | None:
-    """Say what an ended attempt waits for: missing spans, its group, its baseline, or enough groups for a step."""
+    """Say what an ended attempt waits for: training that rests, missing spans, its group, its baseline, more groups."""
     policy, group = case.policy, case.group
     if case.from_files and case.lacking:
         return Finding(
@@ -18,6 +18,8 @@ def diagnose(case: Case) -> Finding | None:
         return None
     if not policy.train:
         return Finding("train = false", f"policy {policy.name} records and serves, and is never updated")
+    if (resting := _resting(case)) is not None:
+        return resting
     if case.lacking:
         return Finding(
             "spans missing",
@@ -47,3 +49,27 @@ def diagnose(case: Case) -> Finding | None:
         f"group {group.group_id} is full, and a step starts when groups_per_step = {policy.groups_per_step} groups are "
         f"ready (there are {case.groups_ready}) while `lightning-trainer serve` runs",
     )
+
+
+def _resting(case: Case) -> Finding | None:
+    """Say why no step of the policy takes attempts now, however many groups are ready."""
+    name = case.policy.name
+    if case.ended is not None:
+        return Finding(
+            "finished",
+            f"step {case.ended} was the last that was asked for of policy {name}, so none takes the attempt; with a "
+            "larger max_steps, or one more stage, training goes on at the next start of `lightning-trainer serve`",
+        )
+    if case.paused is not None:
+        return Finding(
+            "held", f"training of policy {name} is paused: {case.paused}; `lightning-trainer resume` lets it go on"
+        )
+    if case.shown_file is not None:
+        last, later = case.shown_file
+        which = "all further steps" if last is None else f"the steps up to {last}"
+        return Finding(
+            "shown a file",
+            f"{which} of policy {name} are shown the data of their stage, and not what agents do; "
+            + ("the attempt waits for the steps after them" if later else "no later step takes the attempt"),
+        )
+    return None

@@ -55,3 +55,13 @@ def select_changed(connection: Connection, after: int, most: int) -> list[tuple[
            WHERE change > ? AND ended_ns IS NOT NULL ORDER BY change LIMIT ?""",
         (after, most),
     ).fetchall()
+
+
+def count_changed(connection: Connection, after: int) -> int:
+    """Return the number of ended evaluations with news after number ``after``."""
+    (count,) = connection.execute(
+        """SELECT count(*) FROM evaluations JOIN attempts USING (attempt_id)
+           WHERE change > ? AND ended_ns IS NOT NULL""",
+        (after,),
+    ).fetchone()
+    return count

@@ -67,3 +67,11 @@ def test_a_taken_port_is_set_where_it_was_set(stopped: Path, tmp_path: Path):
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2
     assert "stop it or set another --port (0 picks a free one)" in done.stderr
+
+
+def test_a_named_folder_is_shown_where_the_configuration_has_a_database(stopped: Path, tmp_path: Path):
+    """Nobody listens at its address: what is shown is the store of the folder, as of a run before the database."""
+    config = tmp_path / "lightning.toml"
+    config.write_text('[store]\nurl = "postgresql://nobody@127.0.0.1:1/runs"\nshared_dir = "elsewhere"\n')
+    shown, _ = said_by("--config", str(config), "--state-dir", str(stopped), cwd=tmp_path)
+    assert shown.startswith(f"{stopped}, read only: http://127.0.0.1:")

@@ -6,7 +6,6 @@ import shutil
 import sqlite3
 import time
 from itertools import pairwise
-from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -15,19 +14,13 @@ import pytest
 from lightning_instrumentation import semconv
 
 from benchmarks.dashboard.example_attempts import Writer, letters
-from lightning_trainer.agents.live_census import LiveCensus
 from lightning_trainer.cli.daemon.ui import dashboard_app
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_config
-from lightning_trainer.daemon.dashboard import LiveDaemon
 from lightning_trainer.daemon.service import Daemon
 from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
-from lightning_trainer.dashboard.openmetrics import openmetrics
-from lightning_trainer.dashboard.pages.asking import Asked
-from lightning_trainer.dashboard.pages.overview import overview
 from lightning_trainer.dashboard.pages.versions import lineage_chart
 from lightning_trainer.dashboard.rendering import Pages
-from lightning_trainer.dashboard.site import Site
 from lightning_trainer.store import SqliteStore
 
 PAGES = {
@@ -102,6 +95,7 @@ async def test_an_empty_store_says_what_to_do_next(empty, path):
         ("/image?trace=a&span=b&attribute=c&name=d", 404, "there is no span"),
         ("/rollouts?least=high", 400, "write a number, such as 0.5"),
         ("/rollouts?step=-1", 400, "write a number from 0"),
+        ("/rollouts?policy=sales", 400, "policy = 'sales' says whose step is meant: name a step, too"),
         ("/rollouts?since=yesterday", 400, "write a time as"),
         ("/rollouts?since=0001-01-01T00:00", 400, "write a time between the years 1970 and 2200"),
         ("/rollouts?until=9999-12-31T23:59", 400, "write a time between the years 1970 and 2200"),
@@ -323,22 +317,19 @@ async def test_every_page_and_search_says_the_same_of_a_run_that_was_moved_to_po
         assert page.status_code == 200, path
         for word in words:
             assert word in page.text, path
-    for search in ("task=order", "text=refund", "step=3", "outcome=failed", "least=0.5", "group=step-3/order-4721"):
+    for search in (
+        "task=order",
+        "text=refund",
+        "step=3",
+        "step=3&policy=support",
+        "outcome=failed",
+        "least=0.5",
+        "group=step-3/order-4721",
+    ):
         page = await get_moved(f"/rollouts?{search}")
         assert page.status_code == 200, search
     for answer in ("/lightning/status", "/metrics", "/lightning/policies/support/rollouts"):
         assert (await get_moved(answer)).status_code in (200, 404), answer
-
-
-@pytest.fixture
-def unread(run):
-    """The configuration of a run that nobody has read the evaluations of, such as one that ended with them."""
-    config = load_config(run)
-    with contextlib.closing(sqlite3.connect(config.daemon.state_dir / "lightning.sqlite")) as connection:
-        assert connection.execute("DELETE FROM verdicts").rowcount
-        connection.execute("DELETE FROM cursors")
-        connection.commit()
-    return config
 
 
 async def test_lines_that_connect_an_agent_name_the_daemon_and_not_what_shows_the_stopped_run(run):
@@ -359,33 +350,3 @@ def test_names_of_versions_do_not_run_into_each_other():
     assert names[-1][1] == "v19999"
     places = [float(x) for x, _ in names]
     assert min(after - before for before, after in pairwise(places)) > 8 * len("v19999")
-
-
-READ = {"/": r"<dt>held-out</dt><dd>0\.\d+ <small>v6, ", "/versions/compare?policy=support&a=2&b=6": "order-4800"}
-
-
-@pytest.mark.parametrize("path", READ)
-async def test_the_evaluations_of_a_stopped_run_count_that_its_daemon_had_not_read(unread, path):
-    transport = httpx.ASGITransport(dashboard_app(unread, None))
-    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8322") as client:
-        assert re.search(READ[path], (await client.get(path)).text)
-
-
-class ReadingDaemon(LiveDaemon):
-    """A daemon that does nothing but read evaluations."""
-
-    def now(self):
-        return {}
-
-
-async def test_a_daemon_reads_evaluations_for_whoever_asks_for_a_score(unread):
-    async with SqliteStore(unread.daemon.state_dir / "lightning.sqlite") as store:
-        policies: Any = [SimpleNamespace(policy=policy) for policy in unread.policy]
-        live = ReadingDaemon(policies, store, store)
-        site = Site(unread, store, LiveCensus(store), "http://127.0.0.1:8321", live=live)
-        read = []
-        for page in (lambda: overview(site, Asked({})), lambda: openmetrics(site)):
-            await page()
-            read.append(await store.scan(lambda c: c.execute("SELECT count(*) FROM verdicts").fetchone()[0]))
-        assert 0 < read[0] < read[1], "some for each"
-        assert b"lightning_held_out_score{" in await openmetrics(site)

@@ -1,6 +1,9 @@
 """A search reads as little as it can, says how far it looked, and finds the same as reading everything would."""
 
+import contextlib
 import json
+import re
+import sqlite3
 from collections import OrderedDict
 
 import pytest
@@ -12,6 +15,18 @@ from lightning_trainer.dashboard.reading.recorded_text import WantedName, Wanted
 from lightning_trainer.dashboard.reading.search import Search, search
 from lightning_trainer.dashboard.reading.summaries import SummaryCache
 from lightning_trainer.store.scan import read_only
+
+
+@pytest.fixture
+def shared(run):
+    """A second policy, whose first step has taken what step 3 of policy support took."""
+    with contextlib.closing(sqlite3.connect(load_config(run).daemon.state_dir / "lightning.sqlite")) as connection:
+        connection.executescript("""
+            INSERT INTO policies(policy, last_seq) VALUES ('sales', 0);
+            INSERT INTO steps SELECT 'sales', 1, state, batch, report, metrics FROM steps WHERE step = 3;
+            INSERT INTO assignments SELECT 'sales', attempt_id, 1, position FROM assignments WHERE step = 3;
+        """)
+        connection.commit()
 
 
 @pytest.fixture
@@ -92,3 +107,17 @@ def test_what_the_cache_loses_at_once_is_found_all_the_same(run_search, monkeypa
     # Another thread takes out what was put in, between the two.
     monkeypatch.setattr(summaries, "OrderedDict", type("Forgetful", (OrderedDict,), {"__setitem__": lambda *_: None}))
     assert [row.attempt.attempt_id for row in run_search(agent="summar*").rows] == everything
+
+
+@pytest.mark.parametrize(("policy", "taken"), [("support", {"001"}), ("sales", {"003"}), (None, {"001", "003"})])
+def test_a_step_is_that_of_one_policy_if_it_is_named(shared, run_search, policy, taken):
+    assert {row.attempt.attempt_id[:3] for row in run_search(step=1, policy=policy).rows} == taken
+
+
+async def test_a_step_on_the_page_of_costs_leads_to_what_its_policy_trained_on(shared, get):
+    links = re.findall(r'href="(/rollouts[?][^"]*step=1)"', (await get("/costs")).text.replace("&amp;", "&"))
+    assert sorted(links) == ["/rollouts?policy=sales&step=1", "/rollouts?policy=support&step=1"]
+    for link, named in zip(sorted(links), ("r-003-", "r-001-"), strict=True):
+        page = (await get(link)).text
+        assert set(re.findall(r">(r-\d+-)", page)) == {named}
+        assert set(re.findall(r'<td class="num">([^<]*)</td>\n<td class="num">\d+</td>', page)) == {"1"}

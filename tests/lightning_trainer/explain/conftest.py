@@ -7,9 +7,11 @@ then the model answers "6." as 40 41.
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from html import unescape
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from lightning_instrumentation import semconv
 from lightning_instrumentation.telemetry.messages import as_json
@@ -17,6 +19,7 @@ from lightning_instrumentation.telemetry.packing import pack_logprobs, pack_toke
 from typer.testing import CliRunner
 
 from lightning_trainer.cli.app import app
+from lightning_trainer.cli.daemon.ui import dashboard_app
 from lightning_trainer.config.file import load_config
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.samples.batches import build_batch
@@ -254,3 +257,15 @@ def explain(folder: Path) -> Callable[..., list[str]]:
         return done.output.splitlines()
 
     return run
+
+
+@pytest.fixture
+def page(folder: Path) -> Callable[[str], Awaitable[str]]:
+    """``await page("/rollout?id=r-a1")``: a page of the dashboard over the same store."""
+
+    async def get(path: str) -> str:
+        transport = httpx.ASGITransport(dashboard_app(load_config(folder / "lightning.toml"), None))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8322") as client:
+            return unescape((await client.get(path)).text)
+
+    return get

@@ -3,10 +3,13 @@
 import json
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from lightning_instrumentation import semconv
 
+from lightning_trainer.config.file import load_config
+from lightning_trainer.judges.reliability.report import unknown_corrections
 from lightning_trainer.types import Span
 
 SECOND_NS = 1_000_000_000
@@ -16,10 +19,10 @@ SECOND_NS = 1_000_000_000
 def recorded(store, take_step, attempt, ask):
     """Store an attempt beside a healthy one of its group that earned nothing, and let a step take both."""
 
-    async def record(*spans: Span, step: bool = True):
+    async def record(*spans: Span, step: bool = True, **known: Any):
         other = attempt("other", turns=(replace(ask, response=(50,), answer="7"),), reward=0.0)
         await store.append([*other.spans, *spans])
-        return await take_step(["other", "a1"]) if step else None
+        return await take_step(["other", "a1"], **known) if step else None
 
     return record
 
@@ -306,15 +309,19 @@ async def test_an_agent_whose_clock_is_ahead_was_heard_of_just_now(store, attemp
     assert "(6 spans have, the newest 0 ms ago; spans below it name" in explain("r-a1")[0]
 
 
-async def test_the_reward_of_a_judge_that_is_refused(recorded, explain, attempt, folder):
+@pytest.mark.parametrize("step", [False, True])
+async def test_the_reward_of_a_judge_that_is_refused(recorded, explain, page, attempt, folder, step):
     """It gave numbers, and none of them counts: why is what `build` and the daemon say."""
     settings = folder / "lightning.toml"
     reward = "reward = { reward = { weight = 1.0, correct = true } }\n"
     judge = '[[judge]]\nname = "reward"\nkind = "program"\ncommand = ["true"]\nchecked_by = ["right"]\n'
     settings.write_text(settings.read_text() + reward + judge)
-    await recorded(*attempt("a1").spans, step=False)
+    corrections = unknown_corrections(load_config(settings).policy[0].corrected_rewards)
+    await recorded(*attempt("a1").spans, step=step, corrections=corrections)
     first = explain("r-a1")[0]
     assert "no reward: judge reward is not corrected and its reward counts as missing: of the 0 attempts" in first
+    assert first in await page("/rollout?id=r-a1")
+    assert ": no reward</p>" in await page("/group?id=g")
 
 
 async def test_a_reward_of_a_kind_that_the_credit_scheme_does_not_use(recorded, explain, attempt, folder):

@@ -1,5 +1,6 @@
 """A rollout of several policies' agents, explained for one of them: the others' part in it is nobody's mistake."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -70,3 +71,35 @@ async def test_what_was_dropped_for_another_policy_is_still_trained_for_the_one_
     assert "group g (2 attempts)" in lines[2]
     assert "problems" not in lines
     assert "not trained: dropped: attempt a1 was taken out" in explain("r-a1", "--policy", "reviewer")[0]
+
+
+async def test_without_a_name_each_rollout_is_explained_for_its_own_policy(
+    both, store, take_step, attempt, ask, explain
+):
+    await store.append([*both("a1"), *both("b1", reward=0.0, begins_s=60)])
+    await take_step(["a1", "b1"])
+    reviewed = attempt("c1", turns=(replace(ask, agent="solver-b"),), group="h", begins_s=90)
+    await store.append(answered_by("reviewer", reviewed.spans))
+    assert explain("r-a1")[0] == "rollout r-a1 is trained: step 1, 1 call, 3 sampled tokens"
+    assert "policy reviewer, no step" in explain("--last", columns=200)[2]
+    assert [line.split()[1] for line in explain("r-*")] == ["r-a1", "r-b1", "r-c1"]
+    listed = " ".join(explain())
+    assert all(name in listed for name in ("r-a1", "r-b1", "r-c1"))
+    assert "policy reviewer, no step" in explain("r-a1", "--policy", "reviewer", columns=200)[2]
+
+
+async def test_a_rollout_of_a_policy_that_was_renamed_does_not_keep_others_from_being_explained(
+    folder, store, take_step, attempt, explain
+):
+    await store.append([*attempt("a1").spans, *attempt("b1", reward=0.0, begins_s=60).spans])
+    await take_step(["a1", "b1"])
+    await store.append(attempt("c1", group="h", begins_s=90).spans)
+    config = folder / "lightning.toml"
+    config.write_text(config.read_text().replace('name = "math"', 'name = "sums"'))
+    first, _, last = explain("r-*")
+    assert first.startswith("rollout r-a1 is not explained: a step of policy 'math' took this rollout, and the")
+    assert last.startswith("rollout r-c1 is not trained")
+    (told, *_, other) = json.loads("\n".join(explain("r-*", "--json")))["rollouts"]
+    assert (told["headline"], told["verdict"], told["attempts"]) == (first, None, [])
+    assert other["headline"] == last
+    assert "a step of policy 'math' took this rollout" in " ".join(explain("r-a1", expect=2))
