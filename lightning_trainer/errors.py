@@ -85,7 +85,8 @@ class PublicationError(LightningError, RuntimeError):
 
 
 class SettingsChangedError(LightningError, RuntimeError):
-    """Recorded steps were repeated with other settings, and gave a version other weights than it has."""
+    """Recorded steps were repeated with other settings, and gave a version other weights than it has; or a recorded
+    batch would be trained by another algorithm than it was made for."""
 
 
 class EvaluationError(LightningError, RuntimeError):

@@ -233,7 +233,7 @@ class PolicyRuntime:
                     await task
 
     async def save(self) -> None:
-        """Write a last checkpoint, so that the next start repeats nothing; a busy trainer is not waited for."""
+        """Write a last checkpoint, so that the next start repeats nothing; none of a step that was not finished."""
         try:
             async with asyncio.timeout(60):
                 await self._loop.save()

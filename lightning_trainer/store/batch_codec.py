@@ -38,7 +38,12 @@ def encode_batch(batch: TrainingBatch) -> bytes:
                 f"step {batch.step} of policy {batch.policy!r}: sample {sample.sample_id} has a log-probability, "
                 "credit, baseline or logit bias that is NaN or infinite; drop the sample with that reason"
             )
-    written = {"policy": batch.policy, "step": batch.step, "samples": list(map(_written, batch.samples))}
+    written = {
+        "policy": batch.policy,
+        "step": batch.step,
+        "samples": list(map(_written, batch.samples)),
+        "made_for": dict(batch.made_for),
+    }
     return _pack({"format": _FORMAT, "batch": written})
 
 
@@ -49,6 +54,7 @@ def decode_batch(body: bytes) -> TrainingBatch:
         policy=batch["policy"],
         step=batch["step"],
         samples=tuple(_sample(sample) for sample in batch["samples"]),
+        made_for=batch.get("made_for", {}),
     )
 
 

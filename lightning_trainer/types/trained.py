@@ -220,6 +220,8 @@ class TrainingBatch:
     samples: tuple[Sample, ...]
     media: Mapping[str, bytes] = field(default_factory=dict)
     """What the samples refer to, by address (``Media.uri``); not stored with the batch, but filled in for a trainer."""
+    made_for: Mapping[str, str] = field(default_factory=dict)
+    """Settings of the policy without which the samples mean something else, by dotted name; empty in older batches."""
 
 
 @dataclass(frozen=True, slots=True)

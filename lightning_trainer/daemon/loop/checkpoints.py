@@ -11,11 +11,12 @@ import re
 import shutil
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.daemon.loop.trained_with import changed_since, trained_with
+from lightning_trainer.daemon.loop.trained_with import changed_since, require_made_for, trained_with
+from lightning_trainer.daemon.publication.publishing import Publisher
 from lightning_trainer.daemon.watching.progress import Phase, Progress
 from lightning_trainer.errors import CheckpointError
 from lightning_trainer.store.records import StepState
@@ -107,6 +108,7 @@ async def recover(
     *,
     store: Store,
     trainer: TrainerClient,
+    publisher: Publisher,
     checkpoints: CheckpointFolder,
     progress: Progress,
     fresh: bool,
@@ -120,6 +122,8 @@ async def recover(
 
     Raises:
         TrainingError: the trainer failed, or checkpoints of another store are in the way.
+        SettingsChangedError: a step that has no version yet would be taken on other weights than those before it, or
+            by another algorithm than its batch was made for; it stays as it was.
     """
     progress.enter(Phase.RECOVERING)
     name = policy.name
@@ -137,15 +141,22 @@ async def recover(
     saved = await _load_newest(path, trainer=trainer, checkpoints=checkpoints, progress=progress)
     if saved is None and not fresh:
         await trainer.restart()
-    for step in path:
-        if step > (saved or 0):
-            progress.enter(Phase.RECOVERING, f"repeating step {step}")
-            report = await trainer.step(await store.with_media(await store.batch(name, step)))
-            if states[step] is StepState.ASSIGNED:
-                report = replace(report, settings=trained_with(policy, step))
-                await store.finish_step(name, report, StepState.TRAINED)
     since = [one for one in await store.steps(name, after=saved or 0) if one.step in path]
-    return Recovered(max(states, default=0), path, lineage.gone_back, changed_since(policy, since))
+    changed = changed_since(policy, since)
+    for before, step in pairwise(path):
+        if step <= (saved or 0):
+            continue
+        progress.enter(Phase.RECOVERING, f"repeating step {step}")
+        batch = await store.batch(name, step)
+        if states[step] is StepState.ASSIGNED:
+            require_made_for(policy, batch)
+        if changed is not None and await store.version(name, step) is None:  # nothing to compare what comes of it with
+            await publisher.require_same(before, changed)
+        report = await trainer.step(await store.with_media(batch))
+        if states[step] is StepState.ASSIGNED:
+            report = replace(report, settings=trained_with(policy, step))
+            await store.finish_step(name, report, StepState.TRAINED)
+    return Recovered(max(states, default=0), path, lineage.gone_back, changed)
 
 
 async def _load_newest(

@@ -10,9 +10,11 @@ import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from lightning_trainer.daemon.loop.building import Builder, fresh
 from lightning_trainer.daemon.loop.context import LoopContext
+from lightning_trainer.daemon.loop.trained_with import made_for
 from lightning_trainer.daemon.loop.weights import Weights
 from lightning_trainer.daemon.loop.worklist import Worklist
 from lightning_trainer.daemon.watching.progress import Phase
@@ -141,25 +143,26 @@ class Steps:
     ) -> None:
         """Record the next step, train its batch if it has one, and publish what came of it."""
         step = self.next_step
+        batch = None if build.batch is None else replace(build.batch, made_for=made_for(self._policy, step))
         for problem in build.problems:
             self._progress.say(problem)
         await self._progress.want_groups(self._policy.groups_per_step)
         await self._store.assign(
-            build.batch,
+            batch,
             policy=self._policy.name,
             step=step,
             attempt_ids=[attempt.attempt_id for attempt in attempts],
             ledger=build.ledger,
-            state=StepState.ASSIGNED if build.batch else StepState.SKIPPED,
+            state=StepState.ASSIGNED if batch else StepState.SKIPPED,
             metrics={**metrics, **await self._store.measures()},
         )
         self._weights.step = step
         if self._judges is not None:
             self._judges.taken(attempts)
-        if build.batch is None:
+        if batch is None:
             self._progress.say(f"step {step} trained nothing: {nothing_trained(build.groups)}")
         else:
-            await self._weights.train(build.batch, seconds or {})
+            await self._weights.train(batch, seconds or {})
         await self._metrics.step_ended(step)
         await self._progress.finish_step(step)
 

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from lightning_trainer.config import PolicyConfig
+from lightning_trainer.errors import SettingsChangedError
 from lightning_trainer.store.records import StepRecord
+from lightning_trainer.types import TrainingBatch
 
 _OF_THE_BATCH = {
     "preset",
@@ -21,6 +23,8 @@ _OF_THE_BATCH = {
     "overlong",
 }
 """Of the algorithm, what the recorded batch already contains, and its advantage, which a credit scheme may replace."""
+_MEANING = ("algorithm.objective", "algorithm.advantage", "credit.scheme")
+"""What a batch is made for: with another one of these, credits are no rewards, or attempts nothing to imitate."""
 
 
 def trained_with(policy: PolicyConfig, step: int) -> dict[str, str]:
@@ -38,6 +42,12 @@ def trained_with(policy: PolicyConfig, step: int) -> dict[str, str]:
     return dict(_flat("", found))
 
 
+def made_for(policy: PolicyConfig, step: int) -> dict[str, str]:
+    """Return those of these settings that tell what the numbers in the batch of a step mean."""
+    found = trained_with(policy, step)
+    return {name: found[name] for name in _MEANING}
+
+
 def _flat(prefix: str, section: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, value in section.items():
         if isinstance(value, Mapping):
@@ -51,8 +61,24 @@ def changed_since(policy: PolicyConfig, steps: Iterable[StepRecord]) -> str | No
     where none was, as far as that was recorded."""
     for record in steps:
         then: Mapping[str, str] = {} if record.report is None else record.report.settings
-        now = trained_with(policy, record.step)
-        for name in sorted(then.keys() & now.keys()):
-            if then[name] != now[name]:
-                return f"step {record.step} was trained with {name} = {then[name]}, and now it is {now[name]}"
+        if (difference := _difference(then, trained_with(policy, record.step))) is not None:
+            return f"step {record.step} was trained with {difference}"
     return None
+
+
+def require_made_for(policy: PolicyConfig, batch: TrainingBatch) -> None:
+    """Refuse a recorded batch whose numbers mean something else to the policy as it is configured now.
+
+    Raises:
+        SettingsChangedError: it was made for another algorithm.
+    """
+    if (difference := _difference(batch.made_for, made_for(policy, batch.step))) is not None:
+        raise SettingsChangedError(
+            f"step {batch.step} is recorded and not trained, and its batch was made for {difference}: set it back, or "
+            f"take the step out (`lightning-trainer drop {policy.name}@{batch.step}`)"
+        )
+
+
+def _difference(then: Mapping[str, str], now: Mapping[str, str]) -> str | None:
+    names = (name for name in sorted(then.keys() & now.keys()) if then[name] != now[name])
+    return next((f"{name} = {then[name]}, and now it is {now[name]}" for name in names), None)

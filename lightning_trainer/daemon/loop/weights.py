@@ -61,7 +61,7 @@ class Weights:
         """Bring the trainer to the weights that the records lead to, and return what came of publishing them.
 
         Raises:
-            SettingsChangedError: with the present settings, it does not come to them.
+            SettingsChangedError: with the present settings, it does not come to them, or may not go on from them.
         """
         self._settled = False
         restart = restart or self._closed
@@ -73,6 +73,7 @@ class Weights:
             self._policy,
             store=self._store,
             trainer=self._trainer,
+            publisher=self._publisher,
             checkpoints=self._checkpoints,
             progress=self._progress,
             fresh=fresh,

@@ -141,7 +141,7 @@ class Publisher:
             lost = recorded if live is None else None
             if (refused := await self._held_back(before, lost)) is not None:
                 return refused
-        known = None if before is None or before.state is VersionState.TRAINED else before.checksum
+        known = None if before is None else before.checksum
         publication, report, worse = await self._offer(version, step, created_ns, live, known, changed)
         if live is not None and not report.accepted:
             await asyncio.to_thread(self._keeper.archive.remove, version)
@@ -160,14 +160,13 @@ class Publisher:
         the live one, and so was not offered.
 
         Args:
-            known: the checksum that the version has, if it was offered before.
+            known: the checksum that the version has, if it was made before.
         """
         served = self._engine.live.get(self._policy)
         if served is not None and served.version == version:
             return served, await self._offer_again(served, changed), None
         for attempt in range(1, _TRIES + 1):
-            publication = await self._write(version, step, created_ns)
-            _require_same(publication, known, changed)
+            publication = await self._write(version, step, created_ns, known, changed)
             if live is not None and (worse := await self._worse(publication, live)) is not None:
                 Path(publication.path).unlink(missing_ok=True)
                 return publication, PublicationReport(False, live, worse), worse
@@ -190,6 +189,21 @@ class Publisher:
                 served.name,
             )
         return await self._engine.publish(served)
+
+    async def require_same(self, version: int, changed: str) -> None:
+        """Compare the trainer's weights with those that the version was made of, before a step is taken on them.
+
+        Args:
+            changed: which setting is another one than when the steps that were repeated for it were trained.
+
+        Raises:
+            TrainingError: the trainer could not write them.
+            SettingsChangedError: they are others.
+        """
+        recorded = await self._store.version(self._policy, version)
+        again = await self._trainer.publish(self._weights.path_again(version), version)
+        Path(again.path).unlink(missing_ok=True)
+        _require_same(again, recorded and recorded.checksum, changed)
 
     async def _end_canaries(self, version: int) -> None:
         """End what an earlier life of the daemon left open; another version than the one that is published now, since
@@ -306,8 +320,11 @@ class Publisher:
             self._keeper.keep(publication)
         return outcome
 
-    async def _write(self, version: int, step: int, created_ns: int) -> Publication:
+    async def _write(
+        self, version: int, step: int, created_ns: int, known: str | None, changed: str | None
+    ) -> Publication:
         publication = await self._trainer.publish(self._weights.path(version), version)
+        _require_same(publication, known, changed)  # before the record of what it was is gone
         await self._store.put_version(
             PolicyVersion(self._policy, version, step, VersionState.TRAINED, created_ns, checksum=publication.checksum)
         )

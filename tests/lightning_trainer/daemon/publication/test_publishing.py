@@ -12,7 +12,7 @@ from lightning_trainer.serving.adapter import AdapterShape
 from lightning_trainer.serving.publication import Probe, Publication, PublicationReport, Tolerance
 from lightning_trainer.serving.shared_memory import WeightFolder, file_checksum
 from lightning_trainer.store import SqliteStore
-from lightning_trainer.types import VersionState
+from lightning_trainer.types import PolicyVersion, VersionState
 from lightning_trainer.versions.archive import VersionArchive
 
 
@@ -142,6 +142,20 @@ async def test_other_settings_put_no_other_weights_under_a_number(run: Run, kept
     assert run.kept(1) == "as they were"
     assert await run.checksum(1) == before
     assert len(list(run.weights.folder.iterdir())) == 1
+
+
+async def test_a_version_that_was_never_proven_is_not_replaced_by_what_other_settings_made(run: Run):
+    made = await run.trainer.publish(run.weights.path(1), 1)
+    candidate = PolicyVersion(
+        "p", 1, 1, VersionState.TRAINED, 0, checksum=made.checksum
+    )  # the daemon ends in its canary
+    await run.store.put_version(candidate)
+    run.trainer.weights = "trained with another learning rate"
+    for _ in range(2):
+        run.start()
+        with pytest.raises(SettingsChangedError):
+            await run.publish(1, changed="step 1 was trained with optimizer.lr = 1e-05, and now it is 1e-06")
+    assert await run.store.version("p", 1) == candidate
 
 
 async def test_a_setting_that_changes_no_weight_refuses_nothing(run: Run):
