@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 
 from lightning_instrumentation.reward import LARGEST_REWARD
 
+from lightning_trainer.config import PolicyConfig
 from lightning_trainer.samples.rewards.reliability import Correction
 from lightning_trainer.samples.rewards.targets import Scope, Target, Targets
 from lightning_trainer.samples.rewards.weighting import weigh
@@ -145,22 +146,25 @@ def read_outcomes(
     evaluations: Iterable[Evaluation],
     calls: Sequence[Call],
     attempts: Mapping[str, Attempt],
-    weights: Mapping[str, float],
+    policy: PolicyConfig,
 ) -> dict[str, float]:
-    """Return the rewards of attempts by id; absent where a part is missing.
+    """Return what a policy's rewards make of attempts, by id; absent where a part is missing.
+
+    As in training, agents that the policy does not claim need no reward, and one that they were given does not count.
 
     Args:
-        evaluations: all of them; only those with one of the names are rewards.
+        evaluations: all of them; only those that are a reward of the policy count.
         calls: all of the attempts' calls, of all agents; the same call may be there more than once.
         attempts: by id.
-        weights: of the rewards, by name.
+        policy: whose rewards they are.
     """
     evaluations, deliveries = list(evaluations), deduplicate(calls)
     calls_of: dict[str | None, list[Call]] = {}
     for call in deliveries.kept:
-        calls_of.setdefault(call.attempt_id, []).append(call)
+        if policy.claims(call.agent):
+            calls_of.setdefault(call.attempt_id, []).append(call)
     found = dict.fromkeys(attempts, 0.0)
-    for name, weight in sorted(weights.items()):
+    for name, weight in sorted(policy.reward_weights.items()):
         table = read_rewards(evaluations, deliveries.kept, attempts, name, deliveries.repeated)
         values = {attempt_id: _value(attempt_id, table, calls_of.get(attempt_id, ())) for attempt_id in found}
         found = {
@@ -170,7 +174,7 @@ def read_outcomes(
 
 
 def _value(attempt_id: str, given: RewardTable, calls: Sequence[Call]) -> float | None:
-    """Return what an attempt was given, or else all its agents, or all its calls; None where one of them lacks it."""
+    """Return what an attempt was given, or else all agents of the calls, or all the calls; None where one lacks it."""
     if attempt_id in given.of_attempts:
         return given.of_attempts[attempt_id]
     agents = dict.fromkeys(call.agent for call in calls)
