@@ -137,6 +137,7 @@ def build_batch(
         groups=tuple(group.summary for group in groups),
         problems=(
             *problems.unclaimed(kept, policy),
+            *problems.answered_by_others(kept, policy),
             *problems.unscored(unscored, evaluations, policy),
             *problems.unused(rewards, eligible, policy),
             *rewards.problems,
