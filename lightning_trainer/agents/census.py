@@ -51,8 +51,8 @@ class AgentCensus:
     sources: set[str] = field(default_factory=set)
     """How the name was recognized."""
     tools: set[str] = field(default_factory=set)
-    served_by: set[str] = field(default_factory=set)
-    """Policies that answered its calls."""
+    served_by: Counter[str] = field(default_factory=Counter)
+    """How many of its calls each policy answered."""
     elsewhere: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Exact calls that did not go through the gateway: by the server that answered, and its name for the model."""
     interrupted: int = 0

@@ -76,14 +76,14 @@ def _row(one: AgentCensus, policies: Sequence[PolicyConfig] | None) -> AgentRow:
         tools=sorted(one.tools),
         recognised_by=sorted(one.sources),
         fidelity={grade.value: one.fidelity[grade] for grade in Fidelity},
-        not_captured=_not_captured(one, claiming, some_policy=bool(policies)),
+        not_captured=_not_captured(one, claiming, policies or ()),
     )
 
 
-def _not_captured(one: AgentCensus, claiming: PolicyConfig | None, *, some_policy: bool) -> list[str]:
+def _not_captured(one: AgentCensus, claiming: PolicyConfig | None, policies: Sequence[PolicyConfig]) -> list[str]:
     said = []
     if one.agent is None and one.calls and claiming is None:
-        who = 'only a policy with agents = ["*"] claims such calls; ' if some_policy else ""
+        who = 'only a policy with agents = ["*"] claims such calls; ' if policies else ""
         said.append(
             f"{_calls(one.calls)} without an agent's name: {who}put @lt.agent(...) around the code that makes "
             "them, or, where the framework names its agents on OpenTelemetry spans (Google ADK, Strands), give the "
@@ -104,6 +104,15 @@ def _not_captured(one: AgentCensus, claiming: PolicyConfig | None, *, some_polic
     if text_only:
         said.append(f"{_calls(text_only)} without token ids ({_why_no_ids(one, claiming)})")
     if claiming is not None:
+        # One that is no longer configured answered before, and answers no more.
+        others = {policy.name for policy in policies} - {claiming.name}
+        said += [
+            f"{_calls(count)} answered by policy {name!r}, so policy {claiming.name} does not train them: the program "
+            f"names {name!r} as its model (or that policy claimed the agent then); name {claiming.name!r}, or a model "
+            "that is no policy"
+            for name, count in sorted(one.served_by.items())
+            if name in others
+        ]
         said += [
             f"{_calls(count)} with exact token ids of {model!r} at {server}: "
             + _why_not_trained(server, model, claiming)

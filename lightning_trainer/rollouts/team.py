@@ -1,6 +1,11 @@
-"""Several policies that are trained on the same rollouts, asked as if they were one."""
+"""Several policies that are trained on the same rollouts, asked as if they were one.
 
-from collections.abc import Sequence
+A policy that was trained before the others were has done more steps than they have. Steps of the team are counted as
+those of the policy that has done the fewest, and each policy is asked about its own number for them: that many more.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lightning_trainer.errors import LightningError
@@ -19,6 +24,8 @@ class TeamClient:
     def __init__(self, members: Sequence[DaemonClient]) -> None:
         self._members = members
         self._trained = members
+        self._ahead: Mapping[DaemonClient, int] = {}
+        """How many steps a policy had done before it was trained with the others; 0 for those that are not here."""
 
     def wait_until_there(self) -> None:
         """Wait for a daemon that is starting; see ``DaemonClient``."""
@@ -31,7 +38,9 @@ class TeamClient:
         Raises:
             LightningError: they do not take the same groups.
         """
-        return self._merged([member.policy() for member in self._members])
+        statuses = [member.policy() for member in self._members]
+        self._ahead = self._steps_ahead(statuses)
+        return self._merged(statuses)
 
     def groups(self, prefix: str, *, mode: str = "train", taken_until: int | None = None) -> dict[str, int]:
         """Return how many attempts of a mode have ended, by id of the groups with the prefix; see ``DaemonClient``.
@@ -40,7 +49,10 @@ class TeamClient:
         with ``taken_until``, the policy that has taken the fewest groups decides.
         """
         if taken_until is not None:
-            asked = [member.groups(prefix, mode=mode, taken_until=taken_until) for member in self._trained]
+            asked = [
+                member.groups(prefix, mode=mode, taken_until=taken_until + self._ahead.get(member, 0))
+                for member in self._trained
+            ]
             return min(asked, key=len)
         found: dict[str, int] = {}
         for member in self._members:
@@ -55,7 +67,9 @@ class TeamClient:
     def used_up(self, prefix: str, *, taken_until: int) -> int:
         """Return how many groups with the prefix no later step takes, of the policy with the most: other runs may
         have brought the others some of theirs, and all of them need enough for the next step."""
-        return max(member.used_up(prefix, taken_until=taken_until) for member in self._trained)
+        return max(
+            member.used_up(prefix, taken_until=taken_until + self._ahead.get(member, 0)) for member in self._trained
+        )
 
     def wait_for_step(self, steps_done: int, *, groups_wanted: int) -> dict[str, Any]:
         """Return the team's status once that many steps are done, or a policy's current step wants more groups; after
@@ -64,19 +78,31 @@ class TeamClient:
         Raises:
             TrainingError: training of a policy is paused, or none is left that is trained.
         """
-        statuses = [member.policy() for member in self._members]
-        over = [status["phase"] in _STEPS_NO_MORE for status in statuses]
-        for member, ended in zip(self._members, over, strict=True):
-            if not ended or all(over):
-                status = member.wait_for_step(steps_done, groups_wanted=groups_wanted)
-                if status["steps_done"] < steps_done:
-                    break
-        return self.policy()
+        trained = _trained(self._members, [member.policy() for member in self._members])
+        for member in trained:
+            own = steps_done + self._ahead.get(member, 0)
+            if member.wait_for_step(own, groups_wanted=groups_wanted)["steps_done"] < own:
+                break
+        return self._merged([member.policy() for member in self._members])
+
+    def _steps_ahead(self, statuses: Sequence[dict[str, Any]]) -> Mapping[DaemonClient, int]:
+        """Return how many steps each policy had done before it was trained with the others.
+
+        That is not by how many it is ahead now: where a run was interrupted, one may have done a step whose groups
+        another has yet to take.
+        """
+        trained = _trained(self._members, statuses)
+        fewest = min(trained, key=lambda member: trained[member]["steps_done"])
+        ahead = dict.fromkeys(trained, 0)
+        for member, status in trained.items():
+            if (more := status["steps_done"] - trained[fewest]["steps_done"]) > 0:
+                ahead[member] = max(0, more - _begun(trained, member, fewest)) + _begun(trained, fewest, member)
+        return ahead
 
     def _merged(self, statuses: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        over = [status["phase"] in _STEPS_NO_MORE for status in statuses]
-        trained = [status for status, ended in zip(statuses, over, strict=True) if not ended] or list(statuses)
-        self._trained = [member for member, ended in zip(self._members, over, strict=True) if not ended or all(over)]
+        counted = _trained(self._members, statuses)
+        trained = [_counted_by_team(status, self._ahead.get(member, 0)) for member, status in counted.items()]
+        self._trained = [*counted]
         for name in _SHARED:
             values = [status[name] for status in trained]
             if any(value != values[0] for value in values):
@@ -96,3 +122,28 @@ class TeamClient:
             "needs_baseline": any(status["needs_baseline"] for status in trained),
             "problems": [problem for status in trained for problem in status["problems"]],
         }
+
+
+def _trained(members: Sequence[DaemonClient], statuses: Sequence[dict[str, Any]]) -> dict[DaemonClient, dict[str, Any]]:
+    """Return those that are still trained, with their status; all of them if none is."""
+    of_all = dict(zip(members, statuses, strict=True))
+    return {member: one for member, one in of_all.items() if one["phase"] not in _STEPS_NO_MORE} or of_all
+
+
+def _begun(trained: Mapping[DaemonClient, dict[str, Any]], one: DaemonClient, other: DaemonClient) -> int:
+    """Return how many steps one has done whose groups the other has yet to take."""
+    taken, others = (member.groups("", taken_until=trained[member]["steps_done"]).keys() for member in (one, other))
+    waiting = other.groups("").keys() - others - other.lost("")
+    return math.ceil(len(taken & waiting) / trained[one]["groups_per_step"])
+
+
+def _counted_by_team(status: dict[str, Any], ahead: int) -> dict[str, Any]:
+    """Return the status with the numbers that its steps have for the team."""
+    return {
+        **status,
+        "steps_done": status["steps_done"] - ahead,
+        "steps": [{**step, "step": step["step"] - ahead} for step in status["steps"]],
+        "shown_steps": [
+            (first - ahead, None if last is None else last - ahead) for first, last in status["shown_steps"]
+        ],
+    }

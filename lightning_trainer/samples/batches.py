@@ -107,7 +107,7 @@ def build_batch(
     ledger = Ledger()
     kept, repeated = _received(calls, policy, ledger)
     attempt_of = {one.attempt_id: one for one in regroup(_latest(attempts), kept, policy)}
-    rewards = read_rewards(evaluations, kept, attempt_of, policy.reward_weights, repeated, corrections)
+    rewards = read_rewards(evaluations, kept, attempt_of, policy.reward_weights, repeated, corrections, policy.claims)
     eligible, gaps = _eligible(kept, policy, attempt_of, ledger, versions, vocabulary, images)
     trajectories = trajectories_of(
         eligible.values(), attempt_of, rewards.of_attempts, rewards.of_calls, rewards.of_agents, gaps
@@ -137,6 +137,7 @@ def build_batch(
         groups=tuple(group.summary for group in groups),
         problems=(
             *problems.unclaimed(kept, policy),
+            *problems.answered_by_others(kept, policy),
             *problems.unscored(unscored, evaluations, policy),
             *problems.unused(rewards, eligible, policy),
             *rewards.problems,

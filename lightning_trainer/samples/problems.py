@@ -69,6 +69,24 @@ def unclaimed(calls: Sequence[Call], policy: PolicyConfig) -> list[str]:
     ]
 
 
+def answered_by_others(calls: Iterable[Call], policy: PolicyConfig) -> list[str]:
+    """Say which of the policy's agents it never answered, because the program names another policy as its model.
+
+    An agent that asks another policy among its own calls (a frozen judge, say) does so on purpose.
+    """
+    answered: dict[str | None, Counter[str]] = {}
+    for call in calls:
+        if call.policy is not None and policy.claims(call.agent):
+            answered.setdefault(call.agent, Counter())[call.policy] += 1
+    return [
+        f"policy {policy.name} claims the agent {agent!r} and cannot train it: policy {' and '.join(sorted(by))} "
+        f"answered its calls ({by.total()}), as it does where a program names it as the model; name {policy.name} "
+        "there, or a model that is no policy"
+        for agent, by in sorted(answered.items(), key=str)
+        if policy.name not in by
+    ]
+
+
 def unscored(attempt_ids: Collection[str], evaluations: Iterable[Evaluation], policy: PolicyConfig) -> list[str]:
     """Say that attempts lack a reward that their credit scheme needs, and which evaluations there were.
 

@@ -52,7 +52,7 @@ def verdicts(attempts: Sequence[Attempt], spans: Sequence[Span], policy: PolicyC
     """
     reading = read_spans(spans)
     known = {attempt.attempt_id: attempt for attempt in attempts}
-    rewards = read_outcomes(reading.evaluations, reading.calls, known, policy.reward_weights)
+    rewards = read_outcomes(reading.evaluations, reading.calls, known, policy)
     calls: dict[str, list[Call]] = {}
     for call in reading.calls:
         if call.attempt_id in known and call.policy == policy.name:

@@ -48,7 +48,7 @@ def read_rollouts(attempts: Sequence[Attempt], spans: Sequence[Span], policy: Po
     """Return the attempts by id that a single version answered; others are evidence for neither."""
     reading = read_spans(spans)
     known = {attempt.attempt_id: attempt for attempt in attempts}
-    rewards = read_outcomes(reading.evaluations, reading.calls, known, policy.reward_weights)
+    rewards = read_outcomes(reading.evaluations, reading.calls, known, policy)
     calls: dict[str, list[Call]] = {}
     for call in reading.calls:
         if call.attempt_id in known and call.policy == policy.name:

@@ -106,6 +106,11 @@ def test_a_model_is_a_folder_beside_the_file_or_a_name(tmp_path, monkeypatch, na
             "'gigpo' takes off its baseline itself, and algorithm.advantage = 'rloo' would take off another",
         ),
         (
+            POLICY
+            + 'credit = { scheme = "hierarchical", agent_weights = { "sql*" = 2, sql_writer = 2, planner = 2 } }',
+            "agent_weights names 'planner', and the policy claims 'sql_writer', 'fixer*'; name one of its agents",
+        ),
+        (
             POLICY + "reward = { score = 0.0 }",
             "the weight of 'score' is 0.0; give a number other than 0 between",
         ),
@@ -252,12 +257,12 @@ def test_credit_groups_and_rewards_are_read(tmp_path):
             tmp_path,
             POLICY
             + 'group_by = "prompt"\nreward = { score = 1.0, format = 0.2 }\nreward_wait_s = 30\n'
-            + '[policy.credit]\nscheme = "hierarchical"\nagent_weights = { planner = 2 }\n',
+            + '[policy.credit]\nscheme = "hierarchical"\nagent_weights = { fixer_2 = 2, "sql*" = 3 }\n',
         )
     ).only_policy
     assert (policy.group_by, policy.reward_wait_s) == ("prompt", 30.0)
     assert policy.reward_weights == {"score": 1.0, "format": 0.2}
-    assert policy.credit.model_dump() == {"scheme": "hierarchical", "agent_weights": {"planner": 2.0}}
+    assert policy.credit.model_dump() == {"scheme": "hierarchical", "agent_weights": {"fixer_2": 2.0, "sql*": 3.0}}
 
 
 def test_no_estimator_runs_on_a_scheme_that_gives_advantages(tmp_path):

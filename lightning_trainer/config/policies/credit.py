@@ -85,7 +85,8 @@ class HierarchicalCredit(CreditSettings):
 
     scheme: Literal["hierarchical"] = "hierarchical"
     agent_weights: Mapping[str, Weight] = Field(default_factory=dict)
-    """By agent name; 1 for agents that are not named."""
+    """By agent name or pattern (``worker_*``): an agent's own name counts first, then the first pattern that it fits; 1
+    for the others."""
 
 
 class CausalCredit(CreditSettings):

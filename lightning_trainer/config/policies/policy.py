@@ -11,7 +11,7 @@ from pydantic import AliasChoices, Field, PrivateAttr, field_validator, model_va
 from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
 from lightning_trainer.config.algorithms.presets import PRESETS
 from lightning_trainer.config.policies import estimators
-from lightning_trainer.config.policies.credit import CreditConfig, TerminalCredit, named_scheme
+from lightning_trainer.config.policies.credit import CreditConfig, HierarchicalCredit, TerminalCredit, named_scheme
 from lightning_trainer.config.policies.rewards import Reward, checked_reward, corrected_of, weights_of
 from lightning_trainer.config.policies.stages import StageConfig, first_steps, last_step
 from lightning_trainer.config.policies.trusted import TrustedEngine
@@ -159,6 +159,12 @@ class PolicyConfig(Section):
             raise ValueError(
                 f"credit scheme {self.credit.scheme!r} divides rewards, and {self.algorithm.objective!r} only compares "
                 "attempts; leave credit out"
+            )
+        weighed = self.credit.agent_weights if isinstance(self.credit, HierarchicalCredit) else ()
+        if nobody := [agent for agent in weighed if not set(agent) & set("*?[") and not matches(agent, self.agents)]:
+            raise ValueError(
+                f"agent_weights names {', '.join(map(repr, nobody))}, and the policy claims "
+                f"{', '.join(map(repr, self.agents))}; name one of its agents, or a pattern of them"
             )
         chosen = self.algorithm.advantage
         by_preset = self.algorithm.preset and PRESETS[self.algorithm.preset].get("advantage") == chosen

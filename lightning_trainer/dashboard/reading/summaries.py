@@ -110,15 +110,19 @@ def _summaries(
     calls: dict[str | None, list[Call]] = {}
     for call in reading.calls:
         calls.setdefault(call.attempt_id, []).append(call)
-    weighed: dict[tuple[tuple[str, float], ...], dict[str, Attempt]] = {}
+    claims = {policy.name: policy.claims for policy in policies}
+    weighed: dict[tuple[str | None, tuple[tuple[str, float], ...]], dict[str, Attempt]] = {}
     for one in attempts:
         policy = _policy_of(calls.get(one.attempt_id, ()), policies)
         weights = _NO_POLICY if policy is None else _weights(connection, one, policy, next_steps)
-        weighed.setdefault(tuple(weights.items()), {})[one.attempt_id] = one
+        key = None if policy is None else policy.name, tuple(weights.items())
+        weighed.setdefault(key, {})[one.attempt_id] = one
     deliveries = deduplicate(reading.calls)
     rewards: dict[str, float] = {}
-    for weights, theirs in weighed.items():
-        table = read_rewards(reading.evaluations, deliveries.kept, theirs, dict(weights), deliveries.repeated)
+    for (name, weights), theirs in weighed.items():
+        table = read_rewards(
+            reading.evaluations, deliveries.kept, theirs, dict(weights), deliveries.repeated, claims=claims.get(name)
+        )
         rewards |= table.earned
     recorded = {(span.trace_id, span.span_id): span for span in spans}
     counts = {attempt_id: _token_counts(own, recorded) for attempt_id, own in calls.items()}

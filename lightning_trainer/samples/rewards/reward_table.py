@@ -16,11 +16,12 @@ undo a number that was given before.
 Of several reward names the weighted sum counts (``weighting.py``).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lightning_instrumentation.reward import LARGEST_REWARD
 
+from lightning_trainer.config import PolicyConfig
 from lightning_trainer.samples.rewards.reliability import Correction
 from lightning_trainer.samples.rewards.targets import Scope, Target, Targets
 from lightning_trainer.samples.rewards.weighting import weigh
@@ -43,7 +44,7 @@ class RewardTable:
     incomplete: Mapping[str, str] = field(default_factory=dict)
     """By group id, with the reason: groups where one of several rewards is missing altogether."""
     earned: Mapping[str, float] = field(default_factory=dict)
-    """By attempt id: what it was given, or else all its agents or calls together; absent where one of them lacks it."""
+    """By attempt id: what it was given, or else all its claimed agents or calls together; absent where one of them lacks it."""
 
 
 def read_rewards(
@@ -53,6 +54,7 @@ def read_rewards(
     weights: str | Mapping[str, float],
     repeated: Iterable[tuple[Call, Call]] = (),
     corrections: Mapping[str, Correction] | None = None,
+    claims: Callable[[str | None], bool] | None = None,
 ) -> RewardTable:
     """Return who was given which reward.
 
@@ -63,6 +65,7 @@ def read_rewards(
         weights: of the policy's rewards, by name; a single name has the weight 1.
         repeated: pairs of a left-out record and the call that is kept for it, so that naming either means the call.
         corrections: by name, of judges whose errors are taken off; one that is refused gives no rewards.
+        claims: whether an agent's reward is part of what its attempt earned; without it, every agent's is.
     """
     corrections = corrections or {}
     refused = {name: said for name, one in corrections.items() if (said := one.refused) is not None}
@@ -90,7 +93,10 @@ def read_rewards(
         problems=(*sorted(refused.values()), *read.problems(), *sums.problems),
         of_agents=of_agents,
         incomplete=sums.incomplete,
-        earned={**_added_up(of_agents, of_calls, calls), **of_attempts},
+        earned={
+            **_added_up(of_agents, of_calls, [call for call in calls if claims is None or claims(call.agent)]),
+            **of_attempts,
+        },
     )
 
 
@@ -175,19 +181,21 @@ def read_outcomes(
     evaluations: Iterable[Evaluation],
     calls: Sequence[Call],
     attempts: Mapping[str, Attempt],
-    weights: Mapping[str, float],
+    policy: PolicyConfig,
 ) -> dict[str, float]:
-    """Return the rewards of attempts by id; absent where a part is missing.
+    """Return what a policy's rewards make of attempts, by id; absent where a part is missing.
+
+    As in training, agents that the policy does not claim need no reward, and one that they were given does not count.
 
     Args:
-        evaluations: all of them; only those with one of the names are rewards.
+        evaluations: all of them; only those that are a reward of the policy count.
         calls: all of the attempts' calls, of all agents; the same call may be there more than once.
         attempts: by id.
-        weights: of the rewards, by name.
+        policy: whose rewards they are.
     """
     evaluations, deliveries = list(evaluations), deduplicate(calls)
     found = dict.fromkeys(attempts, 0.0)
-    for reward, weight in sorted(weights.items()):
-        earned = read_rewards(evaluations, deliveries.kept, attempts, reward, deliveries.repeated).earned
-        found = {name: total + weight * earned[name] for name, total in found.items() if name in earned}
+    for name, weight in sorted(policy.reward_weights.items()):
+        table = read_rewards(evaluations, deliveries.kept, attempts, name, deliveries.repeated, claims=policy.claims)
+        found = {one: total + weight * table.earned[one] for one, total in found.items() if one in table.earned}
     return found

@@ -126,6 +126,23 @@ def test_calls_that_were_sent_to_the_gateway_are_not_said_to_have_gone_elsewhere
     ]
 
 
+def test_calls_of_a_claimed_agent_that_another_policy_answered_are_said(make_policy):
+    def answered(number: int, policy: str) -> Span:
+        of_agent: dict[str, Any] = {semconv.AGENT_NAME: "worker", semconv.POLICY: policy}
+        return call(number, trace=number, scope=semconv.GATEWAY_SCOPE, **{**tokens(3, 2), **of_agent})
+
+    counted = list(
+        census(answered(1, "worker"), answered(2, "worker"), answered(3, "math"), answered(4, "gone")).values()
+    )
+    math, worker = make_policy(agents=("worker",)), make_policy(name="worker", agents=("critic",))
+    (row,) = agents_report(counted, [], [math, worker])["agents"]
+    assert (row["policy"], row["served_by"]) == ("math", ["gone", "math", "worker"])
+    assert row["not_captured"] == [
+        "2 calls answered by policy 'worker', so policy math does not train them: the program names 'worker' as its "
+        "model (or that policy claimed the agent then); name 'math', or a model that is no policy"
+    ]
+
+
 def test_a_trusted_host_that_gave_no_ids_is_not_said_to_be_none():
     # Before: "made to a server that is not the gateway and not a trusted host"
     said: dict[str, Any] = {semconv.AGENT_NAME: "solver", semconv.INPUT_TOKENS: 1, semconv.OUTPUT_TOKENS: 1}
@@ -156,7 +173,7 @@ def test_records_of_one_response_in_two_traces_are_one_call_of_the_agent_that_ei
     counted = census(call(1, **client), call(2, trace=2, scope=semconv.GATEWAY_SCOPE, **gateway))
     assert set(counted) == {"a"}
     one = counted["a"]
-    assert (one.calls, one.fidelity[Fidelity.EXACT], one.served_by, one.sources) == (1, 1, {"p"}, {"decorator"})
+    assert (one.calls, one.fidelity[Fidelity.EXACT], one.served_by, one.sources) == (1, 1, {"p": 1}, {"decorator"})
 
 
 @pytest.mark.parametrize("trace", [1, 2])

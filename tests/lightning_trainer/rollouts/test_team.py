@@ -24,9 +24,13 @@ class Member:
             "needs_baseline": False,
             "live_version": steps_done,
             "problems": [],
+            "steps": [{"step": step, "state": "trained"} for step in range(1, steps_done + 1)],
+            "shown_steps": [],
             **settings,
         }
         self.waited: list[int] = []
+        self.asked: list[int] = []
+        """Up to which of its steps, where it was asked what they have taken."""
         self.taken: dict[str, int] = {}
         self.made: dict[str, int] = {}
         self.gone: set[str] = set()
@@ -46,10 +50,14 @@ class Member:
         return self.gone
 
     def used_up(self, prefix: str, *, taken_until: int) -> int:
+        self.asked.append(taken_until)
         return len(self.taken.keys() | self.gone)
 
     def groups(self, prefix: str, *, mode: str = "train", taken_until: int | None = None) -> dict[str, int]:
-        return self.made if taken_until is None else self.taken
+        if taken_until is None:
+            return self.made
+        self.asked.append(taken_until)
+        return self.taken
 
 
 def team(*members: Member) -> TeamClient:
@@ -58,10 +66,40 @@ def team(*members: Member) -> TeamClient:
 
 def test_the_slowest_counts_and_each_is_waited_for():
     fast, slow = Member(3), Member(2, needs_baseline=True)
+    fast.taken = slow.made = {"a": 4, "b": 4}
     asked = team(fast, slow)
     assert (asked.policy()["steps_done"], asked.policy()["needs_baseline"]) == (2, True)
     assert asked.wait_for_step(4, groups_wanted=2)["steps_done"] == 4
     assert (fast.waited, slow.waited) == ([4], [4])
+
+
+def test_one_that_was_trained_before_is_waited_for_at_its_own_steps():
+    fast, slow = Member(20, shown_steps=[[1, 3], [25, None]]), Member(0)
+    asked = team(fast, slow)
+    status = asked.policy()
+    assert (status["steps_done"], status["steps"][-1]["step"]) == (0, 0)
+    assert status["shown_steps"] == [(-19, -17), (5, None)]
+    fast.asked.clear()
+    slow.asked.clear()
+    asked.groups("run/", taken_until=0)
+    asked.used_up("run/", taken_until=1)
+    assert (fast.asked, slow.asked) == ([20, 21], [0, 1])
+    assert asked.wait_for_step(1, groups_wanted=2)["steps_done"] == 1
+    assert (fast.waited, slow.waited) == ([21], [1])
+
+
+def test_a_step_that_one_has_done_and_the_other_not_when_a_run_was_interrupted_is_not_done_before_it():
+    """20 steps before, two of the team, and a third of one of the two, whose groups wait for the other."""
+    third, done = {"c": 4, "d": 4}, {"a": 4, "b": 4, "e": 4, "f": 4, "dropped": 4}
+    for steps in ((23, 2), (22, 3)):
+        members = before, after = Member(steps[0]), Member(steps[1])
+        first, last = members if steps[0] == 23 else members[::-1]
+        first.taken = first.made = last.made = done | third
+        last.taken, last.gone = {group: 4 for group in done if group != "dropped"}, {"dropped"}
+        asked = team(before, after)
+        assert asked.policy()["steps_done"] == 2
+        asked.wait_for_step(3, groups_wanted=2)
+        assert (before.waited, after.waited) == ([23], [3])
 
 
 def test_a_group_is_known_of_whoever_took_part_and_taken_when_the_last_one_has_taken_it():

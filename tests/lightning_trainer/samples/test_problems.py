@@ -1,5 +1,6 @@
 """What a person hears of groups that are not trained: one sentence for each kind of reason, not one for each group."""
 
+from lightning_trainer.samples.batches import build_batch
 from lightning_trainer.samples.credit.groups import GroupSummary
 from lightning_trainer.samples.problems import nothing_trained, refusals
 from lightning_trainer.samples.transitions.reasons import Reason
@@ -36,3 +37,21 @@ def test_a_step_without_a_batch_says_what_its_groups_were_left_out_for():
         "demonstration."
     )
     assert nothing_trained([]) == "no token of it can be trained"
+
+
+def test_an_agent_whose_program_names_another_policy_as_its_model_is_said(make_call, make_attempt, make_policy):
+    policy = make_policy(agents=("solver", "worker"))
+    own, moved, judged = (
+        make_call("s1"),
+        make_call("s2", agent="worker", policy="worker"),
+        make_call("s3", policy="judge"),
+    )
+    attempts = [make_attempt("a1")]
+    assert build_batch([own, moved, judged], attempts, [], policy, 1).problems[:1] == (
+        "policy math claims the agent 'worker' and cannot train it: policy worker answered its calls (1), as it does "
+        "where a program names it as the model; name math there, or a model that is no policy",
+    )
+    others = (moved, make_call("s4", agent="nobody", policy="worker"))
+    assert not any("'nobody'" in said for said in build_batch(others, attempts, [], policy, 1).problems)
+    answered = make_call("s5", agent="worker")
+    assert not any("cannot train" in said for said in build_batch([moved, answered], attempts, [], policy, 1).problems)

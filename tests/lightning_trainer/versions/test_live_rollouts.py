@@ -28,7 +28,7 @@ def rewards(make_policy, attempt_spans, reward_span):
             span = reward_span(value, attempt="a1")
             told = {**span.events[0].attributes, semconv.EVALUATION_NAME: name, **about}
             spans.append(replace(span, events=(replace(span.events[0], attributes=told),)))
-        policy = make_policy(reward=weights)
+        policy = make_policy(reward=weights, agents=("solver", "critic"))
         live = read_rollouts([ATTEMPT], spans, policy)["a1"].reward
         held_out = verdicts([ATTEMPT], spans, policy).get("a1")
         assert live == (None if held_out is None else held_out.reward)
@@ -50,6 +50,17 @@ def test_what_agents_were_given_adds_up_once_all_of_them_have_theirs(rewards):
     both = ("solver", "critic")
     assert rewards("credit", ("credit", 0.5, solver), agents=both) is None
     assert rewards("credit", ("credit", 0.5, solver), ("credit", 0.25, critic), agents=both) == 0.75
+
+
+def test_nothing_is_expected_of_an_agent_that_the_policy_does_not_claim_nor_counts(rewards):
+    solver, critic, summarizer = ({semconv.EVALUATION_AGENT: name} for name in ("solver", "critic", "summarizer"))
+    given = ("credit", 0.5, solver), ("credit", 0.25, critic)
+    three = ("solver", "critic", "summarizer")
+    assert rewards("credit", *given, agents=three) == 0.75
+    assert rewards("credit", *given, ("credit", 4.0, summarizer), agents=three) == 0.75
+    assert rewards("credit", given[0], ("credit", 4.0, summarizer), agents=three) is None
+    calls = [("credit", 0.5, {semconv.RESPONSE_ID: f"response-{number}"}) for number in (0, 1)]
+    assert rewards("credit", *calls, agents=three) == 1.0
 
 
 def test_what_calls_were_given_adds_up_once_all_of_them_have_theirs(rewards):

@@ -10,6 +10,7 @@ with (Wang et al., Shapley Q-value, AAAI 2020, arXiv 1907.05707).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 
 from lightning_trainer.samples.credit.kinds import kinds_by_agent, outcome_of, own_of, plus, steps_of, times
 from lightning_trainer.types import Credit, Trajectory
@@ -20,7 +21,7 @@ class Hierarchical:
     """See the module; ranges are in ``HierarchicalCredit``."""
 
     agent_weights: Mapping[str, float] = field(default_factory=dict)
-    """By agent name; 1 for those that are not named."""
+    """By agent name or pattern; an agent's own name counts first, then the first pattern that it fits; else it is 1."""
 
     def __call__(self, trajectories_G: Sequence[Trajectory]) -> list[list[Credit]]:
         """See ``CreditScheme``."""
@@ -46,4 +47,7 @@ class Hierarchical:
         return credits_G
 
     def _weight(self, trajectory: Trajectory) -> float:
-        return self.agent_weights.get(trajectory.agent, 1.0)
+        if trajectory.agent in self.agent_weights:
+            return self.agent_weights[trajectory.agent]
+        fitting = (weight for pattern, weight in self.agent_weights.items() if fnmatchcase(trajectory.agent, pattern))
+        return next(fitting, 1.0)

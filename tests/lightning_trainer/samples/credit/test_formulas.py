@@ -179,7 +179,7 @@ def _settings(scheme, draw):
     return {
         "discounted": {"gamma": gamma},
         "agent_return": {"gamma": gamma, "team_weight": draw.choice((0.0, 0.5))},
-        "hierarchical": {"agent_weights": {"critic": 3.0}},
+        "hierarchical": {"agent_weights": {"crit*": 3.0}},
         "causal": {"gamma": gamma},
         "gigpo": {
             "gamma": gamma,

@@ -20,6 +20,14 @@ def test_weights_and_the_agents_own_rewards_by_hand(team, values):
     )
 
 
+@pytest.mark.parametrize("weights", [{"work*": 2.0}, {"w*": 9.0, "worker": 2.0}, {"work*": 2.0, "w*": 9.0}])
+def test_a_weight_is_that_of_the_name_or_else_of_the_first_pattern_that_fits_by_hand(team, values, weights):
+    """Weights 1 to 2: planner 2, worker 4 over three calls."""
+    assert values(Hierarchical(weights), team("a1", 6.0, **AGENTS)) == pytest.approx(
+        {"p1": 2.0, "w1": 4 / 3, "w2": 4 / 3, "w3": 4 / 3}
+    )
+
+
 def test_rewards_of_single_calls_come_on_top_and_make_every_call_a_row(team):
     attempt = team("a1", 2.0, planner=[("p1", None, None)], worker=[("w1", 0.5, None), ("w2", 0.25, "w1")])
     planner, worker = Hierarchical()(attempt)
