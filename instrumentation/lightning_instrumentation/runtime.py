@@ -144,6 +144,7 @@ def init(
             _start(wanted)
         else:
             _change(_runtime, {name: getattr(wanted, name) for name in given})
+            _install_hooks()  # they may have been removed since
 
 
 def _change(started: Runtime, named: Mapping[str, Any]) -> None:
@@ -202,7 +203,6 @@ def _start(settings: Settings) -> None:
         return
     from lightning_instrumentation.delivery.outbox import Outbox
     from lightning_instrumentation.hooks.foreign_spans import agent_here
-    from lightning_instrumentation.hooks.registry import install_hooks
 
     access = Access(settings.endpoint, settings.token, ca_file=settings.ca_file)
     started = _assembled(settings, access, Outbox(settings, access))
@@ -210,6 +210,12 @@ def _start(settings: Settings) -> None:
     set_ambient(agent_here)
     started.outbox.when_idle = _tell_losses
     _runtime, _unusable = started, False
+    _install_hooks()
+
+
+def _install_hooks() -> None:
+    from lightning_instrumentation.hooks.registry import install_hooks
+
     install_hooks()
 
 
