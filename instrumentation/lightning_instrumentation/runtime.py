@@ -173,14 +173,18 @@ def running() -> Runtime | None:
     return _runtime
 
 
-def runtime() -> Runtime | None:
-    """Return the running client, starting it if necessary; None if it cannot run. Never raises."""
+def runtime(settings: Settings | None = None) -> Runtime | None:
+    """Return the running client, starting it if necessary; None if it cannot run. Never raises.
+
+    Args:
+        settings: to start it with, in place of the environment's.
+    """
     if _runtime is not None or _unusable:
         return _runtime
     with _lock:
         if _runtime is None and not _unusable:
             try:
-                init()
+                _start(settings) if settings is not None else init()
             except Exception as error:
                 _give_up(error)
         return _runtime
