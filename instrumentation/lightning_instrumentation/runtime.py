@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightning_instrumentation.access.proof import Access
 from lightning_instrumentation.delivery import deferred as later
@@ -61,6 +61,9 @@ class Runtime:
     router: Router
 
 
+_OF_DELIVERY = ("endpoint", "token", "ca_file", "spool_dir", "spool_limit_bytes", "spool_full", "spool_block_s")
+"""Settings that hold for all that a client records."""
+
 _runtime: Runtime | None = None
 _unusable = False
 _lock = threading.RLock()
@@ -83,7 +86,10 @@ def init(
     redact: RedactionRule | Iterable[RedactionRule] | None = None,
     route: bool | None = None,
 ) -> None:
-    """Start recording. Calling it again changes nothing; the first use of anything else calls it by itself.
+    """Start recording; the first use of anything else does so by itself.
+
+    A later call changes only what it names: everything until something is recorded, and after that what is recorded and
+    routed from then on. Where spans wait and go is then settled until ``shutdown``, which is said.
 
     Args:
         endpoint: base URL of the daemon (``LIGHTNING_ENDPOINT``, else http://127.0.0.1:8321).
@@ -115,41 +121,70 @@ def init(
     Raises:
         ConfigurationError: a value that cannot be used.
     """
+    arguments: dict[str, Any] = {
+        "endpoint": endpoint,
+        "agent": agent,
+        "service_name": service_name,
+        "token": token,
+        "ca_file": ca_file,
+        "trusted_hosts": trusted_hosts,
+        "spool_dir": spool_dir,
+        "spool_limit_bytes": spool_limit_bytes,
+        "max_body_bytes": max_body_bytes,
+        "capture_content": capture_content,
+        "spool_full": spool_full,
+        "spool_block_s": spool_block_s,
+        "redact": redact,
+        "route": route,
+    }
+    given = [name for name, value in arguments.items() if value is not None and value != ()]
     with _lock:
-        wanted = read_settings(
-            endpoint,
-            agent=agent,
-            service_name=service_name,
-            token=token,
-            ca_file=ca_file,
-            trusted_hosts=trusted_hosts,
-            spool_dir=spool_dir,
-            spool_limit_bytes=spool_limit_bytes,
-            max_body_bytes=max_body_bytes,
-            capture_content=capture_content,
-            spool_full=spool_full,
-            spool_block_s=spool_block_s,
-            redact=redact,
-            route=route,
-        )
+        wanted = read_settings(**arguments)
         if _runtime is None:
             _start(wanted)
-        elif endpoint is not None and wanted.endpoint != _runtime.settings.endpoint:
-            log.warning(
-                "lightning already records for %s; init(%r) changes nothing: call lt.shutdown() first",
-                _runtime.settings.endpoint,
-                endpoint,
-            )
+        else:
+            _change(_runtime, {name: getattr(wanted, name) for name in given})
+            _install_hooks()  # they may have been removed since
 
 
-def runtime() -> Runtime | None:
-    """Return the running client, starting it if necessary; None if it cannot run. Never raises."""
+def _change(started: Runtime, named: Mapping[str, Any]) -> None:
+    """Let the settings that are named take effect, as far as they still can."""
+    global _runtime
+    changed = {name: value for name, value in named.items() if value != getattr(started.settings, name)}
+    if not started.outbox.spans_started:  # nobody holds anything of it: another takes its place
+        if changed:
+            _start(replace(started.settings, **changed))
+        return
+    late = [name for name in changed if name in _OF_DELIVERY]
+    if late:
+        log.warning(
+            "lightning already records for %s, and lt.init(%s) comes too late for that: call it before anything is "
+            "recorded, or call lt.shutdown() first",
+            started.settings.endpoint,
+            ", ".join(f"{name}=..." for name in late),
+        )
+    heeded = {name: value for name, value in changed.items() if name not in late}
+    if heeded:
+        _runtime = _assembled(replace(started.settings, **heeded), started.router.access, started.outbox)
+
+
+def running() -> Runtime | None:
+    """Return the running client; None if nothing has started it."""
+    return _runtime
+
+
+def runtime(settings: Settings | None = None) -> Runtime | None:
+    """Return the running client, starting it if necessary; None if it cannot run. Never raises.
+
+    Args:
+        settings: to start it with, in place of the environment's.
+    """
     if _runtime is not None or _unusable:
         return _runtime
     with _lock:
         if _runtime is None and not _unusable:
             try:
-                init()
+                _start(settings) if settings is not None else init()
             except Exception as error:
                 _give_up(error)
         return _runtime
@@ -172,22 +207,31 @@ def _start(settings: Settings) -> None:
         return
     from lightning_instrumentation.delivery.outbox import Outbox
     from lightning_instrumentation.hooks.foreign_spans import agent_here
+
+    access = Access(settings.endpoint, settings.token, ca_file=settings.ca_file)
+    started = _assembled(settings, access, Outbox(settings, access))
+    sequences.renew()
+    set_ambient(agent_here)
+    started.outbox.when_idle = _tell_losses
+    _runtime, _unusable = started, False
+    _install_hooks()
+
+
+def _install_hooks() -> None:
     from lightning_instrumentation.hooks.registry import install_hooks
+
+    install_hooks()
+
+
+def _assembled(settings: Settings, access: Access, outbox: Outbox) -> Runtime:
     from lightning_instrumentation.redaction.rules import redactor
     from lightning_instrumentation.redaction.spans import Editor
 
     hosts = Hosts(settings.endpoint, settings.trusted_hosts)
     editor = Editor(redactor(settings.redact), capture_content=settings.capture_content)
-    sequences.renew()
-    access = Access(settings.endpoint, settings.token, ca_file=settings.ca_file)
-    outbox = Outbox(settings, access)
-    set_default_agent(settings.agent)
-    set_ambient(agent_here)
     router = Router(access, enabled=settings.route, fallback=settings.route_fallback)
-    _runtime = Runtime(settings, hosts, _tracer(settings, outbox, editor), outbox, editor, router)
-    outbox.when_idle = _tell_losses
-    _unusable = False
-    install_hooks()
+    set_default_agent(settings.agent)
+    return Runtime(settings, hosts, _tracer(settings, outbox, editor), outbox, editor, router)
 
 
 def _tracer(settings: Settings, outbox: Outbox, editor: Editor) -> Tracer:

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from re import Pattern
 from typing import TypeAlias
@@ -29,7 +29,7 @@ class Settings:
 
     endpoint: str
     """Base URL of the daemon; spans go to ``{endpoint}/v1/traces``."""
-    token: str | None
+    token: str | None = field(repr=False)
     """Set explicitly; None if it is to be found."""
     ca_file: Path | None
     """Certificates of the authorities that sign an https endpoint's certificate."""

@@ -3,17 +3,51 @@
 import http.client
 import json
 import logging
+import os
 import time
 import urllib.parse
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import lightning_instrumentation as lt
 from lightning_instrumentation.access.proof import Access, authorization
 from lightning_instrumentation.access.tls import ca_file_of_environment
 from lightning_instrumentation.errors import UnprovenDaemonError
+from lightning_instrumentation.runtime import running
+from lightning_instrumentation.settings import checked_endpoint
 
 from lightning_trainer.errors import LightningError, TrainingError
 
 _log = logging.getLogger(__name__)
+
+
+class Reached(NamedTuple):
+    """Where a daemon is, and what it takes to reach it."""
+
+    endpoint: str
+    token: str | None
+    """None if it is to be found."""
+    ca_file: Path | None
+
+
+def daemon_of_client(endpoint: str | None) -> Reached:
+    """Start this program's client if necessary, and return what reaches its daemon: a runner asks the daemon that its
+    attempts are recorded by, whatever ``lt.init`` was told.
+
+    Args:
+        endpoint: another daemon, which is then reached by the environment's settings.
+
+    Raises:
+        ConfigurationError: it is not an http(s) URL.
+    """
+    lt.init(endpoint)
+    started = running()
+    of_client = None if started is None else started.settings
+    wanted = checked_endpoint(endpoint or (of_client.endpoint if of_client else os.environ.get("LIGHTNING_ENDPOINT")))
+    if of_client is not None and of_client.endpoint == wanted:
+        return Reached(wanted, of_client.token, of_client.ca_file)
+    return Reached(wanted, os.environ.get("LIGHTNING_TOKEN") or None, ca_file_of_environment())
+
 
 # What an error response means: a sentence of the daemon's, a wrong token, or another service.
 
@@ -59,18 +93,25 @@ class DaemonClient:
 
     Args:
         policy: its name; None for a client that only waits for the daemon.
+        ca_file: certificates of the authorities that an https endpoint's is signed by; by default the environment's.
         patience_s: how long to wait for an unreachable daemon before raising an error.
     """
 
     def __init__(
-        self, endpoint: str, policy: str | None, *, token: str | None = None, patience_s: float = 300.0
+        self,
+        endpoint: str,
+        policy: str | None,
+        *,
+        token: str | None = None,
+        ca_file: Path | None = None,
+        patience_s: float = 300.0,
     ) -> None:
         self._health = f"{endpoint.rstrip('/')}/healthz"
         self._url = f"{endpoint.rstrip('/')}/lightning/policies/{urllib.parse.quote(policy or '')}"
         self._named = policy is not None
         parts = urllib.parse.urlsplit(endpoint)
         self._origin = f"{parts.scheme}://{parts.netloc}"
-        self._access = Access(endpoint, token, ca_file=ca_file_of_environment())
+        self._access = Access(endpoint, token, ca_file=ca_file or ca_file_of_environment())
         self._patience_s = patience_s
         self._waiting_said = False
         self._taken: dict[tuple[str, str], tuple[int, dict[str, int]]] = {}

@@ -1,11 +1,16 @@
 """Attempts in processes of a Ray cluster: for agents that need cores or machines of their own."""
 
 import asyncio
+import os
 import threading
+from contextlib import suppress
 from typing import Any
 
 import lightning_instrumentation as lt
+from lightning_instrumentation.errors import ConfigurationError
+from lightning_instrumentation.runtime import running
 from lightning_instrumentation.scope import Identity, Scope, current, use_scope
+from lightning_instrumentation.settings import checked_endpoint
 
 from lightning_trainer.errors import MissingExtraError
 from lightning_trainer.rollouts.attempt import AttemptFunction, TaskT
@@ -22,7 +27,8 @@ class OnRay:
 
     What it raises is raised here; one that takes too long is cancelled, and its cores are free again. The caller, who
     knows the cluster, calls ``ray.init(...)``; otherwise Ray starts one on this machine. Function and task are pickled.
-    The process that runs the attempt must reach the daemon at ``endpoint``.
+    The process that runs the attempt must reach the daemon at ``endpoint``: by default the one that the runner or
+    ``lt.init`` was given, else the one that the environment of that process names.
 
     Args:
         attempt: ``attempt(task) -> reward``, a function or a coroutine.
@@ -44,22 +50,35 @@ class OnRay:
     async def __call__(self, task: Any) -> float | None:
         from ray.exceptions import RayError, RayTaskError
 
-        running = self._remote.remote(self._attempt, task, current().identity, self._endpoint)
+        endpoint = self._endpoint or told_endpoint()
+        attempted = self._remote.remote(self._attempt, task, current().identity, endpoint)
         try:
-            return await running
+            return await attempted
         except asyncio.CancelledError:
-            threading.Thread(target=self._end, args=(running,), daemon=True).start()
+            threading.Thread(target=self._end, args=(attempted,), daemon=True).start()
             raise
         except RayTaskError as error:
             raise error.cause from None
         except RayError as error:
             raise RuntimeError(f"Ray lost the attempt: {error}") from error
 
-    def _end(self, running: Any) -> None:
-        self._ray.cancel(running)
-        _, late = self._ray.wait([running], timeout=_END_S)
+    def _end(self, attempted: Any) -> None:
+        self._ray.cancel(attempted)
+        _, late = self._ray.wait([attempted], timeout=_END_S)
         for task in late:
             self._ray.cancel(task, force=True)
+
+
+def told_endpoint() -> str | None:
+    """Return the endpoint that this process was told in its code; None for the environment's, since a node's own
+    environment may name another way to the daemon."""
+    started = running()
+    if started is None:
+        return None
+    with suppress(ConfigurationError):
+        if checked_endpoint(os.environ.get("LIGHTNING_ENDPOINT")) == started.settings.endpoint:
+            return None
+    return started.settings.endpoint
 
 
 def _run(attempt: AttemptFunction[Any], task: Any, identity: Identity | None, endpoint: str | None):

@@ -83,11 +83,18 @@ def _short(name: str) -> str:
 
 @contextmanager
 def held_run(
-    endpoint: str, name: str, *, token: str | None, numbered: bool, patience_s: float = 300.0
+    endpoint: str,
+    name: str,
+    *,
+    token: str | None,
+    ca_file: Path | None = None,
+    numbered: bool,
+    patience_s: float = 300.0,
 ) -> Iterator[str]:
     """Hold the name inside the block; if ``numbered``, the first of ``name``, ``name-2`` ... that is free.
 
     Args:
+        ca_file: as for ``DaemonClient``.
         patience_s: how long to wait for an unreachable daemon.
 
     Raises:
@@ -98,7 +105,7 @@ def held_run(
     candidate = next(candidates)
     while True:
         try:
-            hold = _Hold(endpoint, candidate, token)
+            hold = _Hold(endpoint, candidate, token, ca_file)
             break
         except _HeldError:
             if not numbered:
@@ -126,12 +133,12 @@ class _HeldError(Exception):
 class _Hold:
     """A held name: an open connection, and a thread that reopens it after a restart of the daemon."""
 
-    def __init__(self, endpoint: str, name: str, token: str | None) -> None:
+    def __init__(self, endpoint: str, name: str, token: str | None, ca_file: Path | None) -> None:
         parts = urllib.parse.urlsplit(endpoint)
         holder = secrets.token_hex(16)  # the same for every connection: it may go on at another daemon of the store
         self._path = f"{parts.path.rstrip('/')}/lightning/runs/{urllib.parse.quote(name, safe='')}/hold?holder={holder}"
         self._url = f"{endpoint.rstrip('/')}/lightning/runs"
-        self._access = Access(endpoint, token, ca_file=ca_file_of_environment())
+        self._access = Access(endpoint, token, ca_file=ca_file or ca_file_of_environment())
         self._name = name
         self._ended = threading.Event()
         self._socket: socket.socket | None = None

@@ -13,7 +13,6 @@ group that no step will take (``lost_groups.py``) it begins another. Ctrl-C ends
 """
 
 import logging
-import os
 import sys
 import time
 from collections import Counter
@@ -22,12 +21,10 @@ from contextlib import contextmanager
 from itertools import chain
 from typing import Generic, NamedTuple
 
-import lightning_instrumentation as lt
-
 from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts.attempt import AttemptEnded, AttemptFunction, Event, StepEnded, TaskT, run_attempt
 from lightning_trainer.rollouts.curriculum import Curriculum
-from lightning_trainer.rollouts.daemon_client import DaemonClient
+from lightning_trainer.rollouts.daemon_client import DaemonClient, daemon_of_client
 from lightning_trainer.rollouts.lost_groups import LostGroups
 from lightning_trainer.rollouts.run_name import checked_run, default_run, held_run
 from lightning_trainer.rollouts.step_watch import StepWatch
@@ -86,15 +83,15 @@ class StepRunner(Generic[TaskT]):
                 f"concurrency is {concurrency} and retries is {retries}; at least 1 attempt runs at once, and a failed "
                 "one is made again 0 times or more"
             )
-        lt.init(endpoint)
-        endpoint = endpoint or os.environ.get("LIGHTNING_ENDPOINT", "http://127.0.0.1:8321")
-        token = os.environ.get("LIGHTNING_TOKEN")
+        reached = daemon_of_client(endpoint)
         names = [policy] if isinstance(policy, str) else policy
-        members = [DaemonClient(endpoint, name, token=token) for name in names or (None,)]
+        members = [
+            DaemonClient(reached.endpoint, name, token=reached.token, ca_file=reached.ca_file)
+            for name in names or (None,)
+        ]
         self._policies = names
         self._daemon = members[0] if len(members) == 1 else TeamClient(members)
-        self._endpoint = endpoint
-        self._token = token
+        self._reached = reached
         self._named = run is not None
         self._run = default_run(names or (_NO_POLICY,), attempt) if run is None else checked_run(run)
         self._attempt = attempt
@@ -149,7 +146,8 @@ class StepRunner(Generic[TaskT]):
         if status["steps_done"] >= steps:
             _log.warning("%d steps are done already; steps=%d is their total", status["steps_done"], steps)
             return
-        with held_run(self._endpoint, self._run, token=self._token, numbered=not self._named) as run:
+        endpoint, token, ca_file = self._reached
+        with held_run(endpoint, self._run, token=token, ca_file=ca_file, numbered=not self._named) as run:
             self._train(run, status, tasks_of_step, steps)
 
     def _check(self, status: dict) -> None:

@@ -232,6 +232,56 @@ def test_work_for_a_pool_of_processes_is_its_callers(receiver, tmp_path, method)
             assert (span.trace_id, span.parent_span_id) == (roots[name].trace_id, roots[name].span_id)
 
 
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_pools_process_is_told_what_the_program_told_its_client(receiver, model, tmp_path, method):
+    """Before, the client was not started there, or with the environment's settings."""
+    receiver.token = "the-token"
+    done = in_a_pool(receiver, model, tmp_path, method, 'redact="emails", token="the-token"')
+    assert done.stderr == ""
+    calls = receiver.wait_for(3, prefix="chat")
+    assert [call.attributes[semconv.AGENT_NAME] for call in calls] == ["support", "support", "program"]
+    for call in calls:
+        assert call.resource["process.pid"] != int(done.stdout)
+        assert "[redacted e-mail]" in repr(call)
+        assert "ann@" not in repr(call)
+    assert {headers["authorization"] for _, _, headers in receiver.posts} == {"Bearer the-token"}
+
+
+@pytest.mark.parametrize("rule", ["lambda text: text", "of_main"])
+def test_where_a_rule_cannot_go_no_texts_are_recorded(receiver, model, tmp_path, rule):
+    done = in_a_pool(receiver, model, tmp_path, "spawn", f"redact={rule}")
+    assert done.stderr.count("no texts are recorded in this one") == done.stderr.count("\n") == 1
+    calls = receiver.wait_for(3, prefix="chat")
+    assert "ann@" not in repr(calls)
+    assert {call.attributes[semconv.RESPONSE_MODEL] for call in calls} == {"m"}
+
+
+def in_a_pool(receiver, model, tmp_path, method: str, told: str) -> subprocess.CompletedProcess:
+    (tmp_path / "pooled.py").write_text(
+        "import httpx\n"
+        "def ask(said):\n"
+        f"    url, messages = '{model.base_url}/chat/completions', [{{'role': 'user', 'content': said}}]\n"
+        "    httpx.post(url, json={'model': 'm', 'messages': messages})\n"
+    )
+    return run(
+        f"""
+        import multiprocessing
+        from concurrent.futures import ProcessPoolExecutor
+        sys.path.append({str(tmp_path)!r})
+        import pooled
+        def of_main(text): return text
+        lt.init({receiver.url!r}, spool_dir={str(tmp_path / "spool")!r}, agent="program", {told})
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context({method!r})) as pool:
+            with lt.agent("support"):
+                list(pool.map(pooled.ask, ["I am ann@example.com"] * 2))
+            pool.submit(pooled.ask, "ann@example.com asks").result()
+        print(os.getpid())
+        """,
+        "http://127.0.0.1:9",
+        os.devnull,
+    )
+
+
 def test_a_fork_during_an_import_of_the_sender_does_not_stop_the_child(receiver, tmp_path):
     """The child has the lock on the half-imported module, and nobody who could ever let go of it."""
     run(

@@ -35,7 +35,7 @@ class _Patch:
         setattr(self.owner, self.attribute, self.wrapped)
 
     def restore(self) -> None:
-        if vars(self.owner).get(self.attribute) is not self.wrapped:
+        if self.wrapped is None or vars(self.owner).get(self.attribute) is not self.wrapped:
             return
         if self.inherited:
             delattr(self.owner, self.attribute)

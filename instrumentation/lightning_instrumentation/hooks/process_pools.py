@@ -1,29 +1,36 @@
-"""Work handed to a pool of processes keeps the scope of the code that handed it over.
+"""Work handed to a pool of processes keeps the scope of the code that handed it over, and is recorded by its settings.
 
 A forked process starts with the context of its parent. That is right for a process of the user's own, and wrong for a
-pool's worker, which runs work from any caller: it starts in no scope, and the work brings its own along.
+pool's worker, which runs work from any caller: it starts in no scope, and the work brings its own along. A process that
+was not forked knows nothing of its parent's ``lt.init``, which stands behind ``if __name__ == "__main__"``: the work
+brings that along, too, and starts the client there.
 """
 
 from __future__ import annotations
 
+import logging
+import pickle
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from lightning_instrumentation.failures import failures
 from lightning_instrumentation.hooks import patching
 from lightning_instrumentation.hooks.threads import METHODS_OF_POOLS, handing_over, serves_everyone
-from lightning_instrumentation.scope import Scope, use_scope
+from lightning_instrumentation.runtime import running, runtime
+from lightning_instrumentation.scope import Scope, capture_scope, for_another_thread, use_scope
+from lightning_instrumentation.settings import Settings
 
 
 def wrap_executor(module: Any) -> None:
     """Hook of ``concurrent.futures.process``."""
-    patching.wrap(module, "ProcessPoolExecutor.submit", handing_over(_Inside))
+    patching.wrap(module, "ProcessPoolExecutor.submit", handing_over(_Inside, _scope_there))
 
 
 def wrap_pool(module: Any) -> None:
     """Hook of ``multiprocessing.pool``."""
     for name in METHODS_OF_POOLS:
-        patching.wrap(module, f"Pool.{name}", handing_over(_Inside))
+        patching.wrap(module, f"Pool.{name}", handing_over(_Inside, _scope_there))
 
 
 def watch_starts(module: Any) -> None:
@@ -38,6 +45,47 @@ def _start(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kw
         return wrapped(*args, **kwargs)
 
 
+def _scope_there() -> Scope | None:
+    """Return the scope of the work; an empty one, too, where the client's settings are to be brought along."""
+    return for_another_thread() if running() is None else capture_scope()
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What this process's client was told. It goes to the workers by their pool's own pipe, with the token."""
+
+    settings: Settings
+    """Without the rules for redaction."""
+    rules: bytes | None
+    """Pickled on their own: neither here nor there may a rule that cannot be stop the work. None: it cannot."""
+
+    @classmethod
+    def by(cls, settings: Settings) -> _Told:
+        try:
+            rules = pickle.dumps(settings.redact)
+        except Exception:
+            rules = None
+        return cls(replace(settings, redact=()), rules)
+
+    def start(self) -> None:
+        """Start the client of this process, if it has none."""
+        if running() is not None:
+            return
+        try:
+            settings = replace(self.settings, redact=pickle.loads(self.rules or b""))
+        except Exception as error:
+            failures.note(
+                "redact-in-pool",
+                "a rule of lt.init(redact=...) cannot be sent to a process that was not forked, so no texts are "
+                "recorded in this one: make it a function at the top of a module, or call lt.init in the pool's "
+                "initializer",
+                error=error,
+                level=logging.WARNING,
+            )
+            settings = replace(self.settings, capture_content=False)
+        runtime(settings)
+
+
 class _Inside:
     """A function that runs in a scope, in a form that can be pickled wherever the function itself can."""
 
@@ -48,7 +96,11 @@ class _Inside:
         span = None if scope.span is None else NonRecordingSpan(scope.span.get_span_context())
         self._scope = replace(scope, span=span)
         self._function = function
+        started = running()
+        self._told = None if started is None else _Told.by(started.settings)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
+        if self._told is not None:
+            self._told.start()
         with use_scope(self._scope):
             return self._function(*arguments, **named)

@@ -37,16 +37,19 @@ def wrap_thread(module: Any) -> None:
     patching.wrap(module, "Thread.start", _start)
 
 
-def handing_over(inside: Callable[[Scope, Any], Callable[..., Any]]) -> patching.Wrapper:
+def handing_over(
+    inside: Callable[[Scope, Any], Callable[..., Any]], scope_there: Callable[[], Scope | None] = for_another_thread
+) -> patching.Wrapper:
     """Return the wrapper of a method that takes work: its function, the first argument or ``func``, runs in the scope
     of its caller.
 
     Args:
         inside: returns a function that runs in a scope.
+        scope_there: returns the scope; None leaves the function as it is.
     """
 
     def hand_over(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        scope = guarded("thread", for_another_thread)
+        scope = guarded("thread", scope_there)
         if scope is None:
             return wrapped(*args, **kwargs)
         if args:

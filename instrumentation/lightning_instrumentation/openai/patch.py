@@ -16,7 +16,7 @@ from lightning_instrumentation.hooks import patching
 from lightning_instrumentation.openai import call as openai_call
 from lightning_instrumentation.openai.gateway import DaemonAwayError
 from lightning_instrumentation.openai.route import Route
-from lightning_instrumentation.runtime import runtime
+from lightning_instrumentation.runtime import running
 from lightning_instrumentation.wire.call import ModelCall, carrying
 
 
@@ -24,7 +24,8 @@ def wrap_client(module: Any) -> None:
     """Hook of the openai client."""
     patching.wrap(module, "SyncAPIClient.request", _request)
     patching.wrap(module, "AsyncAPIClient.request", _async_request)
-    started = runtime()
+    # The program's own `lt.init` may follow: an import does not start the client with the environment's settings.
+    started = running()
     if started is not None:
         started.router.keep_fresh()  # model calls are likely from here on
 

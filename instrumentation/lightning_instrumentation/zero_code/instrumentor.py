@@ -11,6 +11,7 @@ from collections.abc import Collection
 from typing import Any
 
 from lightning_instrumentation.hooks import registry
+from lightning_instrumentation.runtime import running
 
 
 class LightningInstrumentor:
@@ -29,8 +30,9 @@ class LightningInstrumentor:
         return registry.is_active()
 
     def instrument(self, **options: Any) -> None:
-        """Start capturing model calls, if ``LIGHTNING_ENDPOINT`` names a daemon; options are ignored."""
-        if os.environ.get("LIGHTNING_ENDPOINT"):
+        """Start capturing model calls, if ``LIGHTNING_ENDPOINT`` names a daemon or the program has started the client;
+        options are ignored."""
+        if os.environ.get("LIGHTNING_ENDPOINT") or running() is not None:
             registry.install_hooks()
 
     def uninstrument(self, **options: Any) -> None:

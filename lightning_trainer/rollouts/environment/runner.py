@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -15,6 +14,7 @@ from lightning_trainer.environments.protocol import Environment, Task
 from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts.attempt import AttemptEnded, Event
 from lightning_trainer.rollouts.curriculum import Curriculum
+from lightning_trainer.rollouts.daemon_client import daemon_of_client
 from lightning_trainer.rollouts.environment.attempt import EnvironmentAttempt
 from lightning_trainer.rollouts.step_runner import StepRunner
 
@@ -62,10 +62,10 @@ class EnvironmentRunner(StepRunner[Task]):
         curriculum: Curriculum[Task] | None = None,
     ) -> None:
         if agent is None:
-            gateway = endpoint or os.environ.get("LIGHTNING_ENDPOINT", "http://127.0.0.1:8321")
+            reached = daemon_of_client(endpoint)
             options: dict[str, Any] = {
-                "base_url": f"{gateway.rstrip('/')}/v1",
-                "api_key": os.environ.get("LIGHTNING_TOKEN"),
+                "base_url": f"{reached.endpoint}/v1",
+                "api_key": reached.token,
                 **(agent_options or {}),
             }
             agent = ChatAgent(policy, **options)

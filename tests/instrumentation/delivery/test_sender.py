@@ -359,14 +359,3 @@ def test_init_says_what_is_wrong_and_use_without_a_usable_endpoint_breaks_nothin
     assert "'nonsense'" in caplog.text
     assert lt.flush() is True
     monkeypatch.setattr(runtime, "_unusable", False)
-
-
-def test_init_again_changes_nothing_and_warns_about_another_endpoint(recording, caplog):
-    with caplog.at_level(logging.WARNING, logger="lightning_instrumentation"):
-        lt.init()
-        lt.init(recording.receiver.url)
-        assert caplog.records == []
-        lt.init("http://127.0.0.1:1")
-    assert len(caplog.records) == 1
-    work()
-    recording.receiver.wait_for(1)

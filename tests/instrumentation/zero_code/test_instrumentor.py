@@ -5,8 +5,11 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import importlib, json, types
+import lightning_instrumentation as lt
 from lightning_instrumentation.hooks.registry import _HOOKS
 from lightning_instrumentation.zero_code.instrumentor import LightningInstrumentor
 
@@ -33,11 +36,12 @@ def changed(before, after):
 
 original = attributes()
 ours = LightningInstrumentor()
-ours.instrument()
+{begin}
 wrapped = attributes()
 ours.uninstrument()
+ours.uninstrument()
 restored = attributes()
-ours.instrument()
+{again}
 again = attributes()
 ours.uninstrument()
 print(json.dumps({
@@ -51,9 +55,14 @@ print(json.dumps({
 """
 
 
-def run(**environment: str) -> dict:
+INSTRUMENT = "ours.instrument()"
+INIT = "lt.init('http://127.0.0.1:9')"
+
+
+def run(begin: str = INSTRUMENT, again: str = INSTRUMENT, /, **environment: str) -> dict:
+    program = PROGRAM.replace("{begin}", begin).replace("{again}", again)
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env={**os.environ, **environment}, capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", program], env={**os.environ, **environment}, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -71,6 +80,14 @@ def test_every_original_comes_back_and_can_be_wrapped_again(tmp_path):
     assert seen["after"] == seen["in the end"] == []
     assert seen["again"] == seen["wrapped"]
     assert not seen["is"]
+
+
+@pytest.mark.parametrize("again", [INSTRUMENT, INIT])
+def test_a_client_that_the_program_has_started_is_wrapped_again_too(tmp_path, again):
+    seen = run(INIT, again, LIGHTNING_ENDPOINT="", XDG_STATE_HOME=str(tmp_path))
+    assert "httpx:Client.send" in seen["wrapped"]
+    assert seen["after"] == seen["in the end"] == []
+    assert seen["again"] == seen["wrapped"]
 
 
 def test_nothing_is_wrapped_where_no_daemon_is_named(tmp_path):

@@ -101,6 +101,27 @@ def test_a_program_is_captured(launch, receiver, files, command):
     assert "lightning" not in done.stderr
 
 
+@pytest.mark.parametrize("launcher", ["ours", "ours, with a rollout", "opentelemetry's"])
+def test_what_the_program_itself_leaves_out_is_left_out(launch, receiver, launcher):
+    """Before, `import openai` started the client with the environment's settings, and the program's had no effect."""
+    files = {
+        "agent.py": """
+        from helper import ask
+        import lightning_instrumentation as lt
+        lt.init(capture_content=False, agent="discreet")
+        ask("the question")
+        """
+    }
+    command, plain = [sys.executable, "agent.py"], launcher.startswith("open")
+    if plain:
+        command = [str(BIN / "opentelemetry-instrument"), "--traces_exporter", "none", *command]
+    done = launch(["--task", "t"] if "rollout" in launcher else [], command, files=files, plain=plain)
+    assert (done.returncode, done.stderr) == (0, "")
+    (call,) = receiver.spans("chat")
+    assert call.attributes[semconv.AGENT_NAME] == "discreet"
+    assert "question" not in repr(receiver.spans())
+
+
 def test_exit_code_streams_arguments_and_path_are_the_programs_own(launch):
     files = {
         "agent.py": """

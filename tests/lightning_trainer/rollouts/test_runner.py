@@ -783,6 +783,7 @@ def test_the_document_runs_as_it_stands(serve, monkeypatch) -> None:
     document = (Path(__file__).parents[3] / "docs" / "rollouts.md").read_text(encoding="utf-8")
     code = "".join(re.findall(r"```python\n(.*?)```", document, flags=re.DOTALL))
     daemon = Daemon(None)
+    lt.shutdown(0)  # the client of a test before names its daemon
     monkeypatch.setenv("LIGHTNING_ENDPOINT", serve(daemon))
     monkeypatch.setattr(rollouts, "Runner", partial(Runner, run=RUN, on_event=daemon.on_event))
     asked: list[str] = []

@@ -26,6 +26,19 @@ from lightning_trainer.rollouts.daemon_client import DaemonClient
 import os
 DaemonClient(os.environ["LIGHTNING_ENDPOINT"], "nobody", token=os.environ.get("LIGHTNING_TOKEN")).policy()
 """
+RUNNER_OF_PROGRAM = """
+import sys
+import lightning_instrumentation as lt
+from lightning_trainer.errors import LightningError
+from lightning_trainer.rollouts import Runner
+from lightning_trainer.rollouts.run_name import held_run
+lt.init(sys.argv[1], token=sys.argv[2], ca_file=sys.argv[3])
+runner = Runner("nobody", print)
+endpoint, token, ca_file = runner._reached
+with held_run(endpoint, "r", token=token, ca_file=ca_file, numbered=False, patience_s=5) as run:
+    print(run)
+runner.steps_done()
+"""
 
 
 @dataclass
@@ -113,6 +126,15 @@ def test_elsewhere_the_authority_is_named(served, authority):
     assert said.count("\n") == 1
     assert "is not trusted: unable to get local issuer certificate. Set LIGHTNING_CA_FILE" in said
     assert "Set LIGHTNING_CA_FILE" in served.run("-c", RUNNERS_QUESTION, **stranger).stderr
+
+
+def test_a_runner_heeds_the_authority_that_the_program_names(served, authority):
+    unnamed = dict.fromkeys(("LIGHTNING_ENDPOINT", "LIGHTNING_TOKEN", "LIGHTNING_CA_FILE"), "")
+    stranger = served.stranger()
+    told = served.url, stranger.pop("LIGHTNING_TOKEN"), str(authority.file)
+    done = served.run("-c", RUNNER_OF_PROGRAM, *told, **stranger | unnamed)
+    assert done.stdout == "r\n", done.stderr
+    assert "no policy" in done.stderr
 
 
 def test_another_authority_another_name_and_plain_http_are_one_sentence_each(served, authority, tmp_path):
