@@ -197,7 +197,7 @@ def _extras(started: Runtime, api: Api, span: SpanRecord, url: str, body: Mappin
     if baggage:
         headers["baggage"] = baggage
     if trust is HostTrust.DAEMON:
-        headers.update(_key(started))
+        headers = hosts.repeated(headers) | _key(started)
     asked = api.wanted(body) if trust is HostTrust.TRUSTED else NOTHING
     if asked:
         # What we remove from the answer must be decodable here.
