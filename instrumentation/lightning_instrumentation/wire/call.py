@@ -23,6 +23,7 @@ from lightning_instrumentation.gateway.hosts import HostTrust
 from lightning_instrumentation.runtime import Runtime, runtime
 from lightning_instrumentation.scope import current, current_agent
 from lightning_instrumentation.telemetry import spans
+from lightning_instrumentation.telemetry.sequence import sequences
 from lightning_instrumentation.wire import request
 from lightning_instrumentation.wire.api import NOTHING, Api, Wanted
 
@@ -139,6 +140,9 @@ class ModelCall:
             spans.mark_failed(span, "server_error", message)
         if self.answer.begun:
             self._attributes.update(self.answer.attributes(capture_content=self._capture_content))
+            attempt_id, response_id = span.get(semconv.ATTEMPT_ID), self._attributes.get(semconv.RESPONSE_ID)
+            if attempt_id is not None and response_id is not None:
+                sequences.answered(attempt_id, response_id)
             if self.extras.trust is HostTrust.TRUSTED and semconv.response_token_ids(0) not in self._attributes:
                 self._attributes[semconv.NO_TOKEN_IDS] = True
 
