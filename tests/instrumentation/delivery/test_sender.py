@@ -370,3 +370,16 @@ def test_init_again_changes_nothing_and_warns_about_another_endpoint(recording, 
     assert len(caplog.records) == 1
     work()
     recording.receiver.wait_for(1)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "said"),
+    [("http://gpu-box:8321", True), ("http://localhost:8321", False), ("http://[::1]:8321", False)],
+)
+def test_where_a_proxy_is_configured_it_is_said_that_it_is_not_used(endpoint, said, monkeypatch):
+    monkeypatch.setenv("HTTPS_PROXY", "http://user:secret@proxy:3128")
+    for name in ("HTTP_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    advice = sender_module._advice_without_answer(ConnectionRefusedError("refused"), endpoint)
+    assert ("HTTPS_PROXY is not used" in advice) is said
+    assert "secret" not in advice
