@@ -17,7 +17,7 @@ from opentelemetry.trace import SpanKind
 from lightning_instrumentation import semconv
 from lightning_instrumentation.access.proof import BUSY_S, TOKEN_HEADER
 from lightning_instrumentation.delivery.deferred import defer
-from lightning_instrumentation.failures import guarded
+from lightning_instrumentation.failures import failures, guarded
 from lightning_instrumentation.gateway import hosts
 from lightning_instrumentation.gateway.hosts import HostTrust
 from lightning_instrumentation.runtime import Runtime, runtime
@@ -177,16 +177,28 @@ def _begin(
     )
     if span is None:
         return None
+    extras = _extras(started, api, span, url, body)
+    if started.router.is_late() and extras.trust is not HostTrust.DAEMON and current_agent() is not None:
+        _note_late(started, span)
     call = ModelCall(
         started,
         api,
         span,
-        _extras(started, api, span, url, body),
+        extras,
         secret=secret,
         capture_content=settings.capture_content,
         limit_bytes=settings.max_body_bytes,
     )
     return call, dict(call.extras.headers)
+
+
+def _note_late(started: Runtime, span: SpanRecord) -> None:
+    span.set_attribute(semconv.ROUTE_LATE, True)
+    failures.note(
+        "selection-late",
+        f"the daemon at {started.settings.endpoint} has not said yet whose calls it takes, and the first ones go to "
+        "the model that the program names, whether or not a policy claims their agent",
+    )
 
 
 def _extras(started: Runtime, api: Api, span: SpanRecord, url: str, body: Mapping[str, Any]) -> Extras:
