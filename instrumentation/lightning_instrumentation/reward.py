@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from lightning_instrumentation import semconv
@@ -16,6 +15,7 @@ from lightning_instrumentation.failures import failures, guarded, log
 from lightning_instrumentation.runtime import Runtime, runtime
 from lightning_instrumentation.scope import Identity, Scope, current, use_scope
 from lightning_instrumentation.telemetry import spans
+from lightning_instrumentation.telemetry.sequence import sequences
 
 LARGEST_REWARD = 1e9
 """Sums and squares of rewards up to this are finite in every precision that credit and training use."""
@@ -31,43 +31,41 @@ def reward(
     response_id: str | None = None,
     explanation: str | None = None,
 ) -> None:
-    """Record a reward for the current attempt, or for what is named.
+    """Record a reward for what is named, or for the current attempt.
 
     Args:
         value: a finite number (bool, numpy, and torch scalars too); anything else is logged and recorded as missing.
         name: the name of the reward, if there are several.
         rollout_id: of a rollout other than the current one, for instance after its end.
-        attempt_id: of one of its attempts.
+        attempt_id: of one of its attempts; needs no rollout.
         agent: reward only this agent of the attempt.
-        response_id: reward one model call, by the id of its response; needs no rollout.
+        response_id: reward one model call, by the id of its response; needs no rollout. If several calls have the id,
+            ``attempt_id`` says which is meant; the current attempt's need not say so in the process that made the call.
         explanation: the reason, in words.
     """
     about = {semconv.EVALUATION_AGENT: agent, semconv.RESPONSE_ID: response_id}
-    guarded("reward", _record, value, name, rollout_id, attempt_id, about, explanation)
+    subject = {semconv.ROLLOUT_ID: rollout_id, semconv.ATTEMPT_ID: attempt_id}
+    guarded("reward", _record, value, name, subject, about, explanation)
 
 
 def _record(
-    value: Any,
-    name: object,
-    rollout_id: str | None,
-    attempt_id: str | None,
-    given: Mapping[str, object],
-    explanation: str | None,
+    value: Any, name: object, subject: Mapping[str, object], given: Mapping[str, object], explanation: str | None
 ) -> None:
     name, about = str(name), {key: str(text) for key, text in given.items() if text is not None}
+    named = {key: str(one) for key, one in subject.items() if one is not None}
     scope = current()
-    here = scope.identity
-    if rollout_id is not None and (here is None or here.rollout_id != rollout_id):
-        target = Scope(Identity(str(rollout_id), str(attempt_id) if attempt_id is not None else None))
-    elif here is not None:
-        target = replace(scope, identity=replace(here, attempt_id=str(attempt_id or here.attempt_id)))
-    elif semconv.RESPONSE_ID in about:
+    if _is_here(scope.identity, named, about.get(semconv.RESPONSE_ID)):
+        assert scope.identity is not None
+        target, named = scope, {semconv.ROLLOUT_ID: scope.identity.rollout_id}
+    elif semconv.ROLLOUT_ID in named:
+        target = Scope(Identity(named[semconv.ROLLOUT_ID], named.get(semconv.ATTEMPT_ID)))
+    elif named or semconv.RESPONSE_ID in about:
         target = Scope()
     else:
         failures.count("reward-outside-rollout")
         log.error(
             "reward %s=%r belongs to no rollout and is not recorded; "
-            "call it inside `with lt.rollout(...)` or pass rollout_id= or response_id=",
+            "call it inside `with lt.rollout(...)` or pass rollout_id=, attempt_id= or response_id=",
             name,
             value,
         )
@@ -79,19 +77,37 @@ def _record(
             "reward %s=%r of rollout %s is not a number between -%g and %g; it is recorded as missing, not as zero",
             name,
             value,
-            target.identity.rollout_id if target.identity else None,
+            named.get(semconv.ROLLOUT_ID),
             LARGEST_REWARD,
             LARGEST_REWARD,
         )
     started = runtime()
     if started is not None:
         with use_scope(target):
-            _export(started, score, name, about, explanation)
+            _export(started, score, name, named, about, explanation)
 
 
-def _export(started: Runtime, score: float | None, name: str, about: dict[str, str], explanation: str | None) -> None:
+def _is_here(here: Identity | None, named: Mapping[str, str], response_id: str | None) -> bool:
+    """Whether what is named is of the current attempt, as far as this process knows. A reward of another response names
+    no attempt: it is found by the response's id."""
+    if here is None or not named.items() <= here.attributes().items():
+        return False
+    if response_id is None or semconv.ATTEMPT_ID in named:
+        return True
+    return here.attempt_id is not None and sequences.has_answer(here.attempt_id, response_id)
+
+
+def _export(
+    started: Runtime,
+    score: float | None,
+    name: str,
+    named: Mapping[str, str],
+    about: Mapping[str, str],
+    explanation: str | None,
+) -> None:
     now = time.time_ns()
-    span = spans.begin(started.tracer, f"evaluate {name}", {semconv.EVALUATION_NAME: name, **about}, start_ns=now)
+    known = {semconv.EVALUATION_NAME: name, **named, **about}
+    span = spans.begin(started.tracer, f"evaluate {name}", known, start_ns=now)
     if span is None:
         return
     event: dict[str, Any] = {semconv.EVALUATION_NAME: name, **about}

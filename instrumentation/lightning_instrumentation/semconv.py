@@ -203,6 +203,8 @@ ROUTE_FROM_MODEL: Final = "lightning.route.from.model"
 """The model that the caller named."""
 ROUTE_FELL_BACK: Final = "lightning.route.fell_back"
 """True if the daemon was down and the call went where it always went."""
+ROUTE_LATE: Final = "lightning.route.late"
+"""True if the daemon had not said yet whose calls are routed, and the call went where it always went."""
 
 LOSSES_SPAN: Final = "lightning.not_captured"
 """Name of the span by which a process reports what it could not capture; its newest report includes all before."""

@@ -1,10 +1,11 @@
 """The caller's identity: W3C ``traceparent`` and our own keys of W3C ``baggage``, read with OpenTelemetry's
 propagators.
 
-The propagators limit what they read (8 KiB of baggage, 180 members) and ignore malformed input. No other header is
-read, so no credential ever gets into a span. A caller that sends neither may be identified by its URL
-(``/rollouts/{id}/v1``): all calls of a rollout then form one trace, below the root span that the rollout's end will
-bring.
+The propagators limit what they read (8 KiB of baggage, 180 members) and ignore malformed input. Our Python client sends
+both a second time (``hosts.OURS``), and the copies take precedence: an instrumentation of the caller's HTTP client may
+have replaced the others. No other header is read, so no credential ever gets into a span. A caller that sends neither
+may be identified by its URL (``/rollouts/{id}/v1``): all calls of a rollout then form one trace, below the root span
+that the rollout's end will bring.
 """
 
 import os
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lightning_instrumentation import semconv
+from lightning_instrumentation.gateway.hosts import OURS
 from opentelemetry import baggage, trace
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.context import Context
@@ -20,6 +22,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from lightning_trainer.ingest.http.rollout_urls import RolloutUrl, root_span_ids
 
 _LONGEST_VALUE = 1024
+_PARENT, _BAGGAGE = "traceparent", "baggage"
 _trace_context = TraceContextTextMapPropagator()
 _baggage = W3CBaggagePropagator()
 
@@ -41,10 +44,8 @@ def read_caller(headers: Mapping[str, str], place: RolloutUrl | None = None) -> 
     Args:
         place: the rollout whose base URL the call used; baggage is sent per call and takes precedence over it.
     """
-    carrier = {name: headers[name] for name in ("traceparent", "baggage") if name in headers}
-    context = _baggage.extract(carrier, _trace_context.extract(carrier, Context()))
-    parent = trace.get_current_span(context).get_span_context()
-    members = baggage.get_all(context)
+    parent = trace.get_current_span(_trace_context.extract({_PARENT: parent_of(headers)}, Context())).get_span_context()
+    members = {**_members(headers.get(_BAGGAGE)), **_members(headers.get(f"{OURS}{_BAGGAGE}"))}
     attributes = {
         key: value
         for key in semconv.GATEWAY_BAGGAGE_KEYS
@@ -59,3 +60,12 @@ def read_caller(headers: Mapping[str, str], place: RolloutUrl | None = None) -> 
             return Caller(*root_span_ids(attributes[semconv.ROLLOUT_ID], attributes[semconv.ATTEMPT_ID]), attributes)
         return Caller(os.urandom(16).hex(), None, attributes)
     return Caller(f"{parent.trace_id:032x}", f"{parent.span_id:016x}", attributes)
+
+
+def parent_of(headers: Mapping[str, str]) -> str:
+    """Return the ``traceparent`` of a call, which is the same for all its tries; empty if it has none."""
+    return headers.get(f"{OURS}{_PARENT}") or headers.get(_PARENT, "")
+
+
+def _members(header: str | None) -> Mapping[str, object]:
+    return {} if header is None else baggage.get_all(_baggage.extract({_BAGGAGE: header}, Context()))

@@ -75,8 +75,26 @@ def test_only_the_first_question_waits_and_not_for_long(answers, monkeypatch):
     monkeypatch.setattr(routing, "fetch_selection", lambda access: never.wait(10))
     router = Router(Access("http://d"))
     assert router.policy_of("writer") is None
-    assert not router._answered.is_set()
+    assert router.is_late()
     never.set()
+
+
+def test_a_daemon_that_accepts_the_connection_is_waited_for_as_long_as_for_its_proof(answers, monkeypatch):
+    monkeypatch.setattr(routing, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(routing, "PROOF_S", 10.0)
+    answer = threading.Event()
+
+    def fetch(access):
+        access.accepted = True
+        assert answer.wait(10)
+        return PROSE
+
+    monkeypatch.setattr(routing, "fetch_selection", fetch)
+    router = Router(Access("http://d"))
+    assert router.policy_of("writer", 0.05) is None, "no longer than its caller waits"
+    threading.Timer(0.05, answer.set).start()
+    assert router.policy_of("writer") == "prose"
+    assert not router.is_late()
 
 
 def test_a_question_beside_the_very_first_waits_with_it(answers):

@@ -102,6 +102,8 @@ class Access:
         self._found: tuple[KnownDaemon, float] | None = None
         self.daemon: str | None = None
         """Id of the daemon that this process records for, once known: another one at the address is refused."""
+        self.accepted = False
+        """Whether anything there has ever accepted a connection."""
         self.verified_by: ssl.SSLContext | None = None
         """The SSL context that verified the daemon's certificate when ``opened`` was last called; None without TLS."""
 
@@ -182,12 +184,15 @@ class Access:
         if context is None:
             connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
             connection.connect()
+            self.accepted = True
         else:
             import ssl
 
             connection = http.client.HTTPSConnection(self._host, self._port, timeout=timeout_s, context=context)
+            http.client.HTTPConnection.connect(connection)  # the first half, without the handshake
+            self.accepted = True
             try:
-                connection.connect()
+                connection.sock = context.wrap_socket(connection.sock, server_hostname=connection.host)
             except ssl.SSLError as error:
                 connection.close()
                 left = self._ca_file is None and self._left_certificate() is not None

@@ -246,12 +246,14 @@ class Outbox:
 
     def _orphans(self) -> Sequence[Spool]:
         settings, access = self._settings, self._access
-        owners = [None, access.owner]
-        if settings.token is not None and access.token is not None:
-            owners.append(owner_of_token(access.token))
+        owners, token = [None, access.owner], access.token
+        if settings.token is not None and token is not None:
+            owners.append(owner_of_token(token))
         folders = [endpoint_folder(settings.spool_dir, settings.endpoint, owner) for owner in owners]
-        if access.token is not None and access.daemon is not None:  # without a token, anyone could say that it is this
-            folders += owned_folders(settings.spool_dir, [access.daemon])
+        if token is not None and access.daemon is not None:  # without a token, anyone could say that it is this
+            # What processes recorded that never met it waits under its token.
+            known = [access.daemon, owner_of_token(token)] if access.proven else [access.daemon]
+            folders += owned_folders(settings.spool_dir, known)
         if access.proven:
             folders += folders_of_tokens(settings.spool_dir, settings.endpoint)
         return orphans_in(dict.fromkeys(folders), limit=_ADOPT_AT_ONCE)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import http.client
+import os
 import random
 import threading
 import time
@@ -21,6 +22,7 @@ from lightning_instrumentation.delivery.post import Answer, Poster
 from lightning_instrumentation.delivery.spool import Spool
 from lightning_instrumentation.errors import OtherDaemonError, UnprovenDaemonError
 from lightning_instrumentation.failures import failures, log
+from lightning_instrumentation.gateway.hosts import LOOPBACK, address, canonical_host
 
 _MOST_ROWS = 512
 _GATHER_S = 0.25
@@ -32,6 +34,7 @@ _CONNECT_AT_EXIT_S = 0.5
 _LONGEST_RETRY_AFTER_S = 300.0
 _TO_BLAME = frozenset({400, 413, 422})
 """Statuses that say something about the body and not about the daemon."""
+_PROXIES = frozenset({"http_proxy", "https_proxy", "all_proxy"})
 
 
 AnySpool = Spool | MemorySpool
@@ -207,7 +210,7 @@ class Sender:
             self._retry_later(None, "has not proven itself", _capitalized(str(error)))
             return
         except (OSError, http.client.HTTPException) as error:
-            self._retry_later(None, f"is not reachable ({error})", _advice_without_answer(error))
+            self._retry_later(None, f"is not reachable ({error})", _advice_without_answer(error, self._endpoint))
             return
         if not answer.by_daemon:
             said = f"answers {answer.status} to spans ({answer.text()})"
@@ -270,10 +273,14 @@ def _capitalized(sentence: str) -> str:
 _NOT_A_DAEMON = "What answers there is not a lightning-trainer daemon"
 
 
-def _advice_without_answer(error: Exception) -> str:
+def _advice_without_answer(error: Exception, endpoint: str) -> str:
     if isinstance(error, http.client.BadStatusLine) and not isinstance(error, ConnectionError):
         return f"{_NOT_A_DAEMON}, it does not speak HTTP: check LIGHTNING_ENDPOINT"
-    return "Start it with `lightning-trainer serve`, or set LIGHTNING_ENDPOINT to where it runs"
+    advice = "Start it with `lightning-trainer serve`, or set LIGHTNING_ENDPOINT to where it runs"
+    proxies = [name for name in os.environ if name.lower() in _PROXIES]
+    if proxies and canonical_host(address(endpoint)[0]) != LOOPBACK:
+        return f"{advice}; the way there must need no proxy, since {proxies[0]} is not used for it"
+    return advice
 
 
 def _advice(status: int) -> str:

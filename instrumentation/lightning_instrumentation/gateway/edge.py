@@ -75,7 +75,7 @@ async def _met(started: Runtime, url: str, limit_s: float) -> Patience:
         if router.routes_nothing():
             return AT_ONCE
         agent = current_agent()
-        asked = partial(router.policy_of, None if agent is None else agent.name)
+        asked = partial(router.policy_of, None if agent is None else agent.name, limit_s)
         if (asked() if router.has_answer() else await beside_loop(asked)) is None:
             return AT_ONCE
         most = PROOF_S

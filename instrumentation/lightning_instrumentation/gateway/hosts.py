@@ -103,6 +103,10 @@ def _bracketed(entry: str) -> str:
 #
 # Source: W3C Trace Context (``traceparent``) and W3C Baggage; values are percent-encoded, so any id survives.
 
+OURS = "x-lightning-"
+"""Prefix of the headers that repeat both to the daemon: an instrumentation of HTTP clients below our hooks, such as
+OpenTelemetry's, replaces the others."""
+
 _quoted = lru_cache(maxsize=1024)(partial(quote, safe="", errors="replace"))
 
 
@@ -126,6 +130,11 @@ def baggage(identity: Identity | None, agent: Agent | None, state: str | None = 
         members[semconv.STATE] = state
     known = semconv.GATEWAY_BAGGAGE_KEYS
     return ",".join(f"{key}={_quoted(value)}" for key, value in members.items() if key in known)
+
+
+def repeated(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return trace context and identity with their copies, for the daemon only."""
+    return {**headers, **{f"{OURS}{name}": value for name, value in headers.items()}}
 
 
 def added(headers: Mapping[str, str], present: Mapping[str, str]) -> dict[str, str]:

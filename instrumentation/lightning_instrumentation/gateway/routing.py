@@ -1,16 +1,19 @@
 """Routing: calls of agents that a policy claims go to the daemon's gateway, no others.
 
 The daemon's selection is fetched by short-lived threads, never by the call that asks. Only the first query of a process
-may wait, and no longer than ``FIRST_WAIT_S`` after the first fetch began, so that a script's first call is routed too.
-Later calls use the cached selection and at most start the next fetch.
+may wait, so that a script's first call is routed too: ``FIRST_WAIT_S`` from the beginning of the first fetch, or
+``PROOF_S`` if something has accepted a connection by then. Later calls use the cached selection and at most start the
+next fetch.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 
-from lightning_instrumentation.access.proof import Access
+from lightning_instrumentation.access.patience import current_patience
+from lightning_instrumentation.access.proof import PROOF_S, Access
 from lightning_instrumentation.access.tls import TlsError
 from lightning_instrumentation.errors import OtherDaemonError, UnprovenDaemonError
 from lightning_instrumentation.failures import log
@@ -19,6 +22,7 @@ from lightning_instrumentation.gateway.selection import Selection, SelectionErro
 REFRESH_S = 5.0
 """A selection older than this is refetched in the background by the next call."""
 FIRST_WAIT_S = 0.25
+"""For a daemon that may not be there."""
 _TRUST_S = 30.0
 """How long a selection remains valid while the daemon is up but too busy (or broken) to repeat it."""
 _MOST_REMEMBERED = 4096
@@ -48,7 +52,7 @@ class Router:
         self._policies: dict[str, str | None] = {}
         self._fetching = threading.Lock()
         self._answered = threading.Event()
-        self._first_deadline: float | None = None
+        self._first_asked: float | None = None
         self._fetch_at = 0.0
         self._confirmed_at = 0.0
         self._untold: tuple[str, str, Exception] | None = None
@@ -67,13 +71,17 @@ class Router:
             and self._answered.is_set()
         )
 
-    def policy_of(self, agent: str | None) -> str | None:
-        """Return the policy that claims the agent, according to the cached selection."""
+    def policy_of(self, agent: str | None, limit_s: float = math.inf) -> str | None:
+        """Return the policy that claims the agent, according to the cached selection.
+
+        Args:
+            limit_s: how long to wait at most, if this is the first query.
+        """
         if agent is None or not self.enabled:
             return None
         self.keep_fresh()
-        if not self._answered.is_set() and self._first_deadline is not None:
-            self._answered.wait(max(0.0, self._first_deadline - time.monotonic()))
+        if not self._answered.is_set():
+            self._wait_for_first(current_patience().at_most(limit_s))
         if self._untold is not None:
             self._tell()
         remembered = self._policies
@@ -83,9 +91,21 @@ class Router:
             remembered[agent] = self._selection.policy_of(agent)
         return remembered.get(agent)
 
+    def _wait_for_first(self, limit_s: float) -> None:
+        asked, until = self._first_asked, time.monotonic() + limit_s
+        if asked is None:
+            return
+        self._answered.wait(max(0.0, min(until, asked + FIRST_WAIT_S) - time.monotonic()))
+        if self.access.accepted and not self._answered.is_set():
+            self._answered.wait(max(0.0, min(until, asked + PROOF_S) - time.monotonic()))
+
     def has_answer(self) -> bool:
         """Whether the first fetch has ended, so that ``policy_of`` does not wait."""
         return self._answered.is_set()
+
+    def is_late(self) -> bool:
+        """Whether a query has been made that the daemon has not answered yet: a policy may claim any call."""
+        return self._first_asked is not None and not self._answered.is_set()
 
     @property
     def paths(self) -> frozenset[str]:
@@ -97,8 +117,8 @@ class Router:
         now = time.monotonic()
         if not self.enabled or now < self._fetch_at:
             return
-        if self._first_deadline is None:  # before the mark of a fetch: threads that see the mark wait
-            self._first_deadline = now + FIRST_WAIT_S
+        if self._first_asked is None:  # before the mark of a fetch: threads that see the mark wait
+            self._first_asked = now
         if not self._fetching.acquire(blocking=False):
             return
         try:

@@ -4,6 +4,8 @@ Each process numbers its spans of an attempt from 1 in the order of their starts
 records at its end how many had started by then. So a reader of a span knows which others must exist; the root span,
 which ends last, covers its whole process. A forgotten numbering is restarted under another id, never continued, so
 earlier statements stay true.
+
+Beside it is remembered which responses an attempt got in this process, for rewards that name one.
 """
 
 from __future__ import annotations
@@ -13,14 +15,17 @@ import threading
 from collections import OrderedDict
 
 _MOST_ATTEMPTS = 4096
+_MOST_ANSWERS = 4096
 
 
 class _Sequence:
-    __slots__ = ("id", "started")
+    __slots__ = ("answers", "id", "started")
 
     def __init__(self) -> None:
         self.id = os.urandom(8).hex()
         self.started = 0
+        self.answers: dict[str, None] = {}
+        """Ids of the newest responses, in order."""
 
 
 class Sequences:
@@ -52,6 +57,21 @@ class Sequences:
         with self._lock:
             sequence = self._of_attempt.get(attempt_id)
             return None if sequence is None else (sequence.id, sequence.started)
+
+    def answered(self, attempt_id: str, response_id: str) -> None:
+        """Remember a response that a call of the attempt got."""
+        with self._lock:
+            sequence = self._of_attempt.get(attempt_id)
+            if sequence is not None:
+                sequence.answers[response_id] = None
+                if len(sequence.answers) > _MOST_ANSWERS:
+                    del sequence.answers[next(iter(sequence.answers))]
+
+    def has_answer(self, attempt_id: str, response_id: str) -> bool:
+        """Whether a call of the attempt got the response in this process, not too long ago."""
+        with self._lock:
+            sequence = self._of_attempt.get(attempt_id)
+            return sequence is not None and response_id in sequence.answers
 
 
 sequences = Sequences()

@@ -17,12 +17,13 @@ from opentelemetry.trace import SpanKind
 from lightning_instrumentation import semconv
 from lightning_instrumentation.access.proof import BUSY_S, TOKEN_HEADER
 from lightning_instrumentation.delivery.deferred import defer
-from lightning_instrumentation.failures import guarded
+from lightning_instrumentation.failures import failures, guarded
 from lightning_instrumentation.gateway import hosts
 from lightning_instrumentation.gateway.hosts import HostTrust
 from lightning_instrumentation.runtime import Runtime, runtime
 from lightning_instrumentation.scope import current, current_agent
 from lightning_instrumentation.telemetry import spans
+from lightning_instrumentation.telemetry.sequence import sequences
 from lightning_instrumentation.wire import request
 from lightning_instrumentation.wire.api import NOTHING, Api, Wanted
 
@@ -139,6 +140,9 @@ class ModelCall:
             spans.mark_failed(span, "server_error", message)
         if self.answer.begun:
             self._attributes.update(self.answer.attributes(capture_content=self._capture_content))
+            attempt_id, response_id = span.get(semconv.ATTEMPT_ID), self._attributes.get(semconv.RESPONSE_ID)
+            if attempt_id is not None and response_id is not None:
+                sequences.answered(attempt_id, response_id)
             if self.extras.trust is HostTrust.TRUSTED and semconv.response_token_ids(0) not in self._attributes:
                 self._attributes[semconv.NO_TOKEN_IDS] = True
 
@@ -173,16 +177,28 @@ def _begin(
     )
     if span is None:
         return None
+    extras = _extras(started, api, span, url, body)
+    if started.router.is_late() and extras.trust is not HostTrust.DAEMON and current_agent() is not None:
+        _note_late(started, span)
     call = ModelCall(
         started,
         api,
         span,
-        _extras(started, api, span, url, body),
+        extras,
         secret=secret,
         capture_content=settings.capture_content,
         limit_bytes=settings.max_body_bytes,
     )
     return call, dict(call.extras.headers)
+
+
+def _note_late(started: Runtime, span: SpanRecord) -> None:
+    span.set_attribute(semconv.ROUTE_LATE, True)
+    failures.note(
+        "selection-late",
+        f"the daemon at {started.settings.endpoint} has not said yet whose calls it takes, and the first ones go to "
+        "the model that the program names, whether or not a policy claims their agent",
+    )
 
 
 def _extras(started: Runtime, api: Api, span: SpanRecord, url: str, body: Mapping[str, Any]) -> Extras:
@@ -197,7 +213,7 @@ def _extras(started: Runtime, api: Api, span: SpanRecord, url: str, body: Mappin
     if baggage:
         headers["baggage"] = baggage
     if trust is HostTrust.DAEMON:
-        headers.update(_key(started))
+        headers = hosts.repeated(headers) | _key(started)
     asked = api.wanted(body) if trust is HostTrust.TRUSTED else NOTHING
     if asked:
         # What we remove from the answer must be decodable here.

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from lightning_instrumentation import semconv
 
+from lightning_trainer.gateway.caller import parent_of
 from lightning_trainer.gateway.calls.exchange import CallRecord
 
 _LONGEST_KEY = 256
@@ -43,7 +44,7 @@ def retry_key(path: str, headers: Mapping[str, str], raw: bytes, place: Mapping[
     Args:
         place: attributes that identify the caller; only the rollout and the attempt count, because tries share these.
     """
-    given, trace = headers.get("idempotency-key"), headers.get("traceparent")
+    given, trace = headers.get("idempotency-key"), parent_of(headers)
     named = given or trace
     if not named or len(named) > _LONGEST_KEY:
         return None

@@ -44,7 +44,7 @@ class RewardTable:
     incomplete: Mapping[str, str] = field(default_factory=dict)
     """By group id, with the reason: groups where one of several rewards is missing altogether."""
     earned: Mapping[str, float] = field(default_factory=dict)
-    """By attempt id: what it was given, or else all its claimed agents or calls together; absent where one of them lacks it."""
+    """By attempt id: what it was given, or else all its claimed agents or calls; absent where one of them lacks it."""
 
 
 def read_rewards(

@@ -14,10 +14,12 @@ import pytest
 import requests
 from lightning_instrumentation import semconv
 from lightning_instrumentation.scope import current_agent
-from opentelemetry import baggage, context
+from opentelemetry import baggage, context, propagate
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from lightning_trainer.gateway.caller import read_caller
 
 
 @pytest.fixture
@@ -172,3 +174,44 @@ def test_our_baggage_goes_beside_the_users(recording, model, post):
     members = dict(member.split("=") for member in headers["baggage"].split(","))
     assert (members["tenant"], members["user"]) == ("one", "two")
     assert (members[semconv.ROLLOUT_ID], members[semconv.AGENT_NAME]) == ("r", "writer")
+
+
+@pytest.fixture
+def instrumented(monkeypatch):
+    """As OpenTelemetry's instrumentation of httpx: below our hook, a span of its own and the headers of its context."""
+    tracer = TracerProvider().get_tracer("opentelemetry.instrumentation.httpx")
+    sent = httpx.HTTPTransport.handle_request
+
+    def handle_request(transport, request):
+        with tracer.start_as_current_span("POST"):
+            propagate.inject(request.headers)
+            return sent(transport, request)
+
+    monkeypatch.setattr(httpx.HTTPTransport, "handle_request", handle_request)
+    token = context.attach(baggage.set_baggage("tenant", "one"))
+    yield
+    context.detach(token)
+
+
+@pytest.mark.usefixtures("instrumented")
+@pytest.mark.parametrize("routed", [True, False], ids=["routed", "addressed"])
+def test_the_gateway_knows_the_caller_whatever_is_written_below_our_hook(begin, daemon, host, routed):
+    """Before: OpenTelemetry's instrumentation of httpx replaced both headers: no rollout, no agent, another parent."""
+    daemon.select("prose", "writer")
+    begin()
+    base_url = host.base_url if routed else f"{daemon.url}/v1"
+    with lt.rollout("t", rollout_id="r"), lt.agent("writer"):
+        httpx.post(f"{base_url}/chat/completions", json=ASKED)
+    ((_, headers, _),) = daemon.requests
+    assert headers["baggage"] == "tenant=one"
+    caller, (call,) = read_caller(headers), daemon.chats()
+    assert (caller.trace_id, caller.parent_span_id) == (call.trace_id, call.span_id)
+    assert (caller.attributes[semconv.ROLLOUT_ID], caller.attributes[semconv.AGENT_NAME]) == ("r", "writer")
+    assert semconv.SEQUENCE in caller.attributes
+
+
+def test_a_host_that_is_not_the_daemon_gets_our_context_once(recording, model):
+    with lt.rollout("t"), lt.agent("writer"):
+        httpx.post(f"{model.base_url}/chat/completions", json=ASKED)
+    ((_, headers, _),) = model.requests
+    assert not [name for name in headers if name.startswith("x-lightning-")]

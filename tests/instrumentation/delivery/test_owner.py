@@ -93,6 +93,20 @@ def test_a_client_with_a_token_takes_its_daemons_orphans_at_whatever_address(out
         assert taken.read(9) == [f"http://elsewhere:1 {MINE}".encode()]
 
 
+def test_once_its_daemon_is_proven_also_what_waits_elsewhere_since_before_it_was_known(outbox, tmp_path):
+    """Before: a daemon that came back at another address never got what had waited while it was down."""
+    for endpoint, token in (("http://elsewhere:1", "a-token"), ("http://elsewhere:1", "another")):
+        with Spool.create(endpoint_folder(tmp_path / "spool", endpoint, owner_of_token(token))) as spool:
+            spool.append(f"{endpoint} {token}".encode())
+    box, access = outbox("a-token")
+    access.daemon = MINE  # as the daemon of before left it
+    assert box._orphans() == []
+    access._proven = "a-token", 1.0
+    (taken,) = box._orphans()
+    with taken:
+        assert taken.read(9) == [b"http://elsewhere:1 a-token"]
+
+
 def test_what_waits_under_a_wrong_token_goes_to_the_daemon_that_proves_the_right_one(outbox, tmp_path):
     there = "http://gpu-box:8321"
     mistyped, rotated = owner_of_token("mistyped"), owner_of_token("of-last-year")

@@ -359,3 +359,16 @@ def test_init_says_what_is_wrong_and_use_without_a_usable_endpoint_breaks_nothin
     assert "'nonsense'" in caplog.text
     assert lt.flush() is True
     monkeypatch.setattr(runtime, "_unusable", False)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "said"),
+    [("http://gpu-box:8321", True), ("http://localhost:8321", False), ("http://[::1]:8321", False)],
+)
+def test_where_a_proxy_is_configured_it_is_said_that_it_is_not_used(endpoint, said, monkeypatch):
+    monkeypatch.setenv("HTTPS_PROXY", "http://user:secret@proxy:3128")
+    for name in ("HTTP_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    advice = sender_module._advice_without_answer(ConnectionRefusedError("refused"), endpoint)
+    assert ("HTTPS_PROXY is not used" in advice) is said
+    assert "secret" not in advice

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from typing import Any
 
 import aiohttp
@@ -10,7 +11,8 @@ import httpx2
 import lightning_instrumentation as lt
 import pytest
 import requests
-from lightning_instrumentation import semconv
+from lightning_instrumentation import runtime, semconv
+from lightning_instrumentation.gateway import routing
 from lightning_instrumentation.telemetry.packing import unpack_token_ids
 from lightning_instrumentation.wire.call import silence
 
@@ -253,3 +255,28 @@ async def test_tasks_with_one_session_keep_their_agents_apart(begin, daemon, hos
     assert {body["messages"][0]["content"].split()[0] for _, _, body in daemon.requests} == {"writer"}
     assert {body["messages"][0]["content"].split()[0] for _, _, body in host.requests} == {"judge"}
     assert len(daemon.requests) == len(host.requests) == 20
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+def test_a_call_that_no_selection_came_for_in_time_is_counted_and_its_span_says_so(
+    begin, daemon, host, caller, monkeypatch
+):
+    """Before: it went to the paid model without a word, and `explain` advised what had been done."""
+    daemon.select("prose", "writer")
+    begin()
+    come = threading.Event()
+    fetch = routing.fetch_selection
+    monkeypatch.setattr(routing, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(routing, "fetch_selection", lambda access: come.wait(10) and fetch(access))
+    ask, url = CALLERS[caller], f"{host.base_url}/chat/completions"
+    before = lt.stats().failed.get("selection-late", 0)
+    ask(url, document("of nobody"))
+    speaking_as("writer", ask, url, document("late"))
+    assert lt.stats().failed["selection-late"] == before + 1
+    come.set()
+    started = runtime.runtime()
+    assert started is not None
+    assert started.router._answered.wait(10)
+    speaking_as("writer", ask, url, document("in time"))
+    assert [semconv.ROUTE_LATE in span.attributes for span in daemon.chats()] == [False, True, False]
+    assert [body["messages"][0]["content"] for _, _, body in daemon.requests] == ["in time"]

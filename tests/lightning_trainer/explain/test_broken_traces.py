@@ -125,15 +125,21 @@ async def test_a_call_that_its_caller_cancelled(recorded, explain, attempt, ask,
 
 
 @pytest.mark.parametrize(
-    ("fell_back", "said"),
+    ("route", "said"),
     [
-        (True, "2 calls went to another model because the daemon was away"),
-        (False, "2 calls went to the gateway, which"),
+        (
+            {semconv.ROUTE_POLICY: "math", semconv.ROUTE_FELL_BACK: True},
+            "2 calls went to another model because the daemon was away",
+        ),
+        ({semconv.ROUTE_POLICY: "math"}, "2 calls went to the gateway, which"),
+        (
+            {semconv.ROUTE_LATE: True},
+            "2 calls went to another model because the daemon, busy or far away, had not said",
+        ),
     ],
 )
-async def test_what_was_done_already_is_not_advised(recorded, explain, attempt, fell_back, said):
+async def test_what_was_done_already_is_not_advised(recorded, explain, attempt, route, said):
     # Before: "let the agent's calls go to the gateway (set LIGHTNING_ENDPOINT ...)", to where they had been sent
-    route = {semconv.ROUTE_POLICY: "math"} | ({semconv.ROUTE_FELL_BACK: True} if fell_back else {})
     spans = [span for span in attempt("a1").spans if span.scope != semconv.GATEWAY_SCOPE]
     await recorded(*(replace(span, attributes={**span.attributes, **route}) for span in spans))
     first = explain("r-a1")[0]

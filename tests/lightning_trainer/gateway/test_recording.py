@@ -108,6 +108,21 @@ async def test_the_caller_is_known_by_traceparent_and_our_own_baggage(gateway) -
     assert not {"baggage", "traceparent", "cookie"} & set(forwarded)
 
 
+async def test_our_clients_own_copies_count_where_another_instrumentation_has_replaced_the_standards_headers(
+    gateway,
+) -> None:
+    ours = {
+        "x-lightning-traceparent": f"00-{'c' * 32}-{'d' * 16}-01",
+        "x-lightning-baggage": "lightning.rollout.id=r,gen_ai.agent.name=sql",
+    }
+    await gateway.post({**_PARENT, "baggage": "tenant=one,lightning.rollout.id=other,lightning.state=hall", **ours})
+    span = await gateway.record()
+    assert (span.trace_id, span.parent_span_id) == ("c" * 32, "d" * 16)
+    assert (span.attributes[semconv.ROLLOUT_ID], span.attributes[semconv.AGENT_NAME]) == ("r", "sql")
+    assert span.attributes[semconv.STATE] == "hall"
+    assert not ours.keys() & set(gateway.engine.headers_seen[0])
+
+
 async def test_the_state_that_baggage_names_is_the_calls(gateway) -> None:
     await gateway.post({**_PARENT, "baggage": "lightning.rollout.id=r,lightning.state=hall%2C%201"})
     span = await gateway.record()
@@ -121,6 +136,7 @@ async def test_the_state_that_baggage_names_is_the_calls(gateway) -> None:
         {"traceparent": "00-zz-11-01", "baggage": ";;;,=,lightning.rollout.id"},
         {"traceparent": f"00-{'0' * 32}-{'b' * 16}-01", "baggage": f"lightning.rollout.id={'x' * 5000}"},
         {"baggage": "lightning.rollout.id=" + "x" * 2000 + "," + "k=v," * 3000},
+        {"x-lightning-traceparent": "00-zz-11-01", "x-lightning-baggage": "lightning.rollout.id=" + "x" * 2000},
     ],
 )
 async def test_malformed_or_oversized_context_is_ignored(gateway, headers) -> None:

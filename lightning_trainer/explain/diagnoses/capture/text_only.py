@@ -43,12 +43,14 @@ def diagnose_elsewhere(case: Case) -> Finding | None:
 
 
 def _went(call: Call, case: Case) -> str:
-    """Return where our client sent a call: to the gateway, home because the daemon was away, to a trusted host, or
-    where it always went."""
+    """Return where our client sent a call: to the gateway, home because the daemon was away or answered late, to a
+    trusted host, or where it always went."""
     joined = case.joined.get((call.trace_id, call.span_id))
     for record in joined.records if joined is not None else ():
         if semconv.ROUTE_POLICY in record.span.attributes:
             return "home" if record.span.attributes.get(semconv.ROUTE_FELL_BACK) is True else "gateway"
+        if record.span.attributes.get(semconv.ROUTE_LATE) is True:
+            return "late"
         if record.span.attributes.get(semconv.NO_TOKEN_IDS) is True:
             return "trusted"
     return "elsewhere"
@@ -61,6 +63,11 @@ def _advice(went: Counter[str], case: Case) -> str:
         said.append(
             f"{counted(went['home'], 'call')} went to another model because the daemon was away; "
             "LIGHTNING_ROUTE_FALLBACK=0 lets such calls fail instead"
+        )
+    if went["late"]:
+        said.append(
+            f"{counted(went['late'], 'call')} went to another model because the daemon, busy or far away, had not said "
+            "yet whose calls it takes; a client with the gateway's base URL need not ask"
         )
     if went["gateway"]:
         said.append(f"{counted(went['gateway'], 'call')} went to the gateway, which ended before it could record them")

@@ -13,6 +13,7 @@ from lightning_trainer.errors import StoreError
 from lightning_trainer.ingest.reading import read_spans
 
 _TRACE = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}
+_COPY = {f"x-lightning-{name}": value for name, value in _TRACE.items()}
 _AGAIN = {"x-stainless-retry-count": "1"}
 
 
@@ -55,7 +56,11 @@ async def test_a_client_that_timed_out_and_tried_again_leaves_one_sample(gateway
     assert sorted(_complete(gateway)) == [False, True]
 
 
-@pytest.mark.parametrize("headers", [{"idempotency-key": "k1"}, {**_TRACE, **_AGAIN}], ids=["key", "trace"])
+@pytest.mark.parametrize(
+    "headers",
+    [{"idempotency-key": "k1"}, {**_TRACE, **_AGAIN}, {**_COPY, **_AGAIN}],
+    ids=["key", "trace", "copy"],
+)
 async def test_a_try_that_still_runs_is_cancelled_by_the_next(gateway, headers) -> None:
     gateway.engine.pace = held = _Held()
     first_headers = {name: value for name, value in headers.items() if name not in _AGAIN}
