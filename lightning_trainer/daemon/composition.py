@@ -145,7 +145,9 @@ def _engines(
     """
     engines: dict[str, PolicyEngine] = {}
     sleepers: list[EngineReplicas] = []
-    room = sum(version_bytes(model_dir, config.engine.dtype) for model_dir in model_dirs.values())
+    room = sum(
+        version_bytes(model_dirs[one.name], config.engine.dtype, one.lora and one.lora.rank) for one in config.policy
+    )
     for number, group in enumerate(engine_groups(config.policy)):
         first = group[0].name
         weights = stack.enter_context(WeightFiles(config.daemon.state_dir, version_bytes=room))

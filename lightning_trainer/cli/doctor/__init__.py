@@ -59,6 +59,7 @@ def run_checks(config: Config | None) -> list[Check]:
         return [check_python(), *check_packages(config), check_cores(config), *_places(config)]
     models = list(dict.fromkeys(policy.model for policy in config.policy))
     parameters = [count_parameters(policy.model) for policy in config.policy]
+    trained = [count_parameters(policy.model, policy.lora and policy.lora.rank) for policy in config.policy]
     return [
         check_python(),
         *check_packages(config),
@@ -69,8 +70,8 @@ def run_checks(config: Config | None) -> list[Check]:
         check_precision(config),
         check_gpus(config),
         *([check_memory(config, parameters)] if config.training.device == "cpu" else []),
-        check_shared_memory(config, parameters),
-        check_disk(config, parameters),
+        check_shared_memory(config, trained),
+        check_disk(config, trained),
         *_places(config),
         *(check_guard(policy.name, policy.guard) for policy in config.policy if policy.guard is not None),
         *(check for policy in config.policy for check in check_schedule(config, policy)),

@@ -112,17 +112,25 @@ def test_the_guard_of_a_policy_needs_a_second_engine_unless_it_trains_an_adapter
     assert guarded.engine == plain.engine
 
 
-def test_an_adapter_needs_the_model_once_and_next_to_no_disk(tmp_path):
+def test_an_adapter_needs_the_models_memory_once():
     """A 3B model's adapter is trained in 24 GiB; all of its weights are not."""
-    policy = {"lora": {"rank": 4, "alpha": 8}, "keep_checkpoints": 1000}
     engine, training = {"dtype": "bfloat16"}, {"dtype": "bfloat16", "max_tokens_per_micro_batch": 1024}
-    state = {"state_dir": str(tmp_path)}
-    whole, adapter = (
-        config(policy=changes, engine=engine, training=training, daemon=state) for changes in ({}, policy)
-    )
+    lora = {"lora": {"rank": 4, "alpha": 8}}
+    whole, adapter = (config(policy=changes, engine=engine, training=training) for changes in ({}, lora))
     needs = [memory_need(one, [3e9]) for one in (whole, adapter)]
     assert needs[0].trainer_full - needs[1].trainer_full == pytest.approx((16 - 3) * 3e9)
-    assert machine.check_disk(adapter, [1e12]).state is State.OK
+
+
+def test_adapters_need_their_own_size_of_shared_memory_and_disk(tmp_path):
+    save_safetensors(tmp_path / "model.safetensors", {"model.layers.0.mlp.down_proj.weight": [30_000, 70_000]})
+    (tmp_path / "config.json").write_text('{"vocab_size": 4}')
+    model, lora = str(tmp_path), {"rank": 100, "alpha": 8}
+    assert count_parameters(model, 100) == 100 * (30_000 + 70_000)
+    policies = [{"name": name, "agents": ["*"], "model": model, "lora": lora} for name in ("one", "other")]
+    several = {"policy": policies, "engine": {"dtype": "bfloat16"}, "daemon": {"state_dir": str(tmp_path)}}
+    found = {check.name: check.found for check in run_checks(Config.model_validate(several))}
+    assert "0.20 needed" in found["shared memory"]  # two versions of two adapters of 20 MB, and 128 MiB
+    assert "1.7 needed for 6 checkpoints" in found["disk"]  # of 120 MB, and 1 GiB of spans
 
 
 def test_the_guards_program_is_looked_for_where_it_will_be_run(tmp_path):
@@ -299,6 +307,9 @@ def save_safetensors(path: Path, shapes: dict[str, list[int]]) -> None:
 def test_parameters_are_counted_from_the_headers(tmp_path):
     save_safetensors(tmp_path / "model-1.safetensors", {"a": [3, 4], "b": [5]})
     save_safetensors(tmp_path / "model-2.safetensors", {"scalar": []})
+    save_safetensors(tmp_path / "another-copy.safetensors", {"a": [3, 4]})
+    index = {"weight_map": {"a": "model-1.safetensors", "b": "model-1.safetensors", "scalar": "model-2.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     assert count_parameters(str(tmp_path)) == 18
     (tmp_path / "model-2.safetensors").write_bytes(b"\xff" * 16)
     assert count_parameters(str(tmp_path)) is None
