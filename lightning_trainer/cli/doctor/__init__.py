@@ -19,6 +19,7 @@ from lightning_trainer.cli.doctor.machine import (
 from lightning_trainer.cli.doctor.model import check_experts, check_model, count_parameters
 from lightning_trainer.cli.doctor.packages import check_engine, check_packages, check_python
 from lightning_trainer.cli.doctor.places import (
+    check_checkpoints,
     check_guard,
     check_port,
     check_spool,
@@ -73,6 +74,7 @@ def run_checks(config: Config | None) -> list[Check]:
         check_shared_memory(config, trained),
         check_disk(config, trained),
         *_places(config),
+        *check_checkpoints(config),
         *(check_guard(policy.name, policy.guard) for policy in config.policy if policy.guard is not None),
         *(check for policy in config.policy for check in check_schedule(config, policy)),
     ]

@@ -16,7 +16,7 @@ from lightning_trainer.cli.doctor import Check, State, doctor, machine, packages
 from lightning_trainer.cli.doctor.check import failure, ok, render, summary, warning
 from lightning_trainer.cli.doctor.model import check_model, count_parameters
 from lightning_trainer.cli.doctor.needs import GIB, memory_need
-from lightning_trainer.cli.doctor.places import check_guard, check_port, check_spool, check_state_dir
+from lightning_trainer.cli.doctor.places import check_checkpoints, check_guard, check_port, check_spool, check_state_dir
 from lightning_trainer.config import Config, EngineConfig, TrainingConfig
 from lightning_trainer.config.policies.versions import GuardConfig
 from lightning_trainer.errors import ConfigError
@@ -408,6 +408,20 @@ def test_a_folder_that_may_not_be_looked_into_is_a_finding(tmp_path):
     os.close(writing)
     assert os.waitpid(child, 0)[1] == 0
     assert os.read(reading, 100) == b"failure ok"
+
+
+def test_checkpoints_of_another_number_of_processes_are_named_before_the_start(tmp_path):
+    state = {"daemon": {"state_dir": str(tmp_path)}}
+    assert check_checkpoints(config(**state)) == []
+    for step in (9, 10):
+        folder = tmp_path / "checkpoints" / "math" / f"step-{step:08d}"
+        folder.mkdir(parents=True)
+        (folder / f"model_world_size_{11 - step}_rank_0.pt").touch()
+    assert [check.state for check in check_checkpoints(config(**state))] == [State.OK]
+    (check,) = check_checkpoints(config(**state, training={"world_size": 2, "backend": "ray"}))
+    assert check.state is State.FAILURE
+    assert "world_size = 1" in check.found
+    assert "lightning-trainer export" in (check.mend or "")
 
 
 def test_the_plan_of_who_gets_which_gpu_is_shown(monkeypatch):
