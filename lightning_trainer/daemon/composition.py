@@ -68,6 +68,7 @@ async def compose(context: DaemonContext, stack: AsyncExitStack) -> list[PolicyR
         gpus=devices.trainers,
         cluster=config.ray,
         session=session,
+        of_engines=devices.of_engines,
     )
     make = EngineProcess if session is None else _maker_of_engines(config, session)
     engines, sleepers = _engines(config, stack, devices, model_dirs, logs, make)
