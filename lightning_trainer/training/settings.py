@@ -198,7 +198,7 @@ def base_of(config: Config, policy: PolicyConfig) -> str | None:
 
 
 def schedule_notes(config: Config, policy: PolicyConfig) -> list[str]:
-    """Return warnings about a policy's update schedule, one sentence each, for all stages."""
+    """Return warnings about what a policy's updates leave out or leave as it is, one sentence each, for all stages."""
     rounds = "bfloat16" in (config.engine.dtype, config.training.dtype)
     found: dict[str, None] = {}
     for stage in policy.of_stages if policy.train else ():
@@ -206,7 +206,19 @@ def schedule_notes(config: Config, policy: PolicyConfig) -> list[str]:
             stage.algorithm, groups_per_step=policy.groups_per_step, max_staleness=policy.max_staleness, rounds=rounds
         )
         found.update(dict.fromkeys(sentences))
+    if policy.train and (left_out := _length_note(config.engine, policy)) is not None:
+        found[left_out] = None
     return list(found)
+
+
+def _length_note(engine: EngineConfig, policy: PolicyConfig) -> str | None:
+    """Return what becomes of the engine's longest sequences where nobody has said how long a sample may be."""
+    if "max_sample_tokens" in policy.model_fields_set or policy.max_sample_tokens >= engine.max_model_len:
+        return None
+    return (
+        f"the engine serves sequences of up to max_model_len = {engine.max_model_len} tokens, and what is beyond the "
+        f"default of max_sample_tokens, {policy.max_sample_tokens}, is not trained; set max_sample_tokens in the policy"
+    )
 
 
 def _stage(first_step: int, policy: PolicyConfig) -> StageSettings:
