@@ -81,8 +81,8 @@ class TrainerSettings:
     optimizer_offload: bool = False
     world_size: int = 1
     """Processes that train together."""
-    threads: int = 1
-    """Of each process."""
+    threads: int | None = 1
+    """Of each process; None: its share of the cores where it runs, in a cluster another machine than the daemon's."""
     seed: int = 0
     log_dir: Path | None = None
     """Folder for the Ray actor's logs; None: no logs."""
@@ -92,6 +92,11 @@ class TrainerSettings:
     """Of the stage."""
     stages: tuple[StageSettings, ...] = ()
     """In order; the fields above are then the first one's."""
+
+    @property
+    def threads_here(self) -> int:
+        """Return the threads of a process on this machine; in a cluster, as if all processes were on it."""
+        return self.threads or max(1, available_cores() // self.world_size)
 
     def at_step(self, step: int) -> "TrainerSettings":
         """Return the settings of the stage that a step belongs to."""
@@ -179,7 +184,7 @@ def trainer_settings(
         param_offload=shares_gpu if training.param_offload is None else training.param_offload,
         optimizer_offload=shares_gpu if training.optimizer_offload is None else training.optimizer_offload,
         world_size=training.world_size,
-        threads=training.threads or max(1, available_cores() // training.world_size),
+        threads=training.threads,
         seed=training.seed,
         log_dir=log_dir,
         base=base_of(config, policy),
