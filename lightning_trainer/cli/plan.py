@@ -13,7 +13,7 @@ from lightning_trainer.plan.fitting import Plan, fit, fragment, least_hardware
 from lightning_trainer.plan.footprint import EngineMemory, TrainerMemory
 from lightning_trainer.plan.hardware import GIB, Hardware, hardware
 from lightning_trainer.plan.shape import Shape
-from lightning_trainer.plan.source import find_shape
+from lightning_trainer.plan.source import find_shape, name_of
 
 _TABLE_HEAD = """\
 | model | hardware | trains | trainer, of each GPU | engine | micro-batch | tokens/s trained | generated |
@@ -87,7 +87,7 @@ def _show(
     chosen = next((found for found in plans.values() if found is not None), None)
     if chosen is not None:
         console.print(f"\nlightning.toml for {_what(chosen.lora_rank)}:\n", highlight=False)
-        console.print(fragment(chosen, model), markup=False, highlight=False)
+        console.print(fragment(chosen, name_of(model)), markup=False, highlight=False)
 
 
 def _what(rank: int | None) -> str:
@@ -137,7 +137,7 @@ def _document(model: str, on: Hardware, rank: int | None, found: Plan | None) ->
         "engine_bytes": {field.name: round(getattr(found.engine, field.name)) for field in fields(found.engine)},
         "trained_tokens_per_s": round(found.trained_per_s),
         "generated_tokens_per_s": round(found.generated_per_s),
-        "toml": fragment(found, model),
+        "toml": fragment(found, name_of(model)),
     }
 
 

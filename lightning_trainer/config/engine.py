@@ -14,6 +14,9 @@ _AUTO = "auto"
 _ARGUMENT = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _ELSEWHERE = {
     "model": "it is the policy's",
+    "tokenizer": "save it in a model folder that the policy names: the daemon reads that too",
+    "hf_overrides": "write it into the config.json of a model folder, which the trainer reads too",
+    "hf_config_path": "put that config.json into a model folder, which the trainer reads too",
     "served_model_name": "it is the policy's name",
     "enable_lora": "[policy.lora] decides it",
     "max_lora_rank": "it follows from [policy.lora] rank",

@@ -69,6 +69,7 @@ async def compose(context: DaemonContext, stack: AsyncExitStack) -> list[PolicyR
         gpus=devices.trainers,
         cluster=config.ray,
         session=session,
+        of_engines=devices.of_engines,
     )
     make = EngineProcess if session is None else _maker_of_engines(config, session)
     engines, sleepers = _engines(config, stack, devices, model_dirs, logs, make)
@@ -146,7 +147,9 @@ def _engines(
     """
     engines: dict[str, PolicyEngine] = {}
     sleepers: list[EngineReplicas] = []
-    room = sum(version_bytes(model_dir, config.engine.dtype) for model_dir in model_dirs.values())
+    room = sum(
+        version_bytes(model_dirs[one.name], config.engine.dtype, one.lora and one.lora.rank) for one in config.policy
+    )
     for number, group in enumerate(engine_groups(config.policy)):
         first = group[0].name
         weights = stack.enter_context(WeightFiles(config.daemon.state_dir, version_bytes=room))

@@ -200,7 +200,8 @@ def vocabulary_of(folder: Path) -> int | None:
     return size if isinstance(size, int) else None
 
 
-_HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
+_HUB_FILES = ["*.json", "*.jinja", "*.model", "*.txt", "model.safetensors"]
+"""The shards come after their index: many models have a second copy of their weights under other names."""
 
 
 def hub_folder(model_id: str) -> Path:
@@ -211,7 +212,7 @@ def hub_folder(model_id: str) -> Path:
         MissingExtraError: huggingface_hub is not installed.
     """
     try:
-        from huggingface_hub import errors, snapshot_download
+        from huggingface_hub import snapshot_download
     except ImportError:
         raise MissingExtraError(
             f"the model {model_id} needs huggingface_hub: pip install 'lightning-trainer[train]'"
@@ -227,20 +228,32 @@ def hub_folder(model_id: str) -> Path:
             f"or run `hf download {model_id}` where there is a network and give the folder"
         )
     try:
-        return Path(snapshot_download(model_id, allow_patterns=_HUB_FILES))
-    except errors.GatedRepoError:
-        raise ModelError(f"the model {model_id} needs its owner's permission: ask for it and `hf auth login`") from None
-    except errors.RepositoryNotFoundError:
-        raise ModelError(
-            f"there is no model {model_id} on the Hugging Face Hub, or it is private: check the id"
-        ) from None
+        folder = Path(snapshot_download(model_id, allow_patterns=_HUB_FILES))
+        if shards := [str(path.relative_to(folder)) for path in weight_files(folder) if not path.is_file()]:
+            snapshot_download(model_id, revision=folder.name, allow_patterns=shards)
+        return folder
+    except ModelError:
+        raise
     except Exception as error:
+        if (refusal := hub_refusal(model_id, error)) is not None:
+            raise refusal from None
         # requests, httpx and the hub each have their own; they all mean that it could not be had.
         raise DownloadError(
             f"the model {model_id} is not {'whole ' if cached else ''}in the local cache and could not be downloaded "
             f"({type(error).__name__}): "
             f"check the network, or give a folder"
         ) from error
+
+
+def hub_refusal(model_id: str, error: Exception) -> ModelError | None:
+    """Return why the Hugging Face Hub does not give a model, where it is not the network's fault."""
+    from huggingface_hub import errors
+
+    if isinstance(error, errors.GatedRepoError):
+        return ModelError(f"the model {model_id} needs its owner's permission: ask for it and `hf auth login`")
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return ModelError(f"there is no model {model_id} on the Hugging Face Hub, or it is private: check the id")
+    return None
 
 
 def cached_folder(model_id: str) -> Path | None:

@@ -189,7 +189,7 @@ def fragment(plan: Plan, model: str) -> str:
     if plan.checkpointing:
         lines.append("gradient_checkpointing = true")
     if plan.on_cluster:
-        lines += ["", "[ray]", f'address = "{HEAD}"']
+        lines += ["", "[ray]", f'address = "{HEAD}" # joined with --num-gpus=0: the GPUs here are the engines\'']
     lines += ["", "[[policy]]", 'name = "agent"', 'agents = ["*"]', f'model = "{_escaped(model)}"']
     lines.append(f"max_sample_tokens = {plan.max_model_len}")
     if plan.lora_rank is not None:

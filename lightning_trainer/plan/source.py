@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_trainer.errors import ModelError
-from lightning_trainer.models.resolve import cached_folder, found_model, is_hub_id, model_cache
+from lightning_trainer.models.resolve import cached_folder, found_model, hub_refusal, is_hub_id, model_cache
 from lightning_trainer.plan.shape import Shape, read_shape, shape_of
 
 
@@ -62,6 +62,11 @@ def find_shape(spec: str) -> tuple[Shape, str]:
     return read_shape(_downloaded(spec)), f"the config.json of {spec}"
 
 
+def name_of(spec: str) -> str:
+    """Return what a configuration can name the model by: a placeholder where only its config.json is here."""
+    return "OWNER/NAME" if os.path.isfile(os.path.expanduser(spec)) else spec
+
+
 def _downloaded(spec: str) -> Path:
     if not is_hub_id(spec):
         raise ModelError(f"there is no config.json at {spec!r}, and it is not a Hugging Face id (owner/name)")
@@ -73,6 +78,8 @@ def _downloaded(spec: str) -> Path:
     except Exception as error:  # from the hub, its HTTP client, or its import: they all mean the same
         if (cached := cached_folder(spec)) is not None:
             return cached / "config.json"
+        if not isinstance(error, ImportError) and (refusal := hub_refusal(spec, error)) is not None:
+            raise refusal from error
         raise ModelError(
             f"the config.json of {spec} could not be fetched ({type(error).__name__}); without a network copy it here "
             "from the model's page and name the file: --model config.json"

@@ -190,7 +190,8 @@ class EngineProcess(Engine):
         return "it was stopped" if status == 0 else await asyncio.to_thread(self._explain, error, status)
 
     def _explain(self, error: str | None, status: int) -> str:
-        return explain(self.log_tail().decode("utf-8", errors="replace"), error, status)
+        log = self.log_tail().decode("utf-8", errors="replace")
+        return explain(log, error, status, on_gpus=self.settings.gpus is not None)
 
     def log_tail(self) -> bytes:
         """Return the end of the process's log; empty if the file has been removed."""

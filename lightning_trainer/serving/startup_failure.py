@@ -12,6 +12,25 @@ class _Known:
     sentence: Callable[[re.Match[str]], str]
 
 
+_TOO_LONG = re.compile(r"max seq len \((\d+)\), \(?([\d.]+) ([KMG]iB) KV cache is needed")
+_NO_MEMORY = re.compile(r"(?:DefaultCPUAllocator: can't allocate memory|Cannot allocate memory|MemoryError)")
+
+_KNOWN_ON_GPUS = (
+    _Known(
+        _TOO_LONG,
+        lambda m: (
+            f"the GPU's memory is too small: one request of engine.max_model_len = {m[1]} tokens needs {m[2]} {m[3]} "
+            "beside the weights; lower it, or raise engine.gpu_memory_utilization or engine.tensor_parallel_size"
+        ),
+    ),
+    _Known(
+        _NO_MEMORY,
+        lambda _: (
+            "not enough memory: raise engine.tensor_parallel_size, lower engine.max_num_seqs, or end other processes"
+        ),
+    ),
+)
+"""Where the settings that help are others than on a CPU."""
 _KNOWN = (
     _Known(
         re.compile(
@@ -29,14 +48,14 @@ _KNOWN = (
         ),
     ),
     _Known(
-        re.compile(r"max seq len \((\d+)\), \(?([\d.]+) ([KMG]iB) KV cache is needed"),
+        _TOO_LONG,
         lambda m: (
             f"engine.kv_cache_gib is too small: one request of engine.max_model_len = {m[1]} tokens needs "
             f"{m[2]} {m[3]}; raise the one or lower the other"
         ),
     ),
     _Known(
-        re.compile(r"(?:DefaultCPUAllocator: can't allocate memory|Cannot allocate memory|MemoryError)"),
+        _NO_MEMORY,
         lambda _: "not enough memory: lower engine.kv_cache_gib or engine.max_num_seqs, or end other processes",
     ),
     _Known(
@@ -57,20 +76,22 @@ _CONSEQUENCES = ("Engine core initialization failed", "WorkerProc initialization
 _PREFIX = re.compile(r"^\([^)]*\)\s*")
 
 
-def explain(log: str, announced: str | None, exit_status: int | None) -> str:
+def explain(log: str, announced: str | None, exit_status: int | None, *, on_gpus: bool = False) -> str:
     """Return why the engine failed to start or ended.
 
     Args:
         log: output of its processes, or the end of it.
         announced: the host's own last message, if any.
         exit_status: of the host; negative for a signal.
+        on_gpus: whether it was given GPUs.
     """
     text = "\n".join(_PREFIX.sub("", line) for line in log.splitlines())
-    for known in _KNOWN:
+    for known in (*_KNOWN_ON_GPUS, *_KNOWN) if on_gpus else _KNOWN:
         if found := known.pattern.search(text):
             return known.sentence(found)
     if exit_status == -signal.SIGKILL:
-        return "it was killed (SIGKILL), as the system does when memory runs out: lower engine.kv_cache_gib"
+        way = "end other processes" if on_gpus else "lower engine.kv_cache_gib"
+        return f"it was killed (SIGKILL), as the system does when the machine's memory runs out: {way}"
     if announced is not None and not any(part in announced for part in _CONSEQUENCES):
         return announced
     causes = [found for found in _ERROR_LINE.finditer(text) if not any(part in found[2] for part in _CONSEQUENCES)]

@@ -5,6 +5,7 @@ A checkpoint's manifest has a checksum of each of its files, so training never r
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ from lightning_trainer.serving.shared_memory import file_checksum
 _MANIFEST = "trainer.json"
 _FORMAT = 1
 _MARK_BYTES = 2**20
+_FIRST_PART = re.compile(r"model_world_size_(\d+)_rank_0\.pt")
+"""As verl names it."""
 THE_WAY_ON = (
     "begin anew with what was trained: `lightning-trainer export` (--merge for an adapter) writes it to a folder that "
     "model can name, with a new [daemon] state_dir"
@@ -110,6 +113,27 @@ def read_manifest(directory: Path) -> Manifest:
         return Manifest(**document)
     except (OSError, KeyError, TypeError, AttributeError, json.JSONDecodeError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{directory} is not a whole checkpoint ({error}); name one that was saved") from error
+
+
+def require_written_by(folder: Path, processes: int) -> None:
+    """Check that a checkpoint of FSDP2 is in as many parts as there are processes.
+
+    Raises:
+        TrainingError: it is not.
+    """
+    written_by = processes_of(folder)
+    if written_by != processes:
+        many = "another strategy" if written_by is None else f"world_size = {written_by}"
+        raise TrainingError(
+            f"the checkpoint {folder} was written with {many} in [training], and now it is world_size = {processes}; "
+            f"go on with what it was written with, or {THE_WAY_ON}"
+        )
+
+
+def processes_of(folder: Path) -> int | None:
+    """Return how many processes wrote a checkpoint of FSDP2; None if it is none."""
+    found = (_FIRST_PART.fullmatch(path.name) for path in folder.glob("*.pt"))
+    return next((int(match[1]) for match in found if match), None)
 
 
 def _files_in(folder: Path) -> Iterator[Path]:

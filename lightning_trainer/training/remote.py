@@ -6,7 +6,7 @@ until ``restart``, which rebuilds it from the model folder; then resume with ``l
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -113,6 +113,7 @@ def make_trainers(
     gpus: Sequence[str] = (),
     cluster: RayConfig | None = None,
     session: "RaySession | None" = None,
+    of_engines: Collection[str] = (),
 ) -> list[TrainerClient]:
     """Return trainers that have not been started, one for each of the settings; those with the same base share a
     process.
@@ -122,6 +123,7 @@ def make_trainers(
         gpus: of this machine, for the trainers.
         cluster: run in this cluster if it has an address.
         session: a shared connection to the cluster (``cluster_session``).
+        of_engines: GPUs of this machine on which a cluster must not place a trainer.
     """
     groups: dict[str | int, list[TrainerSettings]] = {}
     for number, one in enumerate(settings):
@@ -130,7 +132,7 @@ def make_trainers(
         make = partial(InProcess, gpus=gpus)
     else:
         processes_of_all = sum(group[0].world_size for group in groups.values())
-        make = _on_ray(session or _session(processes_of_all, gpus, cluster))
+        make = _on_ray(session or _session(processes_of_all, gpus, cluster), of_engines)
     processes = {key: make(group) for key, group in groups.items()}
     trainers = [TrainerClient(one.policy, processes[one.base or number]) for number, one in enumerate(settings)]
     if len(processes) > at_once:
@@ -152,7 +154,9 @@ def _session(processes: int, gpus: Sequence[str], cluster: RayConfig | None) -> 
     return RaySession(processes, gpus, cluster)
 
 
-def _on_ray(session: "RaySession") -> Callable[[Sequence[TrainerSettings]], TrainerProcess]:
+def _on_ray(
+    session: "RaySession", of_engines: Collection[str]
+) -> Callable[[Sequence[TrainerSettings]], TrainerProcess]:
     """Return the function that creates a group's process; all share the session."""
     if session.cluster is None:
         from lightning_trainer.training.on_ray.process import RayProcess
@@ -161,4 +165,4 @@ def _on_ray(session: "RaySession") -> Callable[[Sequence[TrainerSettings]], Trai
 
     from lightning_trainer.training.on_ray.cluster_process import ClusterProcess
 
-    return partial(ClusterProcess, session=session, cluster=session.cluster)
+    return partial(ClusterProcess, session=session, cluster=session.cluster, of_engines=of_engines)

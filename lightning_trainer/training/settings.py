@@ -81,8 +81,8 @@ class TrainerSettings:
     optimizer_offload: bool = False
     world_size: int = 1
     """Processes that train together."""
-    threads: int = 1
-    """Of each process."""
+    threads: int | None = 1
+    """Of each process; None: its share of the cores where it runs, in a cluster another machine than the daemon's."""
     seed: int = 0
     log_dir: Path | None = None
     """Folder for the Ray actor's logs; None: no logs."""
@@ -92,6 +92,11 @@ class TrainerSettings:
     """Of the stage."""
     stages: tuple[StageSettings, ...] = ()
     """In order; the fields above are then the first one's."""
+
+    @property
+    def threads_here(self) -> int:
+        """Return the threads of a process on this machine; in a cluster, as if all processes were on it."""
+        return self.threads or max(1, available_cores() // self.world_size)
 
     def at_step(self, step: int) -> "TrainerSettings":
         """Return the settings of the stage that a step belongs to."""
@@ -179,7 +184,7 @@ def trainer_settings(
         param_offload=shares_gpu if training.param_offload is None else training.param_offload,
         optimizer_offload=shares_gpu if training.optimizer_offload is None else training.optimizer_offload,
         world_size=training.world_size,
-        threads=training.threads or max(1, available_cores() // training.world_size),
+        threads=training.threads,
         seed=training.seed,
         log_dir=log_dir,
         base=base_of(config, policy),
@@ -198,7 +203,7 @@ def base_of(config: Config, policy: PolicyConfig) -> str | None:
 
 
 def schedule_notes(config: Config, policy: PolicyConfig) -> list[str]:
-    """Return warnings about a policy's update schedule, one sentence each, for all stages."""
+    """Return warnings about what a policy's updates leave out or leave as it is, one sentence each, for all stages."""
     rounds = "bfloat16" in (config.engine.dtype, config.training.dtype)
     found: dict[str, None] = {}
     for stage in policy.of_stages if policy.train else ():
@@ -206,7 +211,19 @@ def schedule_notes(config: Config, policy: PolicyConfig) -> list[str]:
             stage.algorithm, groups_per_step=policy.groups_per_step, max_staleness=policy.max_staleness, rounds=rounds
         )
         found.update(dict.fromkeys(sentences))
+    if policy.train and (left_out := _length_note(config.engine, policy)) is not None:
+        found[left_out] = None
     return list(found)
+
+
+def _length_note(engine: EngineConfig, policy: PolicyConfig) -> str | None:
+    """Return what becomes of the engine's longest sequences where nobody has said how long a sample may be."""
+    if "max_sample_tokens" in policy.model_fields_set or policy.max_sample_tokens >= engine.max_model_len:
+        return None
+    return (
+        f"the engine serves sequences of up to max_model_len = {engine.max_model_len} tokens, and what is beyond the "
+        f"default of max_sample_tokens, {policy.max_sample_tokens}, is not trained; set max_sample_tokens in the policy"
+    )
 
 
 def _stage(first_step: int, policy: PolicyConfig) -> StageSettings:

@@ -83,6 +83,12 @@ def test_a_gpu_that_is_named_twice_is_not_two(section):
         ({"no_enable_lora": True}, r"no_enable_lora is not set here: \[policy.lora\] decides it"),
         ({"lora_modules": ["a=b"]}, "lora_modules is not set here"),
         ({"allowed_media_domains": ["example.com"]}, "allowed_media_domains is not set here"),
+        (
+            {"hf_overrides": {"rope_theta": 1e6}},
+            "write it into the config.json of a model folder, which the trainer reads",
+        ),
+        ({"hf-config-path": "x"}, "hf_config_path is not set here"),
+        ({"tokenizer": "x"}, "tokenizer is not set here: save it in a model folder"),
         ({"config": "more.yaml"}, "config is not set here: write its arguments in"),
         ({"max_model_len": 4096}, r"max_model_len is set in \[engine\] itself"),
         ({"a b": 1}, "cannot be an argument of vLLM"),

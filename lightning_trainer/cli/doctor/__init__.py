@@ -19,6 +19,7 @@ from lightning_trainer.cli.doctor.machine import (
 from lightning_trainer.cli.doctor.model import check_experts, check_model, count_parameters
 from lightning_trainer.cli.doctor.packages import check_engine, check_packages, check_python
 from lightning_trainer.cli.doctor.places import (
+    check_checkpoints,
     check_guard,
     check_port,
     check_spool,
@@ -59,6 +60,7 @@ def run_checks(config: Config | None) -> list[Check]:
         return [check_python(), *check_packages(config), check_cores(config), *_places(config)]
     models = list(dict.fromkeys(policy.model for policy in config.policy))
     parameters = [count_parameters(policy.model) for policy in config.policy]
+    trained = [count_parameters(policy.model, policy.lora and policy.lora.rank) for policy in config.policy]
     return [
         check_python(),
         *check_packages(config),
@@ -69,9 +71,10 @@ def run_checks(config: Config | None) -> list[Check]:
         check_precision(config),
         check_gpus(config),
         *([check_memory(config, parameters)] if config.training.device == "cpu" else []),
-        check_shared_memory(config, parameters),
-        check_disk(config, parameters),
+        check_shared_memory(config, trained),
+        check_disk(config, trained),
         *_places(config),
+        *check_checkpoints(config),
         *(check_guard(policy.name, policy.guard) for policy in config.policy if policy.guard is not None),
         *(check for policy in config.policy for check in check_schedule(config, policy)),
     ]

@@ -6,7 +6,14 @@ import subprocess
 from pathlib import Path
 
 from lightning_trainer.cli.doctor.check import Check, failure, ok, warning
-from lightning_trainer.cli.doctor.needs import CHECKPOINT_BYTES_PER_PARAMETER, GIB, ITEM_BYTES, Parameters, memory_need
+from lightning_trainer.cli.doctor.needs import (
+    CHECKPOINT_BYTES_PER_PARAMETER,
+    GIB,
+    ITEM_BYTES,
+    Parameters,
+    TrainedParameters,
+    memory_need,
+)
 from lightning_trainer.cli.doctor.places import nearest
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.config.hardware import fast_dtype, fast_engine_dtype, trainable_device, visible_gpus
@@ -93,12 +100,12 @@ def check_memory(config: Config, parameters: Parameters) -> Check:
     return ok("memory", found)
 
 
-def check_shared_memory(config: Config, parameters: Parameters) -> Check:
-    """Check that ``/dev/shm`` has room for two copies of all weights, and for Ray's object store if Ray is used.
+def check_shared_memory(config: Config, trained: TrainedParameters) -> Check:
+    """Check that ``/dev/shm`` has room for two copies of what is published, and for Ray's object store if Ray is used.
 
     With too little room it is a warning, because weights then go through the disk.
     """
-    weights = _WEIGHT_FILES_AT_ONCE * sum(count or 0 for count in parameters) * ITEM_BYTES[config.engine.dtype]
+    weights = _WEIGHT_FILES_AT_ONCE * sum(count or 0 for count in trained) * ITEM_BYTES[config.engine.dtype]
     need = weights + (_OBJECT_STORE if config.training.backend == "ray" else 0)
     if not any(policy.train for policy in config.policy):
         return ok("shared memory", "not needed: nothing is trained")
@@ -120,13 +127,11 @@ def check_shared_memory(config: Config, parameters: Parameters) -> Check:
     return ok("shared memory", found)
 
 
-def check_disk(config: Config, parameters: Parameters) -> Check:
+def check_disk(config: Config, trained: TrainedParameters) -> Check:
     """Check that the state folder's disk has room for the checkpoints of all trained policies, and for spans."""
     folder = nearest(config.daemon.state_dir.absolute())
     checkpoints = [policy.keep_checkpoints + 1 if policy.train else 0 for policy in config.policy]
-    # That of an adapter is small beside the spans.
-    whole = [0 if policy.lora else number for policy, number in zip(config.policy, checkpoints, strict=True)]
-    saved = sum(number * (count or 0) for number, count in zip(whole, parameters, strict=True))
+    saved = sum(number * (count or 0) for number, count in zip(checkpoints, trained, strict=True))
     need = saved * CHECKPOINT_BYTES_PER_PARAMETER + _SPANS_GIB * GIB
     free = shutil.disk_usage(folder).free
     found = (

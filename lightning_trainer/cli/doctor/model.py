@@ -10,13 +10,13 @@ from lightning_trainer.cli.doctor.check import Check, failure, ok, warning
 from lightning_trainer.errors import LightningError, ModelError
 from lightning_trainer.models import smollm2
 from lightning_trainer.models.resolve import WRITERS, cache_folder, check_folder, found_model, is_hub_id, resolve_model
+from lightning_trainer.serving.host.weights.weight_file import published_shapes
 
 _PARAMETERS = {
     "embedded:smollm2-135m-instruct": 134_515_008,
     **dict.fromkeys(("random:tiny", "random:tiny-moe", "random:tiny-vision"), 1_000_000),
 }
 _MODEL_CACHE = Path("lightning-trainer") / "models"
-_HEADER_LIMIT = 100_000_000
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 """Names for the number of experts per layer in the configurations of mixtures of experts."""
 
@@ -54,27 +54,16 @@ def check_experts(spec: str) -> Check:
     )
 
 
-def count_parameters(spec: str) -> float | None:
-    """Return how many parameters the model has; None if that is not known without fetching it."""
-    if spec in _PARAMETERS:
+def count_parameters(spec: str, lora_rank: int | None = None) -> float | None:
+    """Return how many parameters the model has, or an adapter of this rank; None if fetching it would tell."""
+    if lora_rank is None and spec in _PARAMETERS:
         return _PARAMETERS[spec]
-    folder = _hub_snapshot(spec) if _is_hub_id(spec) else Path(os.path.expanduser(spec))
-    files = sorted(folder.glob("*.safetensors")) if folder is not None and folder.is_dir() else []
-    counts = [_parameters_in(file) for file in files]
-    known = [count for count in counts if count is not None]
-    return float(sum(known)) if known and len(known) == len(counts) else None
-
-
-def _parameters_in(file: Path) -> int | None:
-    """Count the elements of all tensors in the file's header. Source: the safetensors format, 8 bytes length + JSON."""
+    folder = _hub_snapshot(spec) if _is_hub_id(spec) else found_model(spec, cache_folder() / _MODEL_CACHE)
+    if folder is None:
+        return None
     try:
-        with file.open("rb") as stream:
-            length = int.from_bytes(stream.read(8), "little")
-            if length > _HEADER_LIMIT:
-                return None
-            header = json.loads(stream.read(length))
-        return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return float(sum(map(math.prod, published_shapes(folder, lora_rank).values())))
+    except (OSError, ValueError, KeyError):
         return None
 
 

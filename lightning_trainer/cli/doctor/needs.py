@@ -15,6 +15,9 @@ from lightning_trainer.daemon.hardware.dealing import engine_groups, trainer_gro
 Parameters: TypeAlias = Sequence[float | None]
 """Of each policy's model, in the order of the configuration; None where it is not known."""
 
+TrainedParameters: TypeAlias = Sequence[float | None]
+"""Of what each policy trains and publishes: its model, or its adapter."""
+
 GIB = 2**30
 
 _MEASURED_PARAMETERS = 134.5e6

@@ -14,10 +14,12 @@ from lightning_trainer.config import Config, DaemonConfig
 from lightning_trainer.config.policies.versions import GuardConfig
 from lightning_trainer.daemon.http.sockets import bind
 from lightning_trainer.daemon.http.tls import SOON_DAYS, read_certificate, without_tls
-from lightning_trainer.errors import ConfigError, LightningError
+from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
+from lightning_trainer.errors import ConfigError, LightningError, TrainingError
 from lightning_trainer.store.places import place_of
 from lightning_trainer.store.postgres.connection import PostgresConnection
 from lightning_trainer.store.postgres.schema import version_of
+from lightning_trainer.training.checkpoint_folder import require_written_by
 
 
 def check_port(host: str, port: int) -> Check:
@@ -99,6 +101,30 @@ def check_guard(policy: str, guard: GuardConfig) -> Check:
             f"Begin guard.command of the policy {policy} with a program that can be run.",
         )
     return ok(f"guard of {policy}", found)
+
+
+def check_checkpoints(config: Config) -> list[Check]:
+    """Check that training can go on from the checkpoints that are there with as many processes as are configured."""
+    if config.training.strategy != "fsdp2":
+        return []
+    found: list[Check] = []
+    for policy in config.policy:
+        checkpoints = CheckpointFolder(config.shared_dir / "checkpoints" / policy.name, keep=policy.keep_checkpoints)
+        try:
+            steps = checkpoints.steps() if policy.train else []
+        except OSError:  # said of the state folder
+            steps = []
+        if not steps:
+            continue
+        name = f"checkpoints of {policy.name}"
+        try:
+            require_written_by(checkpoints.path(steps[-1]), config.training.world_size)
+        except TrainingError as error:
+            said, _, mend = str(error).partition("; ")
+            found.append(failure(name, said, f"{mend[:1].upper()}{mend[1:]}."))
+        else:
+            found.append(ok(name, f"{len(steps)}, the newest of step {steps[-1]}"))
+    return found
 
 
 def nearest(folder: Path) -> Path:

@@ -68,9 +68,14 @@ class Deal:
         return self.gpus_per_process if any(one.train for one in group) else self.part_of_frozen
 
     @property
+    def of_engines(self) -> frozenset[str]:
+        """The GPUs of all engines."""
+        return frozenset(gpu for group in self.engines for own in group for gpu in own or ())
+
+    @property
     def shares(self) -> bool:
         """Whether any GPU has both a trainer and an engine."""
-        return bool({gpu for group in self.engines for own in group for gpu in own or ()} & set(self.trainers))
+        return bool(self.of_engines & set(self.trainers))
 
     def memory_share(self, own: Sequence[str] | None) -> float | None:
         """Return the share of its GPUs' memory that an engine may take; None: vLLM's own choice."""

@@ -1,14 +1,18 @@
 """The settings that a step's weights depend on, recorded with it: repeated with others, it gives other weights.
 
-Those of ``[training]`` are not among them: most change no weight beyond its rounding.
+Those of ``[training]`` are not among them: most change no weight beyond its rounding. Nor is ``model``, which
+``first_start.begin`` knows by its weights, wherever its folder is.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.errors import SettingsChangedError
+from lightning_trainer.models.resolve import found_model, model_cache
 from lightning_trainer.store.records import StepRecord
+from lightning_trainer.training.checkpoint_folder import model_mark
 from lightning_trainer.types import TrainingBatch
 
 _OF_THE_BATCH = {
@@ -21,8 +25,10 @@ _OF_THE_BATCH = {
     "deviation_floor",
     "deviation_decay",
     "overlong",
+    "reference_model",
 }
-"""Of the algorithm, what the recorded batch already contains, and its advantage, which a credit scheme may replace."""
+"""Of the algorithm, what the recorded batch already contains, its advantage, which a credit scheme may replace, and the
+reference, which is known by its weights."""
 _MEANING = ("algorithm.objective", "algorithm.advantage", "credit.scheme")
 """What a batch is made for: with another one of these, credits are no rewards, or attempts nothing to imitate."""
 
@@ -32,7 +38,7 @@ def trained_with(policy: PolicyConfig, step: int) -> dict[str, str]:
     policy = policy.at_step(step)
     with_critic = policy.credit.needs_values  # of other schemes the batch has all that counts
     found: dict[str, Any] = {
-        "model": policy.model,
+        "weights of reference_model": _mark(policy.algorithm.reference_model),
         "max_sample_tokens": policy.max_sample_tokens,
         "lora": policy.lora.model_dump() if policy.lora is not None else {"rank": 0},
         "credit": policy.credit.model_dump() if with_critic else {"scheme": "without a critic"},
@@ -46,6 +52,13 @@ def made_for(policy: PolicyConfig, step: int) -> dict[str, str]:
     """Return those of these settings that tell what the numbers in the batch of a step mean."""
     found = trained_with(policy, step)
     return {name: found[name] for name in _MEANING}
+
+
+@cache
+def _mark(model: str | None) -> str | None:
+    """Return what tells a model's weights from others; its name where they are not on this machine."""
+    folder = None if model is None else found_model(model, model_cache())
+    return model if folder is None else model_mark(folder)
 
 
 def _flat(prefix: str, section: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

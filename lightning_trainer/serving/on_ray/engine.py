@@ -231,8 +231,7 @@ def _require_alike(there: Place, here: Place) -> None:
 
 def _weight_bytes(settings: EngineSettings) -> int:
     """Return the size of one version, summed over the served policies."""
-    whole = version_bytes(settings.model_dir, settings.engine.dtype)
-    return whole * (1 if settings.lora_rank is None else len(settings.policies))
+    return len(settings.policies) * version_bytes(settings.model_dir, settings.engine.dtype, settings.lora_rank)
 
 
 def _write_log(settings: EngineSettings, log: bytes) -> None:

@@ -2,7 +2,7 @@
 
 import platform
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -28,6 +28,8 @@ class Node:
     python: str
     ours: str
     verl: str
+    gpus: tuple[str, ...] = ()
+    """Those of the node that Ray gave to the process."""
 
 
 def this_node(process_id: int) -> Node:
@@ -76,6 +78,21 @@ def require_alike(nodes: Sequence[Node], here: Node) -> None:
                 raise TrainingError(
                     f"the node {node.host} has {what} {theirs} and the daemon {ours}; install {ours} there"
                 )
+
+
+def require_apart(nodes: Sequence[Node], here: Node, of_engines: Collection[str]) -> None:
+    """Check that no process has a GPU of this machine on which an engine computes, of which Ray knows nothing.
+
+    Raises:
+        TrainingError: one has.
+    """
+    given = {gpu for node in nodes if node.node_id == here.node_id for gpu in node.gpus}
+    if both := sorted(given & set(of_engines)):
+        raise TrainingError(
+            f"Ray gives the trainer GPU {', '.join(both)} of the daemon's machine {here.host}, on which an engine "
+            "computes; start Ray there with --num-gpus=0, name other GPUs in [engine] gpus, or set placement in it to "
+            '"cluster"'
+        )
 
 
 def reserve(processes: int, gpus_per_process: float, config: RayConfig) -> PlacementGroup:

@@ -6,7 +6,7 @@ The first process's files come back to the daemon's disk: published weights, and
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from lightning_trainer.config.sections import RayConfig
 from lightning_trainer.serving.node_files import Elsewhere, fetch, ship
 from lightning_trainer.serving.publication import Publication
 from lightning_trainer.training.checkpoint_folder import read_manifest, whole_folder
-from lightning_trainer.training.on_ray.cluster import require_alike, reserve, this_node
+from lightning_trainer.training.on_ray.cluster import require_alike, require_apart, reserve, this_node
 from lightning_trainer.training.on_ray.process import RayProcess, reference_of
 from lightning_trainer.training.on_ray.session import RaySession
 from lightning_trainer.training.settings import TrainerSettings
@@ -31,9 +31,17 @@ _Ask = Callable[..., Awaitable[Any]]
 class ClusterProcess(RayProcess):
     """Trainers on a cluster that was started separately."""
 
-    def __init__(self, settings: Sequence[TrainerSettings], session: RaySession, cluster: RayConfig) -> None:
+    def __init__(
+        self,
+        settings: Sequence[TrainerSettings],
+        session: RaySession,
+        cluster: RayConfig,
+        of_engines: Collection[str] = (),
+    ) -> None:
+        """``of_engines``: GPUs of the daemon's machine on which no process may be."""
         super().__init__(settings, session)
         self._cluster = cluster
+        self._of_engines = of_engines
         self._group: Any = None
         self._away: list[int] = []
         """The ranks that are on a node other than the daemon's."""
@@ -50,6 +58,7 @@ class ClusterProcess(RayProcess):
         nodes = await self._answers([actor.describe.remote() for actor in self._actors])
         here = this_node(os.getpid())
         require_alike(nodes, here)
+        require_apart(nodes, here, self._of_engines)
         self._away = [rank for rank, node in enumerate(nodes) if node.node_id != here.node_id]
         for rank in self._away:
             await ship(self._common.model_dir, "model", self._node(rank))

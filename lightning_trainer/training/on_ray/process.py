@@ -54,7 +54,8 @@ class TrainerActor:
 
     def describe(self) -> Node:
         """Describe the node and the process that the actor runs in."""
-        return this_node(os.getpid())
+        gpus = ray.get_runtime_context().get_accelerator_ids().get("GPU", ())
+        return replace(this_node(os.getpid()), gpus=tuple(map(str, gpus)))
 
     def settle(self) -> None:
         """On a node other than the daemon's, set up a folder for everything that this process reads and writes."""

@@ -28,6 +28,7 @@ from verl.workers.engine_workers import TrainingWorker
 
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.training import process_group
+from lightning_trainer.training.checkpoint_folder import require_written_by
 from lightning_trainer.training.device import chosen
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.training.update.adapter_weights import without_adapter
@@ -216,14 +217,10 @@ class ModelHost:
         """Read what ``save`` wrote.
 
         Raises:
-            TrainingError: it is damaged or of another model.
+            TrainingError: it is damaged, of another model, or of another number of processes.
         """
-        processes = torch.distributed.get_world_size()
-        if self.sharded and not (folder / f"model_world_size_{processes}_rank_0.pt").is_file():
-            raise TrainingError(
-                f"the checkpoint {folder} was not written by {processes} process(es) of a trainer; go on with the "
-                "world_size in [training] that it was written with, or start with an empty state folder"
-            )
+        if self.sharded:
+            require_written_by(folder, torch.distributed.get_world_size())
         try:
             self.worker.load_checkpoint(str(folder))
         except _UNREADABLE as error:

@@ -38,7 +38,7 @@ class UpdateWorker(ModelHost):
         Raises:
             TrainingError: the model or the settings cannot be trained with.
         """
-        torch.set_num_threads(settings.threads)
+        torch.set_num_threads(settings.threads_here)
         try:
             super().__init__(settings, base or worker_config(settings, settings.model_dir, lora=settings.lora))
         except ValueError as error:

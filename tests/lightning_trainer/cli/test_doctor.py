@@ -16,7 +16,7 @@ from lightning_trainer.cli.doctor import Check, State, doctor, machine, packages
 from lightning_trainer.cli.doctor.check import failure, ok, render, summary, warning
 from lightning_trainer.cli.doctor.model import check_model, count_parameters
 from lightning_trainer.cli.doctor.needs import GIB, memory_need
-from lightning_trainer.cli.doctor.places import check_guard, check_port, check_spool, check_state_dir
+from lightning_trainer.cli.doctor.places import check_checkpoints, check_guard, check_port, check_spool, check_state_dir
 from lightning_trainer.config import Config, EngineConfig, TrainingConfig
 from lightning_trainer.config.policies.versions import GuardConfig
 from lightning_trainer.errors import ConfigError
@@ -112,17 +112,25 @@ def test_the_guard_of_a_policy_needs_a_second_engine_unless_it_trains_an_adapter
     assert guarded.engine == plain.engine
 
 
-def test_an_adapter_needs_the_model_once_and_next_to_no_disk(tmp_path):
+def test_an_adapter_needs_the_models_memory_once():
     """A 3B model's adapter is trained in 24 GiB; all of its weights are not."""
-    policy = {"lora": {"rank": 4, "alpha": 8}, "keep_checkpoints": 1000}
     engine, training = {"dtype": "bfloat16"}, {"dtype": "bfloat16", "max_tokens_per_micro_batch": 1024}
-    state = {"state_dir": str(tmp_path)}
-    whole, adapter = (
-        config(policy=changes, engine=engine, training=training, daemon=state) for changes in ({}, policy)
-    )
+    lora = {"lora": {"rank": 4, "alpha": 8}}
+    whole, adapter = (config(policy=changes, engine=engine, training=training) for changes in ({}, lora))
     needs = [memory_need(one, [3e9]) for one in (whole, adapter)]
     assert needs[0].trainer_full - needs[1].trainer_full == pytest.approx((16 - 3) * 3e9)
-    assert machine.check_disk(adapter, [1e12]).state is State.OK
+
+
+def test_adapters_need_their_own_size_of_shared_memory_and_disk(tmp_path):
+    save_safetensors(tmp_path / "model.safetensors", {"model.layers.0.mlp.down_proj.weight": [30_000, 70_000]})
+    (tmp_path / "config.json").write_text('{"vocab_size": 4}')
+    model, lora = str(tmp_path), {"rank": 100, "alpha": 8}
+    assert count_parameters(model, 100) == 100 * (30_000 + 70_000)
+    policies = [{"name": name, "agents": ["*"], "model": model, "lora": lora} for name in ("one", "other")]
+    several = {"policy": policies, "engine": {"dtype": "bfloat16"}, "daemon": {"state_dir": str(tmp_path)}}
+    found = {check.name: check.found for check in run_checks(Config.model_validate(several))}
+    assert "0.20 needed" in found["shared memory"]  # two versions of two adapters of 20 MB, and 128 MiB
+    assert "1.7 needed for 6 checkpoints" in found["disk"]  # of 120 MB, and 1 GiB of spans
 
 
 def test_the_guards_program_is_looked_for_where_it_will_be_run(tmp_path):
@@ -299,6 +307,9 @@ def save_safetensors(path: Path, shapes: dict[str, list[int]]) -> None:
 def test_parameters_are_counted_from_the_headers(tmp_path):
     save_safetensors(tmp_path / "model-1.safetensors", {"a": [3, 4], "b": [5]})
     save_safetensors(tmp_path / "model-2.safetensors", {"scalar": []})
+    save_safetensors(tmp_path / "another-copy.safetensors", {"a": [3, 4]})
+    index = {"weight_map": {"a": "model-1.safetensors", "b": "model-1.safetensors", "scalar": "model-2.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     assert count_parameters(str(tmp_path)) == 18
     (tmp_path / "model-2.safetensors").write_bytes(b"\xff" * 16)
     assert count_parameters(str(tmp_path)) is None
@@ -397,6 +408,20 @@ def test_a_folder_that_may_not_be_looked_into_is_a_finding(tmp_path):
     os.close(writing)
     assert os.waitpid(child, 0)[1] == 0
     assert os.read(reading, 100) == b"failure ok"
+
+
+def test_checkpoints_of_another_number_of_processes_are_named_before_the_start(tmp_path):
+    state = {"daemon": {"state_dir": str(tmp_path)}}
+    assert check_checkpoints(config(**state)) == []
+    for step in (9, 10):
+        folder = tmp_path / "checkpoints" / "math" / f"step-{step:08d}"
+        folder.mkdir(parents=True)
+        (folder / f"model_world_size_{11 - step}_rank_0.pt").touch()
+    assert [check.state for check in check_checkpoints(config(**state))] == [State.OK]
+    (check,) = check_checkpoints(config(**state, training={"world_size": 2, "backend": "ray"}))
+    assert check.state is State.FAILURE
+    assert "world_size = 1" in check.found
+    assert "lightning-trainer export" in (check.mend or "")
 
 
 def test_the_plan_of_who_gets_which_gpu_is_shown(monkeypatch):

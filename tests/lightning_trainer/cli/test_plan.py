@@ -3,11 +3,15 @@
 import json
 import tomllib
 
+import httpx
+import huggingface_hub
 import pytest
+from huggingface_hub import errors
 from typer.testing import CliRunner
 
 from lightning_trainer.cli.app import app
 from lightning_trainer.config import Config
+from lightning_trainer.plan.source import _SIZES
 
 
 def run(*arguments: str) -> tuple[int, str]:
@@ -22,6 +26,25 @@ def test_what_is_printed_can_be_pasted():
     assert "LoRA adapter of rank 16" in said
     pasted = said[said.index("[engine]") :]
     assert Config.model_validate(tomllib.loads(pasted)).training.world_size == 4
+
+
+def test_a_file_of_sizes_is_no_model_to_paste(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(_SIZES["Qwen/Qwen3-4B"]))
+    for form in ((), ("--json",)):
+        status, said = run("--model", str(tmp_path / "config.json"), "--hardware", "8x80GB", *form)
+        assert status == 0
+        toml = json.loads(said)[0]["toml"] if form else said[said.index("[engine]") :]
+        assert tomllib.loads(toml)["policy"][0]["model"] == "OWNER/NAME"
+
+
+def test_a_model_that_needs_permission_is_not_blamed_on_the_network(monkeypatch):
+    def refused(*_):
+        raise errors.GatedRepoError("403", response=httpx.Response(403, request=httpx.Request("GET", "https://hub")))
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", refused)
+    status, said = run("--model", "owner/gated", "--hardware", "1x80GB")
+    assert status == 2
+    assert "needs its owner's permission: ask for it and `hf auth login`" in " ".join(said.split())
 
 
 def test_as_json_every_part_is_there_and_what_does_not_fit_is_said():

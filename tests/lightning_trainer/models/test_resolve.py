@@ -6,6 +6,7 @@ import pwd
 import huggingface_hub
 import pytest
 from huggingface_hub import constants
+from huggingface_hub.utils import filter_repo_objects
 
 from lightning_trainer.errors import ConfigError, ModelError
 from lightning_trainer.models.resolve import cached_folder, found_model, model_cache, resolve_model
@@ -51,10 +52,18 @@ def test_what_an_interrupted_download_left_is_completed(tmp_path, monkeypatch):
 
     in_cache = huggingface_hub.snapshot_download
 
-    def fetched(model_id, *, allow_patterns, local_files_only=False):
-        if not local_files_only:
-            for name in ("model.safetensors", "tokenizer.json"):
-                (snapshot / name).touch()
+    index = {"weight_map": {"a": "model-1-of-2.safetensors", "b": "model-2-of-2.safetensors"}}
+    on_the_hub = {
+        **dict.fromkeys(("tokenizer.json", *index["weight_map"].values()), "{}"),
+        "model.safetensors.index.json": json.dumps(index),
+        "consolidated.safetensors": "the same weights, as those of the next",
+        "original/model.safetensors": "",
+    }
+
+    def fetched(model_id, *, allow_patterns, local_files_only=False, revision="abc"):
+        assert revision == "abc"
+        for name in () if local_files_only else filter_repo_objects(on_the_hub, allow_patterns=allow_patterns):
+            (snapshot / name).write_text(on_the_hub[name])
         return in_cache(model_id, allow_patterns=allow_patterns, local_files_only=True)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fetched)
@@ -63,6 +72,7 @@ def test_what_an_interrupted_download_left_is_completed(tmp_path, monkeypatch):
         resolve_model("owner/name", tmp_path)
     monkeypatch.delenv("HF_HUB_OFFLINE")
     assert resolve_model("owner/name", tmp_path) == snapshot
+    assert sorted(path.name for path in snapshot.glob("*.safetensors")) == list(index["weight_map"].values())
     assert found_model("owner/name", tmp_path) == snapshot
 
 

@@ -5,6 +5,10 @@ import pytest
 from lightning_trainer.serving.startup_failure import explain
 
 CONSEQUENCE = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
+TOO_LONG = (
+    "ValueError: To serve at least one request with the models's max seq len (2048), (0.05 GiB KV cache is needed, "
+    "which is larger than the available KV cache memory (0.01 GiB)."
+)
 
 
 @pytest.mark.parametrize(
@@ -21,8 +25,7 @@ CONSEQUENCE = "RuntimeError: Engine core initialization failed. See root cause a
             "engine.max_model_len = 99999 is more than the 2048 that the model was made for",
         ),
         (
-            "ValueError: To serve at least one request with the models's max seq len (2048), (0.05 GiB KV cache is "
-            "needed, which is larger than the available KV cache memory (0.01 GiB).",
+            TOO_LONG,
             "engine.kv_cache_gib is too small: one request of engine.max_model_len = 2048 tokens needs 0.05 GiB",
         ),
         ("RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory: you tried", "not enough memory"),
@@ -32,6 +35,20 @@ CONSEQUENCE = "RuntimeError: Engine core initialization failed. See root cause a
 def test_known_causes_name_the_setting(log, sentence):
     text = f"INFO something\n{log}\nTraceback\n(MainProcess pid=1) {CONSEQUENCE}"
     assert explain(text, CONSEQUENCE, 1).startswith(sentence) or sentence in explain(text, CONSEQUENCE, 1)
+
+
+@pytest.mark.parametrize(
+    ("log", "exit_status", "way"),
+    [
+        (TOO_LONG, 1, "lower it, or raise engine.gpu_memory_utilization or engine.tensor_parallel_size"),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried", 1, "raise engine.tensor_parallel_size"),
+        ("", -9, "end other processes"),
+    ],
+)
+def test_on_a_gpu_the_settings_named_are_those_that_count_there(log, exit_status, way):
+    said = explain(log, CONSEQUENCE, exit_status, on_gpus=True)
+    assert way in said
+    assert "kv_cache_gib" not in said
 
 
 def test_the_first_cause_counts_not_what_followed_from_it():

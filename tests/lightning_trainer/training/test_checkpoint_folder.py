@@ -3,7 +3,7 @@ import json
 import pytest
 
 from lightning_trainer.errors import CheckpointError, TrainingError
-from lightning_trainer.training.checkpoint_folder import Manifest, read_manifest, writing
+from lightning_trainer.training.checkpoint_folder import Manifest, read_manifest, require_written_by, writing
 
 _MANIFEST = Manifest(policy="math", step=7)
 
@@ -30,6 +30,16 @@ def test_a_full_disk_that_torch_met_is_a_failed_save_as_well(tmp_path):
     with pytest.raises(CheckpointError, match="unexpected pos"), writing(tmp_path / "step-7", _MANIFEST):
         raise RuntimeError("[enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_checkpoint_of_another_number_of_processes_names_both_and_the_way_on(tmp_path):
+    for rank in range(2):
+        (tmp_path / f"model_world_size_2_rank_{rank}.pt").touch()
+    require_written_by(tmp_path, 2)
+    with pytest.raises(TrainingError, match=r"world_size = 2 in \[training\], and now it is world_size = 4; .* export"):
+        require_written_by(tmp_path, 4)
+    with pytest.raises(TrainingError, match="was written with another strategy"):
+        require_written_by(tmp_path / "of-megatron", 2)
 
 
 @pytest.mark.parametrize("at", [0, 500, 999])

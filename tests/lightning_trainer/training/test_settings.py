@@ -3,6 +3,7 @@ import sys
 from pathlib import Path
 
 from lightning_trainer.config import Config
+from lightning_trainer.training import settings
 from lightning_trainer.training.settings import trainer_settings
 
 
@@ -44,9 +45,12 @@ def test_the_probes_tolerance_follows_the_engines_precision():
     assert trainer_settings(config, config.only_policy, Path("model"), Path("logs")).probe_max_abs == 0.1
 
 
-def test_without_threads_all_available_cores_are_used():
-    config = _config()
-    assert trainer_settings(config, config.only_policy, Path("model"), Path("logs")).threads >= 1
+def test_without_threads_a_process_takes_its_share_of_the_cores_where_it_computes(monkeypatch):
+    config = _config(training={"world_size": 2})
+    found = trainer_settings(config, config.only_policy, Path("model"), Path("logs"))
+    for cores, threads in ((64, 32), (1, 1)):  # on a node of a cluster, and on another
+        monkeypatch.setattr(settings, "available_cores", lambda cores=cores: cores)
+        assert found.threads_here == threads
 
 
 def test_asking_for_a_trainer_imports_neither_torch_nor_verl():

@@ -11,10 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from lightning_trainer.serving.adapter import AdapterShape
+
 _MAX_HEADER_BYTES = 100 * 2**20
 _DTYPE_NAMES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 _HEADER_BYTES = 100
 """Of a tensor, about."""
+_EXPERTS = ".experts."
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +81,36 @@ def model_headers(folder: Path) -> dict[str, TensorHeader]:
     return headers
 
 
-def version_bytes(folder: Path, dtype: str) -> int:
-    """Return how large a published version of a model folder is, with its tensors in the engine's ``dtype``."""
-    item = 4 if dtype == "float32" else 2
-    return sum(_published_bytes(path, item) for path in folder.glob("*.safetensors"))
+def version_bytes(folder: Path, dtype: str, lora_rank: int | None = None) -> int:
+    """Return how large a published version of a model folder is, with its tensors in the engine's ``dtype``.
 
-
-def _published_bytes(path: Path, item: int) -> int:
-    size = path.stat().st_size
+    Args:
+        lora_rank: of the adapter that is published; None: all weights are.
+    """
     try:
-        tensors = read_header(path).values()
-    except ValueError:  # said by whoever loads it
-        return size
-    return item * sum(math.prod(tensor.shape) for tensor in tensors) + _HEADER_BYTES * len(tensors)
+        shapes = published_shapes(folder, lora_rank).values()
+    except (ValueError, KeyError):  # said by whoever loads it
+        return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    item = 4 if dtype == "float32" else 2
+    return item * sum(map(math.prod, shapes)) + _HEADER_BYTES * len(shapes)
+
+
+def published_shapes(folder: Path, lora_rank: int | None = None) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a published version's tensors by name.
+
+    Args:
+        lora_rank: of the adapter that is published, at most on all linear layers; None: all weights are.
+
+    Raises:
+        ValueError: the folder holds no weights that can be read.
+        KeyError: its configuration has no size of the vocabulary.
+        OSError: a file cannot be read.
+    """
+    whole = {name: header.shape for name, header in model_headers(folder).items()}
+    if lora_rank is None:
+        return whole
+    adapter = AdapterShape(lora_rank, alpha=1, target_modules=tuple(linear_layers(folder)))
+    return adapter.tensor_shapes({name: shape for name, shape in whole.items() if _EXPERTS not in name})
 
 
 def linear_layers(folder: Path) -> list[str]:
@@ -106,7 +126,7 @@ def linear_layers(folder: Path) -> list[str]:
         if name.endswith(".weight")
         and len(header.shape) == 2
         and header.shape[0] != vocabulary
-        and ".experts." not in name
+        and _EXPERTS not in name
     }
     return sorted(names)
 

@@ -1,6 +1,7 @@
 """What is recorded of the settings tells whether a step that is repeated is the same step."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from lightning_trainer.types import StepReport
 
 
 def policy(**settings: Any) -> PolicyConfig:
-    return PolicyConfig(name="p", agents=("a",), model="random:tiny", **settings)
+    return PolicyConfig(**{"name": "p", "agents": ("a",), "model": "random:tiny", **settings})
 
 
 def recorded(step: int, then: PolicyConfig | None) -> StepRecord:
@@ -39,6 +40,26 @@ def test_what_an_update_depends_on_is_named(then: dict, now: dict, name: str):
 def test_what_is_in_the_recorded_batch_or_was_never_recorded_counts_for_nothing():
     now = policy(algorithm={"dynamic_sampling": True, "keep_most_uncertain": None}, group_size=4, checkpoint_every=3)
     assert changed_since(now, [recorded(1, policy()), recorded(2, None)]) is None
+
+
+def test_models_are_known_by_their_weights_wherever_their_folder_is(tmp_path: Path):
+    def of(place: str, weights: str) -> PolicyConfig:
+        folder = tmp_path / place
+        folder.mkdir()
+        (folder / "model.safetensors").write_text(weights)
+        return policy(model=str(folder), algorithm={"kl_loss_coef": 0.1, "reference_model": str(folder)})
+
+    then = recorded(7, of("home", "a"))
+    assert changed_since(of("srv", "a"), [then]) is None
+    sentence = changed_since(of("other", "b"), [then])
+    assert sentence is not None
+    assert sentence.startswith("step 7 was trained with weights of reference_model = ")
+
+
+def test_the_place_that_was_recorded_in_earlier_releases_counts_for_nothing():
+    earlier = {"model": "/home/a/p/models/qwen", "algorithm.reference_model": "/home/a/p/models/larger"}
+    report = StepReport(1, {}, {}, 1, 1, 1, {}, earlier)
+    assert changed_since(policy(), [StepRecord(1, StepState.TRAINED, (), report)]) is None
 
 
 def test_a_step_has_the_settings_of_its_stage():

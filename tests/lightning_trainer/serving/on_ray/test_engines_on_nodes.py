@@ -1,6 +1,7 @@
 """Engines on the nodes of a cluster: files arrive whole and go again, and what dies comes back elsewhere."""
 
 import os
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -69,6 +70,19 @@ def test_replicas_have_one_vllm_and_a_node_may_get_a_newer_one():
     cluster.leave(third)
     cluster.leave(first)
     cluster.enter(third, ("p",), "0.32.0", "node-1")
+
+
+def test_a_node_needs_room_for_adapters_where_adapters_are_published(tmp_path):
+    from lightning_trainer.serving.on_ray.engine import _weight_bytes
+
+    text = b'{"model.up_proj.weight": {"dtype": "BF16", "shape": [4096, 1024], "data_offsets": [0, 0]}}'
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text)
+    (tmp_path / "config.json").write_text('{"vocab_size": 4}')
+    engine = EngineConfig.model_validate(ON_A_CLUSTER)
+    whole = EngineSettings(tmp_path, ("p",), tmp_path, tmp_path, engine)
+    assert _weight_bytes(whole) == 4 * 4096 * 1024 + 100
+    adapters = EngineSettings(tmp_path, ("p", "q"), tmp_path, tmp_path, engine, lora_rank=8)
+    assert _weight_bytes(adapters) == 2 * (4 * 8 * (4096 + 1024) + 2 * 100)
 
 
 def test_no_engine_listens_without_a_token():

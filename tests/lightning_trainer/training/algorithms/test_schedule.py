@@ -70,5 +70,18 @@ def test_daemon_and_doctor_say_it_once_of_all_stages():
     (note,) = schedule_notes(config, config.policy[0])
     (check,) = check_schedule(config, config.policy[0])
     assert f"{check.found}; {check.mend}" == note
+    assert "max_sample" not in note
     frozen = Config.model_validate({"policy": [{**policy, "train": False, "algorithm": {"policy_loss": "cispo"}}]})
     assert schedule_notes(frozen, frozen.policy[0]) == []
+
+
+@pytest.mark.parametrize(
+    ("longest", "sample", "said"),
+    [(8192, {}, 1), (8192, {"max_sample_tokens": 2048}, 0), (2048, {}, 0), (1024, {}, 0)],
+)
+def test_what_is_served_and_too_long_to_be_trained_is_told_where_nobody_has_said_so(longest, sample, said):
+    policy = {"name": "p", "agents": ["*"], "model": "random:tiny", **sample}
+    config = Config.model_validate({"engine": {"max_model_len": longest}, "policy": [policy]})
+    notes = schedule_notes(config, config.policy[0])
+    assert len(notes) == said
+    assert all("max_model_len = 8192" in note and "; set max_sample_tokens" in note for note in notes)

@@ -49,6 +49,18 @@ def test_an_address_where_nobody_listens_is_one_sentence():
         session.start()
 
 
+def test_a_trainer_on_an_engines_gpu_is_refused():
+    from lightning_trainer.training.on_ray.cluster import Node, require_apart
+
+    here = Node("n1", "first", 1, "3.11", "0.1.0", "0.9.1")
+    there = replace(here, node_id="n2", host="second", gpus=("0", "1"))
+    require_apart([there, replace(here, gpus=("0",))], here, {"1"})
+    with pytest.raises(
+        TrainingError, match=r"GPU 1 of the daemon's machine first, .* --num-gpus=0, .* \[engine\] gpus"
+    ):
+        require_apart([there, replace(here, gpus=("1",))], here, {"1"})
+
+
 @pytest.mark.parametrize(
     ("there", "said"),
     [

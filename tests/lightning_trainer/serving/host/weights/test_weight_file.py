@@ -10,6 +10,7 @@ from lightning_trainer.serving.host.weights.weight_file import (
     disagreement,
     linear_layers,
     model_headers,
+    published_shapes,
     read_header,
     ties_embeddings,
     version_bytes,
@@ -60,6 +61,19 @@ def test_linear_layers_are_the_matrices_without_a_row_a_token(tmp_path):
     write(tmp_path / "model.safetensors", tensors)
     (tmp_path / "config.json").write_text('{"vocab_size": 4}')
     assert linear_layers(tmp_path) == ["down_proj", "q_proj"]
+
+
+def test_a_version_of_an_adapter_takes_what_its_matrices_take(tmp_path):
+    tensors = {
+        "model.embed_tokens.weight": ("F32", (4, 2)),
+        "model.layers.0.mlp.down_proj.weight": ("F32", (20, 30)),
+        "model.layers.0.mlp.experts.0.down_proj.weight": ("F32", (20, 30)),
+    }
+    write(tmp_path / "model.safetensors", tensors)
+    (tmp_path / "config.json").write_text('{"vocab_size": 4}')
+    layer = "base_model.model.model.layers.0.mlp.down_proj"
+    assert published_shapes(tmp_path, 8) == {f"{layer}.lora_A.weight": (8, 30), f"{layer}.lora_B.weight": (20, 8)}
+    assert version_bytes(tmp_path, "bfloat16", 8) == 2 * 8 * (20 + 30) + 2 * 100
 
 
 def test_a_file_cut_short_is_refused(tmp_path):
