@@ -33,18 +33,18 @@ def export(config_path: Path, policy_name: str | None, version_name: str | None,
     row, stored = _stored(config, policy, version)
     out, console = out.absolute(), TerminalConsole()
     model = stored_model(stored) or policy.model
-    record = _record(policy, row, model)
+    record, engine = _record(policy, row, model), config.engine_of(policy)
     if merge:
         if not is_adapter(stored):
             raise ExportError(f"{record['version']} is a whole model, not an adapter; leave out --merge")
         model_dir = resolve_model(model, model_cache())
-        merge_version(stored, out, model_dir=model_dir, record=record, chat_template=config.engine.chat_template)
+        merge_version(stored, out, model_dir=model_dir, record=record, chat_template=engine.chat_template)
     else:
-        export_version(stored, out, model=model, record=record, chat_template=config.engine.chat_template)
+        export_version(stored, out, model=model, record=record, chat_template=engine.chat_template)
     size = sum(file.stat().st_size for file in out.iterdir())
     what = f"an adapter of {model}" if is_adapter(out) else "a whole model"
     console.print(f"{record['version']} is in {out}: {what}, {size / 1e6:,.1f} MB; {RECORD} says what it is")
-    console.print(serve_command(out, policy.name, config.engine), style="dim", markup=False, soft_wrap=True)
+    console.print(serve_command(out, policy.name, engine), style="dim", markup=False, soft_wrap=True)
 
 
 def _stored(config: Config, policy: PolicyConfig, version: int | None) -> tuple[VersionRow, Path]:

@@ -7,16 +7,20 @@ Relative paths are relative to the file's folder, and ``~`` is the user's home. 
 import os
 import tomllib
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import ValidationError
 
-from lightning_trainer.config import Config, PolicyConfig
+from lightning_trainer.config import Config, EngineConfig, PolicyConfig
 from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
 from lightning_trainer.config.judges import AnyJudge, ProgramConfig
+from lightning_trainer.config.policies.serving import OwnEngineConfig
 from lightning_trainer.config.policies.stages import StageConfig
 from lightning_trainer.config.policies.versions import GuardConfig
 from lightning_trainer.config.refusals import sentences
 from lightning_trainer.errors import ConfigError
+
+_Engine = TypeVar("_Engine", EngineConfig, OwnEngineConfig)
 
 USUAL_CONFIG = Path("lightning.toml")
 
@@ -64,18 +68,14 @@ def _resolve_paths(config: Config, base: Path) -> Config:
     places = {name: getattr(config.daemon, name) for name in ("state_dir", "tls_cert", "tls_key")}
     found = {name: _below(base, place) for name, place in places.items() if place is not None}
     daemon = config.daemon.model_copy(update=found)
-    engine = config.engine
-    if engine.chat_template is not None:
-        template = _below(base, engine.chat_template)
-        if not template.is_file():
-            raise ConfigError(f"engine.chat_template = {str(engine.chat_template)!r}: there is no file {template}")
-        engine = engine.model_copy(update={"chat_template": template})
+    engine = _with_template(config.engine, base, "engine")
     if engine.python is not None and engine.placement == "local" and os.sep in engine.python:  # else found on the PATH
         engine = engine.model_copy(update={"python": str(_below(base, Path(engine.python)))})
     policies = tuple(
         policy.model_copy(
             update={
                 "model": _model(policy.model, base),
+                "engine": _with_template(policy.engine, base, f"policy.{policy.name}.engine"),
                 "algorithm": _algorithm(policy.algorithm, base),
                 "stage": _stages(policy, base),
                 "guard": _guard(policy, base),
@@ -108,6 +108,15 @@ def _model(named: str, base: Path) -> str:
     """Return the folder that is meant, if one is."""
     folder = _below(base, Path(named))
     return str(folder) if named.startswith(("./", "../")) or folder.is_dir() else named
+
+
+def _with_template(engine: _Engine, base: Path, section: str) -> _Engine:
+    if engine.chat_template is None:
+        return engine
+    template = _below(base, engine.chat_template)
+    if not template.is_file():
+        raise ConfigError(f"{section}.chat_template = {str(engine.chat_template)!r}: there is no file {template}")
+    return engine.model_copy(update={"chat_template": template})
 
 
 def _algorithm(algorithm: AlgorithmConfig, base: Path) -> AlgorithmConfig:

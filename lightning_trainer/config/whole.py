@@ -148,6 +148,10 @@ class Config(Section):
         known = f"it has {', '.join(one.name for one in self.judge)}" if self.judge else "it has none; docs/rewards.md"
         raise ConfigError(f"there is no [[judge]] {name!r} in the configuration: {known}")
 
+    def engine_of(self, policy: PolicyConfig) -> EngineConfig:
+        """Return the settings of a policy's engine: ``[engine]``, and in it what the policy has of its own."""
+        return self.engine.model_copy(update=policy.engine.model_dump(exclude_none=True))
+
     @property
     def shared_dir(self) -> Path:
         """The folder of checkpoints and versions' weights, which all daemons of a store see."""

@@ -222,7 +222,7 @@ async def _reference_dir(policy: PolicyConfig) -> Path | None:
 
 async def _demonstrations(config: Config, policy: PolicyConfig, model_dir: Path) -> Demonstrations:
     demonstrations = Demonstrations(policy, seed=config.training.seed)
-    await asyncio.to_thread(demonstrations.read, model_dir, config.engine.chat_template)
+    await asyncio.to_thread(demonstrations.read, model_dir, config.engine_of(policy).chat_template)
     return demonstrations
 
 

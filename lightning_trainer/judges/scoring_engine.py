@@ -113,6 +113,6 @@ def engines_of(config: Config, post_of: Callable[[str], Post]) -> EngineOf:
             return await post_of(policy.name)(body)
 
         # As many as it takes with room for one more.
-        return ScoringEngine(policy.name, policy.model, post, config.engine.max_model_len - 1)
+        return ScoringEngine(policy.name, policy.model, post, config.engine_of(policy).max_model_len - 1)
 
     return engine_of

@@ -51,7 +51,8 @@ def engine_settings(
     """Return the settings of one engine of a configuration.
 
     Args:
-        policies: the policies that it serves: one, or several that train adapters of the same model.
+        policies: the policies that it serves: one, or several that train adapters of the same model and have the same
+            settings.
     """
     ranks = [policy.lora.rank for policy in policies if policy.lora is not None]
     return EngineSettings(
@@ -59,7 +60,7 @@ def engine_settings(
         policies=tuple(policy.name for policy in policies),
         weights_dir=weights_dir,
         log_dir=log_dir,
-        engine=config.engine,
+        engine=config.engine_of(policies[0]),
         threads=config.engine.threads,
         gpu_memory_utilization=config.engine.gpu_memory_utilization,
         drain_timeout_s=config.engine.drain_timeout_s,

@@ -176,7 +176,7 @@ def trainer_settings(
         attention=training.attention,
         dtype=training.dtype,
         serving_dtype=config.engine.dtype,
-        max_model_len=config.engine.max_model_len,
+        max_model_len=config.engine_of(policy).max_model_len,
         probe_max_abs=max_abs,
         probe_mean_abs=mean_abs,
         max_tokens_per_micro_batch=training.max_tokens_per_micro_batch,

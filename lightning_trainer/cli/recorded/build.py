@@ -245,7 +245,7 @@ def _tokenizer(config: Config, policy: PolicyConfig) -> PolicyTokenizer:
             "--retokenize makes ids with the tokenizer of a policy's model, and there is no [[policy]]; add one to the "
             "configuration"
         )
-    template = config.engine.chat_template
+    template = config.engine_of(policy).chat_template
     return PolicyTokenizer(
         resolve_model(policy.model, model_cache()), None if template is None else template.read_text(encoding="utf-8")
     )

@@ -13,6 +13,7 @@ from lightning_trainer.config.algorithms.presets import PRESETS
 from lightning_trainer.config.policies import estimators
 from lightning_trainer.config.policies.credit import CreditConfig, HierarchicalCredit, TerminalCredit, named_scheme
 from lightning_trainer.config.policies.rewards import Reward, checked_reward, corrected_of, weights_of
+from lightning_trainer.config.policies.serving import OwnEngineConfig
 from lightning_trainer.config.policies.stages import StageConfig, first_steps, last_step
 from lightning_trainer.config.policies.trusted import TrustedEngine
 from lightning_trainer.config.policies.updates import LoraConfig, OptimizerConfig
@@ -100,6 +101,8 @@ class PolicyConfig(Section):
     optimizer: OptimizerConfig = OptimizerConfig()
     lora: LoraConfig | None = None
     """None: all weights are trained and published."""
+    engine: OwnEngineConfig = OwnEngineConfig()
+    """How its engine differs from ``[engine]``."""
     stage: tuple[StageConfig, ...] = ()
     """Trained one after the other; without any, ``algorithm`` and ``credit`` hold for every step."""
     _taken: tuple[str, ...] = PrivateAttr(())

@@ -4,7 +4,7 @@ Trainers come first from the front, engines from the back, so that as few as pos
 the engine sleeps during an update (``daemon.hardware.loan``).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
@@ -18,12 +18,13 @@ from lightning_trainer.training.settings import base_of
 
 Group: TypeAlias = tuple[PolicyConfig, ...]
 
-# Which policies share an engine, and which a trainer: adapters of one model do, full weights have each for themselves.
+# Which policies share an engine, and which a trainer: adapters of one model do (an engine, if its settings are alike as
+# well); full weights have each for themselves.
 
 
 def engine_groups(policies: Sequence[PolicyConfig]) -> tuple[Group, ...]:
     """Return the policies by engine, in the order of the configuration."""
-    return _grouped(policies, lambda policy: None if policy.lora is None else policy.model)
+    return _grouped(policies, lambda policy: None if policy.lora is None else (policy.model, policy.engine))
 
 
 def trainer_groups(config: Config) -> tuple[Group, ...]:
@@ -31,11 +32,11 @@ def trainer_groups(config: Config) -> tuple[Group, ...]:
     return _grouped(config.policy, partial(base_of, config))
 
 
-def _grouped(policies: Sequence[PolicyConfig], shared_by: Callable[[PolicyConfig], str | None]) -> tuple[Group, ...]:
-    groups: dict[str, list[PolicyConfig]] = {}
+def _grouped(policies: Sequence[PolicyConfig], shared_by: Callable[[PolicyConfig], Hashable]) -> tuple[Group, ...]:
+    groups: dict[Hashable, list[PolicyConfig]] = {}
     for policy in policies:
         key = shared_by(policy)
-        groups.setdefault(f"policy {policy.name}" if key is None else f"shared {key}", []).append(policy)
+        groups.setdefault(("alone", policy.name) if key is None else ("shared", key), []).append(policy)
     return tuple(map(tuple, groups.values()))
 
 

@@ -90,8 +90,12 @@ def test_a_version_is_of_the_model_that_it_was_trained_from_whatever_is_configur
 ENGINE = '[engine]\nchat_template = "ours.jinja"\ntool_call_parser = "hermes"\n'
 
 
-def test_the_command_serves_a_whole_model_as_the_engine_did(served, tmp_path) -> None:
-    (tmp_path / "lightning.toml").write_text(CONFIG + ENGINE)
+OF_THE_POLICY = 'engine = { chat_template = "ours.jinja", tool_call_parser = "hermes" }\n'
+
+
+@pytest.mark.parametrize("engine", [ENGINE, OF_THE_POLICY])
+def test_the_command_serves_a_whole_model_as_the_engine_did(served, tmp_path, engine) -> None:
+    (tmp_path / "lightning.toml").write_text(CONFIG + engine)
     (tmp_path / "ours.jinja").write_text("our template")
     status, said = run("--out", "a folder")
     assert status == 0, said

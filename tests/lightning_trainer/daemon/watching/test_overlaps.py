@@ -3,6 +3,8 @@
 import pytest
 
 from lightning_trainer.config import PolicyConfig
+from lightning_trainer.config.policies.serving import OwnEngineConfig
+from lightning_trainer.config.policies.updates import LoraConfig
 from lightning_trainer.daemon.hardware.dealing import engine_groups
 from lightning_trainer.daemon.watching.selection_watch import overlaps
 
@@ -33,3 +35,10 @@ def test_the_sentences_name_patterns_and_policies(agents, said):
 def test_full_weights_have_an_engine_each():
     one, other = policies(("x",), ("y",))
     assert engine_groups([one, other]) == ((one,), (other,))
+
+
+def test_adapters_of_one_model_share_an_engine_whose_settings_are_alike():
+    adapters = [policy.model_copy(update={"lora": LoraConfig()}) for policy in policies(("x",), ("y",), ("z",))]
+    one, other = adapters[:2]
+    own = adapters[2].model_copy(update={"engine": OwnEngineConfig(max_model_len=512)})
+    assert engine_groups([one, other, own]) == ((one, other), (own,))

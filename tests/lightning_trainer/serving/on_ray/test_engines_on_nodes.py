@@ -48,8 +48,9 @@ def test_what_cannot_be_is_refused(engine, said):
     [({}, None), ({"finish_timeout_s": 90}, 90), ({"on_new_weights": "abort"}, 0)],
 )
 def test_running_generations_end_first_unless_the_configuration_says_otherwise(engine, drain_timeout_s, tmp_path):
-    config = Config.model_validate({"engine": engine})
-    assert engine_settings(config, (), tmp_path, tmp_path, tmp_path).drain_timeout_s == drain_timeout_s
+    policy = {"name": "p", "agents": ["a"], "model": "random:tiny"}
+    config = Config.model_validate({"engine": engine, "policy": [policy]})
+    assert engine_settings(config, config.policy, tmp_path, tmp_path, tmp_path).drain_timeout_s == drain_timeout_s
 
 
 def test_nobody_here_knows_the_cores_of_a_node(tmp_path):
