@@ -50,7 +50,8 @@ async def compose(context: DaemonContext, stack: AsyncExitStack) -> list[PolicyR
     """
     config = context.config
     if not context.store.shared:  # else they may be another daemon's
-        await context.store.write(lambda connection: waiting.only_for(connection, [one.name for one in config.policy]))
+        trained = [one.name for one in config.policy if one.train]
+        await context.store.write(lambda connection: waiting.only_for(connection, trained))
     if not config.policy:
         return []
     model_dirs = {one.name: await asyncio.to_thread(resolve_model, one.model, model_cache()) for one in config.policy}

@@ -11,6 +11,7 @@ from lightning_trainer.config import PolicyConfig
 from lightning_trainer.errors import ConfigError, TurnLostError
 from lightning_trainer.store.store import Store
 from lightning_trainer.store.tables import participations
+from lightning_trainer.store.worklist import waiting
 from lightning_trainer.training.checkpoint_folder import THE_WAY_ON, model_mark
 
 
@@ -22,6 +23,8 @@ async def begin(policy: PolicyConfig, model_dir: Path, store: Store) -> str | No
     """
     name = policy.name
     recorded = await store.begin_policy(name)
+    if not policy.train and not store.shared:  # else another daemon may train it
+        await store.write(lambda connection: waiting.stay_out(connection, name))
     mark = await asyncio.to_thread(model_mark, model_dir)
     before = await store.scan(lambda connection: participations.started_from(connection, name))
     if before == mark:

@@ -20,12 +20,13 @@ ALL = "all"
 """Enrolled for attempts from before its first start, too."""
 LATER = "later"
 _LEFT = "left "
-"""Before one of these: the policy is not configured now."""
+"""Before one of these: the policy is not configured now, or frozen."""
+_NOTED = f"enrolled IN ('{ALL}', '{LATER}')"
 _GROUP = "coalesce(group_id, task_id, rollout_id)"
 _TASK = "coalesce(task_id, rollout_id)"
 _PUT = f"""INSERT INTO waiting(policy, attempt_id, group_key, task_key, since_ns)
     SELECT policies.policy, attempts.attempt_id, {_GROUP}, {_TASK}, :now_ns FROM attempts, policies
-    WHERE {{which}} AND enrolled IN ('{ALL}', '{LATER}') AND ended_ns IS NOT NULL
+    WHERE {{which}} AND {_NOTED} AND ended_ns IS NOT NULL
     AND coalesce(mode, 'train') IN ('train', 'baseline')
     AND NOT EXISTS (SELECT 1 FROM expired WHERE expired.attempt_id = attempts.attempt_id)
     AND NOT EXISTS (SELECT 1 FROM assignments WHERE assignments.attempt_id = attempts.attempt_id
@@ -101,14 +102,21 @@ def enroll(connection: Connection, policy: str, *, earlier: bool) -> None:
     connection.execute(_PUT_ALL, {"policy": policy, "now_ns": time.time_ns()})
 
 
+def stay_out(connection: Connection, policy: str) -> None:
+    """Begin the list of a policy that is frozen from its first start on when it no longer is (``only_for``)."""
+    connection.execute(
+        "UPDATE policies SET enrolled = ? WHERE policy = ? AND enrolled IS NULL", (_LEFT + LATER, policy)
+    )
+
+
 def only_for(connection: Connection, policies: Collection[str]) -> None:
     """From now on note attempts for these policies alone: no other is there to take them. One that comes back goes on
     with what waited for it when it left, and with what ends after."""
     those = json.dumps(sorted(policies))
     connection.execute(
-        """UPDATE policies SET enrolled = ?1 || enrolled WHERE enrolled IN (?2, ?3)
-           AND policy NOT IN (SELECT value FROM json_each(?4))""",
-        (_LEFT, ALL, LATER, those),
+        f"""UPDATE policies SET enrolled = ?1 || enrolled WHERE {_NOTED}
+            AND policy NOT IN (SELECT value FROM json_each(?2))""",
+        (_LEFT, those),
     )
     connection.execute(
         "UPDATE policies SET enrolled = replace(enrolled, ?1, '') WHERE policy IN (SELECT value FROM json_each(?2))",
@@ -163,7 +171,7 @@ def count_lost(
     limit: int | None = None,
 ) -> dict[str, int]:
     """Return the number of trained attempts, by group id, of whole groups that no step of the policy will take: each
-    attempt was dropped, its spans are deleted, or it rests. None of a policy whose list is not maintained yet.
+    attempt was dropped, its spans are deleted, or it rests. None of a policy whose list is not maintained.
 
     Args:
         prefix: only groups whose id begins with it.
@@ -176,7 +184,7 @@ def count_lost(
         f"""SELECT {_GROUP} AS "group", count(*) FROM attempts
             WHERE {_GROUP} {">" if behind else ">="} :first AND {_GROUP} < :beyond
             AND ended_ns IS NOT NULL AND coalesce(mode, 'train') = 'train'
-            AND EXISTS (SELECT 1 FROM policies WHERE policy = :policy AND enrolled IS NOT NULL)
+            AND EXISTS (SELECT 1 FROM policies WHERE policy = :policy AND {_NOTED})
             GROUP BY 1 HAVING count(*) >= :group_size AND max(CASE
                 WHEN EXISTS (SELECT 1 FROM drops WHERE drops.attempt_id = attempts.attempt_id) THEN 0
                 WHEN EXISTS (SELECT 1 FROM assignments WHERE assignments.attempt_id = attempts.attempt_id
@@ -200,8 +208,8 @@ def is_enrolled(connection: Connection, policy: str) -> bool:
     """Whether the list is maintained for a policy."""
     if not has_table(connection, "waiting"):
         return False  # an earlier schema, opened read-only
-    row = connection.execute("SELECT enrolled FROM policies WHERE policy = ?", (policy,)).fetchone()
-    return row is not None and row[0] is not None
+    noted = f"SELECT 1 FROM policies WHERE policy = ? AND {_NOTED}"
+    return connection.execute(noted, (policy,)).fetchone() is not None
 
 
 def let_go(connection: Connection, policy: str, attempt_ids: Collection[str]) -> None:

@@ -7,6 +7,7 @@ import pytest
 from lightning_trainer.daemon.first_start import begin
 from lightning_trainer.errors import ConfigError, TurnLostError
 from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.worklist.waiting import only_for
 from lightning_trainer.types import PolicyVersion, VersionState
 
 
@@ -63,6 +64,18 @@ async def test_what_was_recorded_before_the_first_start_is_said_once(store, mode
         "with what comes after"
     )
     assert await begin(make_policy(), model("a"), store) is None
+
+
+async def test_a_policy_that_is_frozen_first_begins_its_list_when_it_is_thawed(
+    store, model, make_policy, attempt_spans
+) -> None:
+    await begin(make_policy(train=False), model("a"), store)
+    await store.append(attempt_spans("a1", [1, 2], 10))
+    await begin(make_policy(), model("a"), store)
+    await store.write(lambda connection: only_for(connection, ["math"]))
+    await store.enroll("math")
+    await store.append(attempt_spans("a2", [1, 2], 20))
+    assert [one.attempt.attempt_id for one in await store.waiting_attempts("math")] == ["a2"]
 
 
 async def test_a_policy_that_another_daemon_trains_does_not_begin_anew(store, model, make_policy, monkeypatch) -> None:

@@ -1,5 +1,6 @@
 """The list of attempts that steps are made of is what looking through all of history would give, in whatever order."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -15,7 +16,7 @@ from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.tables import participations
 from lightning_trainer.store.tables.attempts import select_ended
 from lightning_trainer.store.worklist.forgetting import forget_rollout
-from lightning_trainer.store.worklist.waiting import count_lost, only_for, wanted
+from lightning_trainer.store.worklist.waiting import count_lost, is_enrolled, only_for, stay_out, wanted
 from lightning_trainer.types import PolicyVersion, RolloutMode, Span, VersionState
 
 _HISTORIES = count(1)
@@ -35,6 +36,17 @@ def span(attempt: str, number: int, *, root: bool = False, mode: str = "train", 
 
 def by_gateway(made: Span, policy: str) -> Span:
     return replace(made, scope=semconv.GATEWAY_SCOPE, attributes={**made.attributes, semconv.POLICY: policy})
+
+
+async def start(store: Store, *trained: str, frozen: Sequence[str] = (), earlier: bool = False) -> None:
+    """Start policies, as a daemon does."""
+    await store.write(lambda connection: only_for(connection, trained))
+    for policy in (*trained, *frozen):
+        await store.begin_policy(policy)
+    for policy in frozen:
+        await store.write(lambda connection, policy=policy: stay_out(connection, policy))
+    for policy in trained:
+        await store.enroll(policy, earlier=earlier)
 
 
 async def waiting(store: Store, policy: str) -> list[str]:
@@ -157,10 +169,7 @@ async def test_nothing_waits_for_a_policy_while_it_is_away(make_store, earlier) 
     async with make_store() as store:
 
         async def configure(*policies: str) -> None:
-            await store.write(lambda connection: only_for(connection, policies))
-            for policy in policies:
-                await store.begin_policy(policy)
-                await store.enroll(policy, earlier=earlier)
+            await start(store, *policies, earlier=earlier)
 
         await configure("p", "q")
         await store.append([span("a0", 0, root=True)])
@@ -173,6 +182,34 @@ async def test_nothing_waits_for_a_policy_while_it_is_away(make_store, earlier) 
         assert await waiting(store, "p") == ["a0", "a3"]
         assert await waiting(store, "q") == ["a0", "a1", "a3"]
         assert (await waiting(store, "never"), await store.begin_policy("p")) == ([], None)
+
+
+@pytest.mark.parametrize("trained_before", [True, False])
+async def test_nothing_waits_for_a_policy_while_it_is_frozen(make_store, trained_before) -> None:
+    """Its steps after that would be made of what it answered beside others that have long changed."""
+
+    async with make_store() as store:
+        if trained_before:
+            await start(store, "p", "q")
+            await store.append([span("a0", 0, root=True)])
+        for number in (1, 2):  # a start each
+            await start(store, "q", frozen=("p",))
+            await store.append([span(f"b{number}", number, root=True), span(f"c{number}", 2 + number)])
+            assert not await store.scan(lambda connection: is_enrolled(connection, "p"))
+            assert await store.scan(lambda connection: count_lost(connection, "p", "g-b", group_size=1)) == {}
+        await start(store, "p", frozen=("q",))
+        await store.append([span("c1", 5, root=True), span("d0", 6, root=True)])
+        assert await waiting(store, "p") == [*(["a0"] if trained_before else []), "c1", "d0"]
+        assert await waiting(store, "q") == [*(["a0"] if trained_before else []), "b1", "b2"]
+
+
+async def test_a_policy_that_trains_what_was_recorded_takes_what_came_while_it_was_frozen(make_store) -> None:
+    async with make_store() as store:
+        await store.append([span("a0", 0, root=True)])
+        await start(store, frozen=("p",))
+        await store.append([span("a1", 1, root=True)])
+        await start(store, "p", earlier=True)
+        assert await waiting(store, "p") == ["a0", "a1"]
 
 
 @pytest.mark.parametrize(
