@@ -21,6 +21,7 @@ from lightning_trainer.cli.doctor.packages import check_engine, check_packages, 
 from lightning_trainer.cli.doctor.places import (
     check_guard,
     check_port,
+    check_shown,
     check_spool,
     check_state_dir,
     check_store,
@@ -73,6 +74,7 @@ def run_checks(config: Config | None) -> list[Check]:
         check_disk(config, parameters),
         *_places(config),
         *(check_guard(policy.name, policy.guard) for policy in config.policy if policy.guard is not None),
+        *(check for policy in config.policy for check in check_shown(policy)),
         *(check for policy in config.policy for check in check_schedule(config, policy)),
     ]
 
