@@ -148,10 +148,7 @@ def _stages(policy: PolicyConfig, base: Path) -> tuple[StageConfig, ...]:
     found = []
     for stage in policy.stage:
         if stage.data is not None:
-            data = _below(base, stage.data)
-            if not data.is_file():
-                raise ConfigError(f"policy.{policy.name}.stage.data = {str(stage.data)!r}: there is no file {data}")
-            stage = stage.model_copy(update={"data": data})
+            stage = stage.model_copy(update={"data": _below(base, stage.data)})
         if stage.algorithm is not None:
             stage = stage.model_copy(update={"algorithm": _algorithm(stage.algorithm, base)})
         found.append(stage)

@@ -26,6 +26,7 @@ from lightning_trainer.serving.settings import EngineSettings, engine_settings, 
 from lightning_trainer.serving.shared_memory import WeightFiles
 from lightning_trainer.serving.supervisor import EngineSupervisor
 from lightning_trainer.store.store import Store
+from lightning_trainer.store.tables import steps
 from lightning_trainer.store.worklist import waiting
 from lightning_trainer.training.remote import cluster_session, make_trainers
 from lightning_trainer.training.settings import TrainerSettings, schedule_notes, trainer_settings
@@ -46,7 +47,8 @@ async def compose(context: DaemonContext, stack: AsyncExitStack) -> list[PolicyR
     Raises:
         ModelError: a policy's model cannot be used.
         DatasetError: what a stage is to be shown cannot be.
-        ConfigError: there are not as many GPUs as it asks for, or a policy is trained already, from another model.
+        ConfigError: there are not as many GPUs as it asks for, a file to be shown is missing, or a policy is trained
+            already, from another model.
     """
     config = context.config
     if not context.store.shared:  # else they may be another daemon's
@@ -60,7 +62,7 @@ async def compose(context: DaemonContext, stack: AsyncExitStack) -> list[PolicyR
     settings = [
         await _trainer_settings(config, one, devices, model_dirs[one.name], logs[one.name]) for one in config.policy
     ]
-    demonstrations = [await _demonstrations(config, one, model_dirs[one.name]) for one in config.policy]
+    demonstrations = [await _demonstrations(context, one, model_dirs[one.name]) for one in config.policy]
     session = None if config.ray.address is None else cluster_session(config.ray)
     trainers = make_trainers(
         config.training.backend,
@@ -220,9 +222,11 @@ async def _reference_dir(policy: PolicyConfig) -> Path | None:
     return await asyncio.to_thread(resolve_model, spec, model_cache())
 
 
-async def _demonstrations(config: Config, policy: PolicyConfig, model_dir: Path) -> Demonstrations:
+async def _demonstrations(context: DaemonContext, policy: PolicyConfig, model_dir: Path) -> Demonstrations:
+    config, name = context.config, policy.name
+    done = await context.store.scan(lambda connection: steps.last_step(connection, name))
     demonstrations = Demonstrations(policy, seed=config.training.seed)
-    await asyncio.to_thread(demonstrations.read, model_dir, config.engine_of(policy).chat_template)
+    await asyncio.to_thread(demonstrations.read, model_dir, config.engine_of(policy).chat_template, done=done)
     return demonstrations
 
 

@@ -80,7 +80,7 @@ def test_a_model_is_a_folder_beside_the_file_or_a_name(tmp_path, monkeypatch, na
             "policy.sql.guard.working_dir = 'no': there is no folder",
         ),
         (POLICY + '[engine]\nchat_template = "no.jinja"', "engine.chat_template = 'no.jinja': there is no file"),
-        (POLICY + 'engine.chat_template = "no.jinja"', "policy.sql.engine.chat_template = 'no.jinja': there is no file"),
+        (POLICY + 'engine.chat_template = "no.jinja"', "policy.sql.engine.chat_template = 'no.jinja': there is no"),
         (POLICY + POLICY, "policy: 2 policies are called 'sql'; give each a name of its own"),
         (
             POLICY + 'credit = { scheme = "guess" }',

@@ -22,6 +22,7 @@ from lightning_trainer.cli.doctor.places import (
     check_checkpoints,
     check_guard,
     check_port,
+    check_shown,
     check_spool,
     check_state_dir,
     check_store,
@@ -76,6 +77,7 @@ def run_checks(config: Config | None) -> list[Check]:
         *_places(config),
         *check_checkpoints(config),
         *(check_guard(policy.name, policy.guard) for policy in config.policy if policy.guard is not None),
+        *(check for policy in config.policy for check in check_shown(policy)),
         *(check for policy in config.policy for check in check_schedule(config, policy)),
     ]
 

@@ -10,7 +10,7 @@ from lightning_instrumentation.errors import ConfigurationError
 from lightning_instrumentation.settings import default_spool_dir
 
 from lightning_trainer.cli.doctor.check import Check, failure, ok, warning
-from lightning_trainer.config import Config, DaemonConfig
+from lightning_trainer.config import Config, DaemonConfig, PolicyConfig
 from lightning_trainer.config.policies.versions import GuardConfig
 from lightning_trainer.daemon.http.sockets import bind
 from lightning_trainer.daemon.http.tls import SOON_DAYS, read_certificate, without_tls
@@ -125,6 +125,19 @@ def check_checkpoints(config: Config) -> list[Check]:
         else:
             found.append(ok(name, f"{len(steps)}, the newest of step {steps[-1]}"))
     return found
+
+
+def check_shown(policy: PolicyConfig) -> list[Check]:
+    """Check that the files are there that the policy is shown in its stages."""
+    return [
+        warning(
+            f"data of {policy.name}",
+            f"there is no file {stage.data}",
+            "Put it there, unless its stage is over: the daemon does not start without it.",
+        )
+        for stage in policy.stage
+        if stage.data is not None and not stage.data.is_file()
+    ]
 
 
 def nearest(folder: Path) -> Path:

@@ -15,7 +15,12 @@ from itertools import count, pairwise
 from pathlib import Path
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.daemon.loop.trained_with import changed_since, require_made_for, trained_with
+from lightning_trainer.daemon.loop.trained_with import (
+    changed_since,
+    require_made_for,
+    require_same_stage,
+    trained_with,
+)
 from lightning_trainer.daemon.publication.publishing import Publisher
 from lightning_trainer.daemon.watching.progress import Phase, Progress
 from lightning_trainer.errors import CheckpointError
@@ -123,13 +128,14 @@ async def recover(
     Raises:
         TrainingError: the trainer failed, or checkpoints of another store are in the way.
         SettingsChangedError: a step that has no version yet would be taken on other weights than those before it, or
-            by another algorithm than its batch was made for; it stays as it was.
+            by another algorithm than its batch was made for, and stays as it was; or the newest step is in another
+            stage.
     """
     progress.enter(Phase.RECOVERING)
     name = policy.name
     states = await store.step_states(name)
-    trained = [step for step, state in states.items() if state is not StepState.SKIPPED]
-    lineage = Lineage(trained, await store.rollbacks(name))
+    made = [step for step, state in states.items() if state is not StepState.SKIPPED]
+    lineage = Lineage(made, await store.rollbacks(name))
     path = lineage.path()
     if not states and (aside := checkpoints.set_aside()) is not None:
         sentence = (
@@ -138,6 +144,8 @@ async def recover(
         )
         progress.say(sentence)
         _log.warning("%s", sentence)
+    if trained := [step for step in path if states.get(step) is StepState.TRAINED]:
+        require_same_stage(policy, await store.step(name, trained[-1]))
     saved = await _load_newest(path, trainer=trainer, checkpoints=checkpoints, progress=progress)
     if saved is None and not fresh:
         await trainer.restart()

@@ -1,4 +1,7 @@
-"""The stages of a policy that are shown files: read once at the start, one batch a step."""
+"""The stages of a policy that are shown files: read once at the start, one batch a step.
+
+The file of a stage that is over is not read, and may be gone.
+"""
 
 from pathlib import Path
 
@@ -6,6 +9,7 @@ from lightning_trainer.config import PolicyConfig
 from lightning_trainer.config.policies.stages import first_steps
 from lightning_trainer.dataset.demonstration_batches import build_demonstrations, rows_of_step
 from lightning_trainer.dataset.demonstrations import Demonstration, read_demonstrations
+from lightning_trainer.errors import ConfigError
 from lightning_trainer.models.resolve import vocabulary_of
 from lightning_trainer.retokenize.tokenizer import PolicyTokenizer
 from lightning_trainer.samples.batches import Build
@@ -20,21 +24,26 @@ class Demonstrations:
         self._rows: dict[int, tuple[Demonstration, ...]] = {}
         """By the first step of the stage."""
 
-    def read(self, model_dir: Path, chat_template: Path | None = None) -> None:
-        """Read the files of all stages.
+    def read(self, model_dir: Path, chat_template: Path | None = None, *, done: int = 0) -> None:
+        """Read the files of all stages that are not over.
 
         Args:
             model_dir: the policy's model, whose tokenizer words are written with.
             chat_template: what the engine renders prompts with, where it is not the model's own.
+            done: the newest recorded step; no later one is before it, whatever is gone back to.
 
         Raises:
+            ConfigError: there is no such file.
             DatasetError: a file cannot be shown; the message names the row.
             ModelError: there are words, and the model has no tokenizer or chat template.
         """
         template = None if chat_template is None else chat_template.read_text(encoding="utf-8")
         vocabulary = vocabulary_of(model_dir) or 0
         for first_step, stage in zip(first_steps(self._policy.stage), self._policy.stage, strict=True):
-            if stage.data is not None and stage.algorithm is not None:
+            over = stage.steps is not None and done >= first_step + stage.steps - 1
+            if stage.data is not None and stage.algorithm is not None and not over:
+                if not stage.data.is_file():
+                    raise ConfigError(f"policy.{self._policy.name}.stage.data: there is no file {stage.data}")
                 objective = stage.algorithm.objective
                 assert objective != "rl", "refused where the configuration is read"
                 self._rows[first_step] = read_demonstrations(

@@ -33,8 +33,13 @@ _MEANING = ("algorithm.objective", "algorithm.advantage", "credit.scheme")
 """What a batch is made for: with another one of these, credits are no rewards, or attempts nothing to imitate."""
 
 
+_STAGE = "stage.first_step"
+"""What the weights of a reference, a critic's warm-up and the order of demonstrations count from."""
+
+
 def trained_with(policy: PolicyConfig, step: int) -> dict[str, str]:
     """Return by dotted name, as text, the settings of a policy that an update in this step depends on."""
+    first_step, _ = policy.stage_at(step) or (1, None)
     policy = policy.at_step(step)
     with_critic = policy.credit.needs_values  # of other schemes the batch has all that counts
     found: dict[str, Any] = {
@@ -44,6 +49,7 @@ def trained_with(policy: PolicyConfig, step: int) -> dict[str, str]:
         "credit": policy.credit.model_dump() if with_critic else {"scheme": "without a critic"},
         "algorithm": policy.algorithm.model_dump(exclude=_OF_THE_BATCH) | {"advantage": policy.estimator},
         "optimizer": policy.optimizer.model_dump(),
+        _STAGE: first_step,
     }
     return dict(_flat("", found))
 
@@ -77,6 +83,21 @@ def changed_since(policy: PolicyConfig, steps: Iterable[StepRecord]) -> str | No
         if (difference := _difference(then, trained_with(policy, record.step))) is not None:
             return f"step {record.step} was trained with {difference}"
     return None
+
+
+def require_same_stage(policy: PolicyConfig, newest: StepRecord) -> None:
+    """Refuse to go on from a step in another stage than the one that it belonged to.
+
+    Raises:
+        SettingsChangedError: the stages before it are others now.
+    """
+    then = None if newest.report is None else newest.report.settings.get(_STAGE)
+    now = trained_with(policy, newest.step)[_STAGE]
+    if then not in (None, now):
+        raise SettingsChangedError(
+            f"step {newest.step} was trained in the stage that began with step {then}, and now its stage begins with "
+            f"step {now}: put each [[policy.stage]] that is over back, with its steps; its data may be gone"
+        )
 
 
 def require_made_for(policy: PolicyConfig, batch: TrainingBatch) -> None:

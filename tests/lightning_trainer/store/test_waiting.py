@@ -198,7 +198,7 @@ async def test_nothing_waits_for_a_policy_while_it_is_frozen(make_store, trained
             assert not await store.scan(lambda connection: is_enrolled(connection, "p"))
             assert await store.scan(lambda connection: count_lost(connection, "p", "g-b", group_size=1)) == {}
         await start(store, "p", frozen=("q",))
-        await store.append([span("c1", 3, root=True), span("d0", 5, root=True)])
+        await store.append([span("c1", 5, root=True), span("d0", 6, root=True)])
         assert await waiting(store, "p") == [*(["a0"] if trained_before else []), "c1", "d0"]
         assert await waiting(store, "q") == [*(["a0"] if trained_before else []), "b1", "b2"]
 

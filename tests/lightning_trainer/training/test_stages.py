@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.config.file import load_config
+from lightning_trainer.daemon.loop.demonstrations import Demonstrations
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.training.settings import trainer_settings
 
@@ -124,9 +125,12 @@ def test_what_cannot_be_is_refused_in_a_sentence(changes, said):
         _policy(**changes)
 
 
-def test_data_that_is_not_there_is_refused_by_its_name(tmp_path):
+def test_data_that_is_not_there_is_refused_by_its_name_until_its_stage_is_over(tmp_path):
     (tmp_path / "lightning.toml").write_text(TEXT)
-    with pytest.raises(
-        ConfigError, match=r"policy\.math\.stage\.data = 'demos.jsonl': there is no file .*demos\.jsonl"
-    ):
-        load_config(tmp_path / "lightning.toml")
+    (tmp_path / "config.json").write_text('{"vocab_size": 320}')
+    demonstrations = Demonstrations(load_config(tmp_path / "lightning.toml").only_policy)
+    for done in (0, 2):
+        with pytest.raises(ConfigError, match=r"policy\.math\.stage\.data: there is no file /.*demos\.jsonl"):
+            demonstrations.read(tmp_path, done=done)
+    demonstrations.read(tmp_path, done=3)
+    assert not demonstrations.has(4)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.daemon.loop.trained_with import changed_since, trained_with
+from lightning_trainer.daemon.loop.trained_with import changed_since, require_same_stage, trained_with
 from lightning_trainer.store.records import StepRecord, StepState
 from lightning_trainer.types import StepReport
 
@@ -68,3 +68,13 @@ def test_a_step_has_the_settings_of_its_stage():
     shorter = policy(stage=[{"steps": 1, "lr": 1e-3}, {"lr": 1e-4}])
     sentence = changed_since(shorter, [recorded(step, stages) for step in (1, 2, 3)])
     assert sentence == "step 2 was trained with optimizer.lr = 0.001, and now it is 0.0001"
+
+
+def test_a_step_counts_from_the_beginning_of_its_stage_as_far_as_that_was_recorded():
+    stages, one = policy(stage=[{"steps": 2}, {}]), policy()
+    assert changed_since(one, [recorded(2, stages)]) is None
+    assert changed_since(one, [recorded(3, stages)]) == "step 3 was trained with stage.first_step = 3, and now it is 1"
+    earlier = {name: value for name, value in trained_with(stages, 3).items() if name != "stage.first_step"}
+    record = StepRecord(3, StepState.TRAINED, (), StepReport(3, {}, {}, 1, 1, 1, {}, earlier))
+    assert changed_since(one, [record]) is None
+    require_same_stage(one, record)

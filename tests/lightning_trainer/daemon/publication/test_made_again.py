@@ -40,6 +40,9 @@ class Trainer:
     async def restart(self) -> None:
         self.weights = ()
 
+    async def load(self, directory: Path) -> None:
+        self.weights = (directory.name,)
+
     async def publish(self, path: Path, version: int) -> Publication:
         path.write_text("\n".join(self.weights))
         probe, shape = Probe(((1, 2),), ((-0.5,),)), AdapterShape(4, 8, ("q_proj",))
@@ -149,6 +152,23 @@ async def test_a_step_that_was_never_offered_is_not_repeated_on_what_other_setti
     )
     with pytest.raises(SettingsChangedError, match="p@v2 cannot be made again"):
         await Life(tmp_path, store, optimizer={"lr": 1e-3}).weights.recover(restart=False)
+
+
+async def test_a_stage_that_is_over_stays_in_the_configuration(tmp_path: Path, store: SqliteStore):
+    """Else the next stage's reference would become the policy as it is now, and after a restart another one."""
+    first, second = {"algorithm": "sft", "steps": 2}, {"algorithm": {"preset": "grpo", "kl_loss_coef": 0.1}}
+    life = Life(tmp_path, store, stage=[first, second])
+    await life.train(steps=3, interrupted=4)
+    (tmp_path / "checkpoints" / "step-00000003").mkdir(parents=True)
+    sentence = "step 3 was trained in the stage that began with step 3, and now its stage begins with step 1: put "
+    for stages in ([second], []):
+        with pytest.raises(SettingsChangedError, match=sentence):
+            await Life(tmp_path, store, stage=stages).weights.recover(restart=False)
+    with pytest.raises(SettingsChangedError, match="and now its stage begins with step 2"):
+        await Life(tmp_path, store, stage=[{**first, "steps": 1}, second]).weights.recover(restart=False)
+
+    longer = Life(tmp_path, store, stage=[first, {**second, "steps": 2}, {"algorithm": "grpo"}])
+    assert (await longer.weights.recover(restart=False)).version == 4
 
 
 @pytest.mark.parametrize(
