@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -104,6 +105,8 @@ async def compose(context: DaemonContext, stack: AsyncExitStack) -> list[PolicyR
     ]
     ways |= {policy.policy.name: scoring(policy.upstream) for policy in policies}
     await _say_what_to_know(config, policies, context.store, model_dirs)
+    for one in policies:  # whoever asks while engines start goes by it
+        one.progress.steps_done = await context.store.scan(partial(steps.last_done, policy=one.policy.name))
     return policies
 
 

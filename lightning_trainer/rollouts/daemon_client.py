@@ -118,15 +118,19 @@ class DaemonClient:
         self._lost: set[str] = set()
 
     def wait_until_there(self) -> None:
-        """Wait for a daemon that is starting.
+        """Wait for a daemon that is starting, and for its engines and trainers for as long as they take.
 
         Raises:
             LightningError: it has not answered after ``patience_s``, or there is no such policy.
         """
         if not {"status", "version"} <= self._get(self._health, timeout_s=30.0).keys():
             raise LightningError(not_a_daemon(self._origin, "its answer to /healthz is not a daemon's"))
-        if self._named:
-            self.policy()
+        said = False
+        while self._named and self.policy()["phase"] == "starting":
+            if not said:
+                _log.warning("the daemon at %s is starting its engines and trainers; waiting for them", self._origin)
+            said = True
+            time.sleep(_AGAIN_S)
 
     def policy(self) -> dict[str, Any]:
         """Return the policy's status.

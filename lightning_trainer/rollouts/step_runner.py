@@ -131,6 +131,7 @@ class StepRunner(Generic[TaskT]):
         """
         if not self._policies:
             raise LightningError("there is no policy to train; name it, as in Runner('my-policy', attempt)")
+        self._daemon.wait_until_there()
         status = self._daemon.policy()
         self._check(status)
         source, per_step = self._tasks, status["groups_per_step"]

@@ -148,6 +148,14 @@ def last_step(connection: Connection, policy: str) -> int:
     return last
 
 
+def last_done(connection: Connection, policy: str) -> int:
+    """Return the newest step that is over, trained or skipped; 0 if there is none."""
+    (last,) = connection.execute(
+        "SELECT coalesce(max(step), 0) FROM steps WHERE policy = ? AND state != 'assigned'", (policy,)
+    ).fetchone()
+    return last
+
+
 def trained_beside(connection: Connection, policy: str, step: int) -> tuple[int, int | None]:
     """Return the last step before ``step`` that changes the weights (0: there is none) and the first one after it."""
     (before,) = connection.execute(

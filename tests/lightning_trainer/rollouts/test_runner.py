@@ -1,6 +1,7 @@
 """Which attempts are started when: in step with the daemon, ahead of it, and after an interruption."""
 
 import contextlib
+import itertools
 import json
 import re
 import signal
@@ -200,6 +201,43 @@ def serve() -> Iterator:
     yield start
     for server in servers:
         server.shutdown()
+
+
+@pytest.mark.parametrize("what", ["train", "evaluate"])
+def test_no_attempt_begins_while_the_engine_starts(serve, monkeypatch, caplog, what) -> None:
+    daemon, asked, phases = Daemon(None), threading.Event(), set()
+    daemon.phase = "starting"
+    monkeypatch.setattr(daemon_client, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(daemon_client.DaemonClient, "policy", asks(daemon_client.DaemonClient.policy, asked))
+
+    def attempt(task: Task) -> float:
+        phases.add(daemon.phase)
+        return 1.0
+
+    def started() -> None:
+        asked.wait()
+        daemon.phase = "collecting"
+
+    thread = threading.Thread(target=started)
+    thread.start()
+    runner = Runner("p", attempt, run=RUN, endpoint=serve(daemon), on_event=daemon.on_event)
+    runner.train(tasks_of, steps=1) if what == "train" else runner.evaluate(tasks_of(1), stage="before")
+    thread.join()
+    assert phases == {"collecting"}
+    assert caplog.text.count("is starting its engines and trainers") == 1
+
+
+def asks(policy, asked: threading.Event):
+    """Return ``policy``, which sets an event after it was asked three times."""
+    count = itertools.count(1)
+
+    def of_client(client) -> dict:
+        status = policy(client)
+        if next(count) == 3:
+            asked.set()
+        return status
+
+    return of_client
 
 
 @pytest.mark.parametrize("max_staleness", [None, 0, 1, 3])
