@@ -33,7 +33,7 @@ from lightning_trainer.daemon.watching.progress import Phase, Progress
 from lightning_trainer.dashboard.routes import Dashboard
 from lightning_trainer.dashboard.site import Site
 from lightning_trainer.errors import LightningError
-from lightning_trainer.ingest.redacting import RedactingSink
+from lightning_trainer.ingest.redacting import RedactingSink, SpanRedactor
 from lightning_trainer.metrics.recorder import MetricsRecorder
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.types import VersionState
@@ -150,7 +150,7 @@ def served(
 def _app(config: Config, store: SqliteStore, policy: Any, url: str, token: str | None) -> FastAPI:
     app = FastAPI(title="lightning-trainer", docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(TrustedHosts, host="127.0.0.1")
-    sink = RedactingSink(store, redactor(config.daemon.redact))
+    sink = RedactingSink(store, SpanRedactor(redactor(config.daemon.redact)))
     live = LiveDaemon([policy], store, sink)
     checks = [check for check in run_checks(config) if check.name != "port"]
     site = Site(config, store, LiveCensus(store), url, live, lambda: checks)

@@ -1,4 +1,4 @@
-"""Redaction before storage: the daemon's rules are applied to every text in every span, whatever its source.
+"""Redaction before storage, or before a dataset is made: the daemon's rules for every text in every span.
 
 Our own client redacts by its own rules before anything leaves its process; other tracers, the gateway's records,
 rewards, ends, and judges do not. Names, ids, roles, types, and numbers are kept, because they identify a span.
@@ -30,40 +30,34 @@ _STRUCTURE = frozenset(
 _TOKENS = (".token_ids", ".logprobs", ".support", ".routed_experts")
 
 
-class RedactingSink:
-    """A sink in front of the store's. A text that cannot be redacted is left out of its span; the rest is stored.
+class SpanRedactor:
+    """Redacts the texts of a span. One that cannot be redacted is left out of it.
 
     Args:
-        drop_tokens: if a secret was found in a call's texts, do not store its token ids and what belongs to them,
-            because they spell the text. Such a call is then text only, and is not trained.
+        drop_tokens: if a secret was found in a call's texts, leave out its token ids and what belongs to them, because
+            they spell the text. Such a call is then text only, and is not trained.
     """
 
-    def __init__(self, sink: SpanSink, redactor: Redactor, *, drop_tokens: bool = False) -> None:
-        self._sink = sink
+    def __init__(self, redactor: Redactor, *, drop_tokens: bool = False) -> None:
         self._redactor = redactor
         self._drop_tokens = drop_tokens
         self.left_out = 0
         """Number of texts on which a rule failed."""
 
     @classmethod
-    def of(cls, config: DaemonConfig, sink: SpanSink) -> "RedactingSink":
-        """Return the sink with the rules of a configuration."""
-        return cls(sink, redactor(config.redact), drop_tokens=config.redact_tokens == "drop")
+    def of(cls, config: DaemonConfig) -> "SpanRedactor":
+        """Return one with the rules of a configuration."""
+        return cls(redactor(config.redact), drop_tokens=config.redact_tokens == "drop")
 
-    async def append(self, spans: Sequence[Span]) -> int:
-        """Redact the spans and pass them on. Return how many of them were new, as the sink behind does."""
-        if len(spans) <= _FEW:
-            return await self._sink.append([self._redacted(span) for span in spans])
-        return await self._sink.append(await asyncio.to_thread(lambda: [self._redacted(span) for span in spans]))
-
-    def _redacted(self, span: Span) -> Span:
+    def __call__(self, span: Span) -> Span:
+        """Return the span without secrets: itself if there are none, so that its original bytes can be stored."""
         ours = span.scope in _OURS
         attributes = self._allowed(span.attributes, ours)
         events = tuple(self._event(event, ours) for event in span.events)
         message = self._text(span.status_message, "status") or "" if span.status_message else ""
         same = attributes is span.attributes and message == span.status_message
         if same and all(map(lambda one, other: one is other, events, span.events)):
-            return span  # still with its original bytes, which are stored unchanged
+            return span
         if self._drop_tokens:
             attributes = {name: value for name, value in attributes.items() if not name.endswith(_TOKENS)}
         return replace(span, attributes=attributes, events=events, status_message=message)
@@ -100,6 +94,25 @@ class RedactingSink:
             self.left_out += 1
             logger.error("%s of a span is left out: %s", name[:64], error)
             return None
+
+
+class RedactingSink:
+    """A sink in front of the store's: what is stored was redacted."""
+
+    def __init__(self, sink: SpanSink, redacted: SpanRedactor) -> None:
+        self._sink = sink
+        self._redacted = redacted
+
+    @classmethod
+    def of(cls, config: DaemonConfig, sink: SpanSink) -> "RedactingSink":
+        """Return the sink with the rules of a configuration."""
+        return cls(sink, SpanRedactor.of(config))
+
+    async def append(self, spans: Sequence[Span]) -> int:
+        """Redact the spans and pass them on. Return how many of them were new, as the sink behind does."""
+        if len(spans) <= _FEW:
+            return await self._sink.append([self._redacted(span) for span in spans])
+        return await self._sink.append(await asyncio.to_thread(lambda: [self._redacted(span) for span in spans]))
 
 
 def _is_text(name: str, ours: bool) -> bool:

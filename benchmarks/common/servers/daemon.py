@@ -27,7 +27,7 @@ from lightning_trainer.gateway.engine.upstream import Upstream
 from lightning_trainer.gateway.policies import ServedPolicy
 from lightning_trainer.gateway.routes import gateway_router
 from lightning_trainer.ingest.http.otlp import otlp_router
-from lightning_trainer.ingest.redacting import RedactingSink
+from lightning_trainer.ingest.redacting import RedactingSink, SpanRedactor
 from lightning_trainer.store import SqliteStore
 
 STORE = "lightning.sqlite"
@@ -52,7 +52,7 @@ async def serve(options: argparse.Namespace) -> None:
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     async with SqliteStore(options.folder / STORE) as store:
         app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-        redacting = RedactingSink(store, redactor(()))
+        redacting = RedactingSink(store, SpanRedactor(redactor(())))
         app.include_router(otlp_router(redacting))
         if options.engine:
             # The model's name is the one that the scripted engine answers to.

@@ -31,6 +31,7 @@ from lightning_trainer.dataset.selection import demonstrations, preferences
 from lightning_trainer.dataset.sources import STORE_FILE, is_store, read_source
 from lightning_trainer.errors import ConfigError, DatasetError
 from lightning_trainer.explain.console import ledger_table
+from lightning_trainer.ingest.redacting import SpanRedactor
 from lightning_trainer.judges.reliability.report import corrections, unknown_corrections
 from lightning_trainer.retokenize.grading import EngineScorer
 from lightning_trainer.retokenize.tokenizer import PolicyTokenizer
@@ -160,6 +161,7 @@ def _build(options: Options, config: Config, policy: PolicyConfig, errors: Conso
 def _recording(options: Options, config: Config, policy: PolicyConfig, errors: Console) -> Recording:
     problems: list[str] = []
     spans: list[Span] = []
+    redacted = SpanRedactor.of(config.daemon)
     usual = place_of(config)
     if not options.spans and usual.path is not None and not usual.path.exists():
         raise DatasetError(f"there is no store {usual}: start `lightning-trainer serve`, or name files with --spans")
@@ -169,7 +171,8 @@ def _recording(options: Options, config: Config, policy: PolicyConfig, errors: C
                 spans += [span for trace in traces(connection) for span in trace]
             continue
         with _progress(source, errors) as watch:
-            spans += read_source(source, problems, watch)
+            # A store's were redacted before they were stored.
+            spans += map(redacted, read_source(source, problems, watch))
     again = options.retokenize or options.engine is not None
     recording = read_recording(spans, with_words=again or options.purpose is not Purpose.RL)
     recording = _with_drops(_without_unreleased(recording, options, config), options, config)

@@ -5,7 +5,7 @@ holds the newest few thousand.
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lightning_trainer.config import PolicyConfig
@@ -110,7 +110,7 @@ def _summaries(
     calls: dict[str | None, list[Call]] = {}
     for call in reading.calls:
         calls.setdefault(call.attempt_id, []).append(call)
-    claims = {policy.name: policy.claims for policy in policies}
+    claims: dict[str | None, Callable[[str | None], bool]] = {policy.name: policy.claims for policy in policies}
     weighed: dict[tuple[str | None, tuple[tuple[str, float], ...]], dict[str, Attempt]] = {}
     for one in attempts:
         policy = _policy_of(calls.get(one.attempt_id, ()), policies)

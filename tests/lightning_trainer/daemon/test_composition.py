@@ -2,10 +2,10 @@
 
 from contextlib import AsyncExitStack
 
+from lightning_trainer.agents.live_census import LiveCensus
 from lightning_trainer.config import Config
 from lightning_trainer.daemon.composition import compose
 from lightning_trainer.daemon.policy_runtime import DaemonContext
-from lightning_trainer.agents.live_census import LiveCensus
 from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
 from lightning_trainer.store.records import StepState
 from lightning_trainer.store.sqlite import SqliteStore

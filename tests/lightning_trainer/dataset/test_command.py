@@ -96,6 +96,19 @@ async def test_the_store_of_the_configuration_is_read_when_nothing_is_named(fold
     assert (folder / "from_store.jsonl").read_bytes() == (folder / "from_file.jsonl").read_bytes()
 
 
+def test_a_secret_in_a_file_of_spans_is_in_no_dataset(folder) -> None:
+    run("--spans traces.jsonl --for sft --out before.jsonl")
+    words = json.loads((folder / "before.jsonl").read_text().splitlines()[0])["prompt"][-1]["content"]
+    secret = "sk-" + "a1B2" * 12
+    recorded = (folder / "traces.jsonl").read_text()
+    assert words in recorded
+    (folder / "traces.jsonl").write_text(recorded.replace(words, f"{words} {secret}"))
+    run("--spans traces.jsonl --for sft --out after.jsonl")
+    written = (folder / "after.jsonl").read_text()
+    assert f"{words} [redacted key]" in written
+    assert secret not in written
+
+
 def test_records_of_calls_become_samples(folder) -> None:
     run("--calls calls.jsonl --out samples.jsonl")
     built = lightning_trainer.build_samples(CALLS, {"name": "math"})
@@ -255,7 +268,9 @@ def test_another_reward_than_the_policys_is_named_and_taken(folder, otlp_line, t
         assert said in run(f"{command} {wanted}", exit_code=1)
     assert said not in run(f"{command} sft")
     assert "1 preference pairs written" in run(f"{command} dpo --reward feedback")
-    assert "2 demonstrations written" in run(f"{command} sft --min-reward -2 --reward feedback=-2 --reward other=1")
+    assert "2 demonstrations written" in run(f"{command} sft --min-reward -2 --reward feedback=-2")
+    both = run(f"{command} sft --min-reward -2 --reward feedback=-2 --reward other=1", exit_code=1)
+    assert "nobody in it was given other, so no weighted reward can be summed up" in both
     for wrong, why in (
         ("=1", "the weight of '' is 1.0"),
         ("feedback=much", "the weight of 'feedback' is 'much'; write"),

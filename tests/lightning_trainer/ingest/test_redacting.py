@@ -12,7 +12,7 @@ from lightning_instrumentation.telemetry.packing import pack_token_ids
 from lightning_trainer.config import DaemonConfig
 from lightning_trainer.ingest.http.rewards import RewardBody, reward_span
 from lightning_trainer.ingest.http.rollouts import SCOPE as ROLLOUTS
-from lightning_trainer.ingest.redacting import RedactingSink
+from lightning_trainer.ingest.redacting import RedactingSink, SpanRedactor
 from lightning_trainer.types import AttributeValue, Span, SpanEvent, SpanStatus
 
 SECRET = "sk-" + "a1B2" * 12
@@ -46,7 +46,7 @@ class Kept:
 
 async def test_texts_are_redacted_and_ids_and_names_stay():
     kept = Kept()
-    assert await RedactingSink(kept, redactor(["emails"])).append([RECORD]) == 1
+    assert await RedactingSink(kept, SpanRedactor(redactor(["emails"]))).append([RECORD]) == 1
     (stored,) = kept.spans
     messages = json.dumps([{"role": "user", "parts": [{"content": "\n[redacted key] of [redacted e-mail]"}]}])
     assert json.loads(str(stored.attributes[semconv.INPUT_MESSAGES])) == json.loads(messages)
@@ -58,17 +58,18 @@ async def test_texts_are_redacted_and_ids_and_names_stay():
 async def test_what_cannot_be_redacted_is_left_out_and_the_record_is_kept():
     kept = Kept()
     fails: Any = lambda text: 1 / 0  # noqa: E731
-    sink = RedactingSink(kept, redactor([fails]))
+    redacted = SpanRedactor(redactor([fails]))
+    sink = RedactingSink(kept, redacted)
     await sink.append([RECORD])
     assert semconv.INPUT_MESSAGES not in kept.spans[0].attributes
-    assert (sink.left_out, kept.spans[0].status_message) == (2, "")
+    assert (redacted.left_out, kept.spans[0].status_message) == (2, "")
     assert kept.spans[0].attributes[semconv.PROMPT_TOKEN_IDS]
 
 
 async def test_nothing_to_redact_changes_nothing():
     kept = Kept()
     plain = replace(RECORD, attributes={semconv.INPUT_MESSAGES: "[]"}, status_message="")
-    await RedactingSink(kept, redactor(())).append([plain])
+    await RedactingSink(kept, SpanRedactor(redactor(()))).append([plain])
     assert kept.spans == [plain]
 
 
@@ -93,7 +94,7 @@ async def test_what_another_tracer_sent_is_redacted_in_every_text_and_stays_a_ca
     kept = Kept()
     event = SpanEvent("exception", 5, {"exception.message": f"{SECRET} was refused", "exception.type": "user"})
     span = Span("1" * 32, "3" * 16, None, "ChatCompletion", 1, 2, FOREIGN, (event,), SpanStatus.ERROR, f"no {SECRET}")
-    await RedactingSink(kept, redactor(["regex:user"])).append([span] * 20)
+    await RedactingSink(kept, SpanRedactor(redactor(["regex:user"]))).append([span] * 20)
     for stored in kept.spans:
         assert SECRET not in repr(stored)
         assert stored.attributes["llm.input_messages.0.message.role"] == "user"
@@ -110,7 +111,7 @@ async def test_what_another_tracer_sent_is_redacted_in_every_text_and_stays_a_ca
 async def test_a_span_without_a_secret_is_stored_from_the_bytes_it_came_in():
     kept = Kept()
     plain = replace(RECORD, attributes={semconv.INPUT_MESSAGES: "[]"}, status_message="")
-    await RedactingSink(kept, redactor(())).append([plain])
+    await RedactingSink(kept, SpanRedactor(redactor(()))).append([plain])
     assert kept.spans[0] is plain
 
 
@@ -119,7 +120,7 @@ async def test_tokens_that_spell_a_secret_are_stored_unless_they_are_to_be_dropp
     kept = Kept()
     attributes = {**RECORD.attributes, semconv.response_token_ids(0): b"1", semconv.response_logprobs(0): b"2"}
     harmless = replace(RECORD, attributes={**attributes, semconv.INPUT_MESSAGES: "[]"}, status_message="")
-    sink = RedactingSink(kept, redactor(()), drop_tokens=drop)
+    sink = RedactingSink(kept, SpanRedactor(redactor(()), drop_tokens=drop))
     await sink.append([replace(RECORD, attributes=attributes), harmless])
     names = {semconv.PROMPT_TOKEN_IDS, semconv.response_token_ids(0), semconv.response_logprobs(0)}
     assert names & set(kept.spans[0].attributes) == (set() if drop else names)
@@ -130,6 +131,8 @@ async def test_a_rewards_explanation_and_an_attempts_error_are_texts():
     kept = Kept()
     given = RewardBody(value=1.0, explanation=f"it leaked {SECRET}")
     failed = Span("1" * 32, "4" * 16, None, "rollout t", 1, 2, {}, status_message=f"no {SECRET}", scope=ROLLOUTS)
-    await RedactingSink(kept, redactor(())).append([reward_span({semconv.ROLLOUT_ID: "r"}, given), failed])
+    await RedactingSink(kept, SpanRedactor(redactor(()))).append(
+        [reward_span({semconv.ROLLOUT_ID: "r"}, given), failed]
+    )
     assert SECRET not in repr(kept.spans)
     assert kept.spans[0].events[0].attributes[semconv.EVALUATION_EXPLANATION] == "it leaked [redacted key]"
