@@ -116,6 +116,7 @@ class Daemon:
             watched: list[Any] = sides
             for router in (status_router(watched, store=self.store), runs_router(self.store), otlp_router(self._sink)):
                 app.include_router(router)
+            app.get("/healthz")(lambda: {"status": "ok", "version": "0"})
             config = uvicorn.Config(app, port=0, log_level="critical", timeout_graceful_shutdown=1)
             self._server = uvicorn.Server(config)
             loops = [asyncio.create_task(side.loop.run()) for side in sides]
