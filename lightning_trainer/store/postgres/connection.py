@@ -7,6 +7,7 @@ transaction; what the broken one had not committed is refused, never repeated au
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -49,6 +50,8 @@ class PostgresConnection:
         self._silence_s = silence_s
         self._raw: psycopg.Connection | None = None
         self._streams = 0
+        self._alone = False
+        """Whether it excludes others."""
 
     @property
     def in_transaction(self) -> bool:
@@ -130,12 +133,23 @@ class PostgresConnection:
             if time.monotonic() > until:
                 return False
             time.sleep(0.05)
+        self._alone = True
         return True
 
     def close(self) -> None:
         if self._raw is not None:
+            if self._alone:
+                self._let_others_in(self._raw)
             self._raw.close()
             self._raw = None
+
+    def _let_others_in(self, raw: psycopg.Connection) -> None:
+        """Give the lock up at once: the server does so only some time after the connection was closed."""
+        import psycopg
+
+        self._alone = False
+        with contextlib.suppress(psycopg.Error):  # in a transaction that failed
+            raw.execute("SELECT pg_advisory_unlock_all()")
 
     def _begin(self, *, immediate: bool) -> Any:
         if not immediate:

@@ -277,6 +277,22 @@ async def test_feedback_from_a_journal_was_received_in_the_hour_in_which_it_was_
     assert [one.received_ns for one in kept] == [now - 24 * hour, *given[1:]]
 
 
+def test_whoever_comes_right_after_a_restore_is_let_in(postgres_url: str, monkeypatch) -> None:
+    """The server ends a session some time after it was closed; here, not at all."""
+    with closing(PostgresConnection(postgres_url)) as restoring:
+        restoring.execute("BEGIN IMMEDIATE")
+        migrate(restoring)
+        restoring.execute("COMMIT")
+        assert restoring.exclude_others()
+        raw = restoring._connected()
+        monkeypatch.setattr(raw, "close", lambda: None)
+    with closing(PostgresConnection(postgres_url)) as other:
+        other.execute("BEGIN")
+        other.execute("COMMIT")
+    monkeypatch.undo()
+    raw.close()
+
+
 async def test_a_daemon_that_starts_in_the_middle_of_a_restore_is_refused(
     tmp_path: Path, postgres_url: str, monkeypatch
 ) -> None:
