@@ -1,4 +1,4 @@
-"""``[engine]``: how vLLM is started."""
+"""``[engine]``, and ``engine`` of a policy: how vLLM is started."""
 
 import re
 from collections.abc import Mapping
@@ -161,3 +161,11 @@ class EngineConfig(Section):
                 f"{len(set(self.gpus))}; name more, or lower it"
             )
         return self
+
+
+class OwnEngineConfig(Section):
+    """``engine`` of a policy: what only its model's family and its agents decide; absent: what ``[engine]`` says."""
+
+    max_model_len: int | None = Field(default=None, ge=16)
+    chat_template: Path | None = None
+    tool_call_parser: str | None = None

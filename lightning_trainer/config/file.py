@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from lightning_trainer.config import Config, EngineConfig, PolicyConfig
 from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
+from lightning_trainer.config.engine import OwnEngineConfig
 from lightning_trainer.config.judges import AnyJudge, ProgramConfig
-from lightning_trainer.config.policies.serving import OwnEngineConfig
 from lightning_trainer.config.policies.stages import StageConfig
 from lightning_trainer.config.policies.versions import GuardConfig
 from lightning_trainer.config.refusals import sentences

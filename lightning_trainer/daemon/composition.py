@@ -104,9 +104,7 @@ async def compose(context: DaemonContext, stack: AsyncExitStack) -> list[PolicyR
         for policy, trainer, shown in zip(config.policy, trainers, demonstrations, strict=True)
     ]
     ways |= {policy.policy.name: scoring(policy.upstream) for policy in policies}
-    await _say_what_to_know(config, policies, context.store, model_dirs)
-    for one in policies:  # whoever asks while engines start goes by it
-        one.progress.steps_done = await context.store.scan(partial(steps.last_done, policy=one.policy.name))
+    await _say_what_is_known(config, policies, context.store, model_dirs)
     return policies
 
 
@@ -187,10 +185,11 @@ def _replicas_on_gpus(
     ]
 
 
-async def _say_what_to_know(
+async def _say_what_is_known(
     config: Config, policies: Sequence[PolicyRuntime], store: Store, model_dirs: Mapping[str, Path]
 ) -> None:
-    """Tell each policy's progress what a person should hear: overlaps, its schedule, and what was there before."""
+    """Tell each policy's progress how many steps are done, which whoever asks while engines start goes by, and what a
+    person should hear: overlaps, its schedule, and what was there before."""
     shared_agents = overlaps(config.policy)
     for runtime in policies:
         policy = runtime.policy
@@ -200,6 +199,7 @@ async def _say_what_to_know(
             runtime.progress.say(note)
         if (note := await begin(policy, model_dirs[policy.name], store)) is not None:
             runtime.progress.say(note)
+        runtime.progress.steps_done = await store.scan(partial(steps.last_done, policy=policy.name))
 
 
 def _what_of_images(policy: PolicyConfig, *, sees: bool) -> str | None:

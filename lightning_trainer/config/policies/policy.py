@@ -10,10 +10,10 @@ from pydantic import AliasChoices, Field, PrivateAttr, field_validator, model_va
 
 from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
 from lightning_trainer.config.algorithms.presets import PRESETS
+from lightning_trainer.config.engine import OwnEngineConfig
 from lightning_trainer.config.policies import estimators
 from lightning_trainer.config.policies.credit import CreditConfig, HierarchicalCredit, TerminalCredit, named_scheme
 from lightning_trainer.config.policies.rewards import Reward, checked_reward, corrected_of, weights_of
-from lightning_trainer.config.policies.serving import OwnEngineConfig
 from lightning_trainer.config.policies.stages import StageConfig, first_steps, last_step
 from lightning_trainer.config.policies.trusted import TrustedEngine
 from lightning_trainer.config.policies.updates import LoraConfig, OptimizerConfig

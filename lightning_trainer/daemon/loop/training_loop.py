@@ -28,8 +28,8 @@ from lightning_trainer.errors import (
     TrainingError,
     TurnLostError,
 )
-from lightning_trainer.store.records import StepState
 from lightning_trainer.store.tables import pauses
+from lightning_trainer.store.tables.steps import last_done
 from lightning_trainer.training.remote import TrainerClient
 from lightning_trainer.types import VersionState
 from lightning_trainer.versions.rollback import can_be_gone_to, record_promotion, record_rollback
@@ -207,8 +207,7 @@ class TrainingLoop:
         self._rollbacks.end_recorded(refusal(published))
 
     async def _follow(self) -> None:
-        newest = await self._store.steps(self._policy.name, newest=2)
-        done = max((one.step for one in newest if one.state is not StepState.ASSIGNED), default=0)
+        done = await self._store.scan(lambda connection: last_done(connection, self._policy.name))
         following = f"the daemon {self._turn.other} trains this policy; this one records and serves"
         self._progress.enter(*(self._end_after(done) or (Phase.FOLLOWING, following)))
         await self._weights.close()

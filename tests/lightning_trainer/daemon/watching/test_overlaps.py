@@ -3,7 +3,7 @@
 import pytest
 
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.config.policies.serving import OwnEngineConfig
+from lightning_trainer.config.engine import OwnEngineConfig
 from lightning_trainer.config.policies.updates import LoraConfig
 from lightning_trainer.daemon.hardware.dealing import engine_groups
 from lightning_trainer.daemon.watching.selection_watch import overlaps
