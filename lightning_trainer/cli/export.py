@@ -74,4 +74,5 @@ def _record(policy: PolicyConfig, row: VersionRow, model: str) -> dict[str, Any]
         "state": row["state"],
         "held_out": row["held_out"],
         "held_out_attempts": row["held_out_attempts"],
+        "held_out_error": row["held_out_error"],
     }

@@ -11,7 +11,7 @@ from lightning_trainer.config.file import load_config
 from lightning_trainer.errors import UnknownVersionError
 from lightning_trainer.store.places import place_of, reading
 from lightning_trainer.versions.archive import archive_root, stored_versions
-from lightning_trainer.versions.listing import CanaryRow, VersionRow, list_versions
+from lightning_trainer.versions.listing import CanaryRow, VersionRow, best_version, list_versions
 
 _BEST = "best"
 
@@ -72,10 +72,10 @@ def named_version(config_path: Path, policy_name: str | None, version_name: str)
 
 def _number(config: Config, policy: PolicyConfig, name: str) -> int:
     if name == _BEST:
-        scored = [row for row in read_versions(config, policy) if row["held_out"] is not None]
-        if not scored:
+        best = best_version(read_versions(config, policy))
+        if best is None:
             raise UnknownVersionError(f"no version of {policy.name!r} has a held-out score; name one by its number")
-        return max(scored, key=lambda row: (row["held_out"] or 0.0, row["version"]))["version"]
+        return best
     digits = name.removeprefix("v")
     if not (digits.isascii() and digits.isdigit() and len(digits) < 12):
         raise UnknownVersionError(f"version {name!r} is not a version; write it as 12, v12 or best")
@@ -96,7 +96,7 @@ def _table(rows: list[VersionRow]) -> Table:
             "" if row["parent"] is None else f"v{row['parent']}",
             row["state"],
             _figure(row["reward"]),
-            _figure(row["held_out"]),
+            _figure(row["held_out"], row["held_out_error"]),
             str(row["held_out_attempts"] or ""),
             *([_canary(row["canary"])] if with_canary else []),
             f"{datetime.fromtimestamp(row['created_ns'] / 1e9, UTC):%Y-%m-%d %H:%M:%S}",
@@ -124,5 +124,7 @@ def _canary(row: CanaryRow | None) -> str:
     return said
 
 
-def _figure(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"
+def _figure(value: float | None, error: float | None = None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.3f}" if error is None else f"{value:.3f} ± {error:.3f}"

@@ -19,6 +19,7 @@ from lightning_trainer.errors import PublicationError
 from lightning_trainer.serving.adapter import ADAPTER_WEIGHTS
 from lightning_trainer.serving.publication import Publication
 from lightning_trainer.training.checkpoint_folder import whole_folder
+from lightning_trainer.versions.held_out import HeldOutScore
 
 _NAME = re.compile(r"v(\d{8,})")
 _WEIGHTS = "model.safetensors"
@@ -157,11 +158,11 @@ def archive_root(state_dir: Path, policy: str) -> Path:
 # Retention of versions' weights: a pure rule over numbers and scores.
 
 
-def kept(stored: Collection[int], scores: Mapping[int, float], rule: VersionsConfig, *, served: int) -> set[int]:
+def kept(stored: Collection[int], scores: Mapping[int, HeldOutScore], rule: VersionsConfig, *, served: int) -> set[int]:
     """Return the stored versions to keep.
 
     Args:
-        scores: held-out scores, higher is better; a version without one is never among the best.
+        scores: held-out scores; a version without one is never among the best.
         served: always kept, even if a rollback made it the oldest.
     """
     newest_first = sorted(stored, reverse=True)
@@ -170,5 +171,5 @@ def kept(stored: Collection[int], scores: Mapping[int, float], rule: VersionsCon
         stay |= {version for version in stored if version % rule.keep_every == 0}
     scored = [version for version in newest_first if version in scores]
     # Among equal scores the newest, which was trained on more.
-    stay |= set(sorted(scored, key=lambda version: scores[version], reverse=True)[: rule.keep_best])
+    stay |= set(sorted(scored, key=lambda version: scores[version].rank, reverse=True)[: rule.keep_best])
     return stay & set(stored)

@@ -3,13 +3,19 @@
 An attempt during which the version changed is left out, as is one that lacks any of the policy's rewards: its own in
 every stage, so that versions of different stages can be compared. Each attempt's verdict is kept in the store and
 recomputed when something new of the attempt arrives, so an evaluation is read once and not at every query.
+
+A mean has a standard error (E. Miller, Adding Error Bars to Evals, arXiv 2411.00640): the standard deviation of the
+rewards over the root of their number. The deviation is pooled over the versions, as for a t test (G. W. Snedecor and
+W. G. Cochran, Statistical Methods): a version with one attempt has none of its own, and that of a few is often 0.
 """
 
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import sqrt
 from statistics import fmean
+from typing import NamedTuple
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.ingest.reading import read_spans
@@ -33,6 +39,15 @@ class HeldOutScore:
 
     mean: float
     attempts: int
+    error: float | None
+    """Its standard error; None where no version has two attempts, so that nothing is known of it."""
+
+    @property
+    def rank(self) -> tuple[float, int]:
+        """What the best version has most of: the mean less two standard errors, about the lower end of its 95 %
+        interval, so that one lucky attempt does not win. Where all have equally many attempts, it orders by the mean.
+        """
+        return self.mean - 2 * (self.error or 0.0), self.attempts
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +116,24 @@ async def refresh_verdicts(store: Store, policy: PolicyConfig, *, within_s: floa
             )
 
 
-def select_scores(connection: Connection, policy: PolicyConfig, first: int, last: int) -> dict[int, HeldOutScore]:
+def select_scores(connection: Connection, policy: str, first: int, last: int) -> dict[int, HeldOutScore]:
     """Return the stored scores of the versions from ``first`` to ``last``; see ``refresh_verdicts``."""
     rows = connection.execute(
-        """SELECT version, avg(reward), count(*) FROM verdicts WHERE policy = ? AND version BETWEEN ? AND ?
-           GROUP BY version""",
-        (policy.name, first, last),
+        """WITH among AS (SELECT version, reward FROM verdicts WHERE policy = ? AND version BETWEEN ? AND ?),
+                means AS (SELECT version, avg(reward) AS mean FROM among GROUP BY version)
+           SELECT version, mean, count(*), sum((reward - mean) * (reward - mean))
+           FROM among JOIN means USING (version) GROUP BY version, mean""",
+        (policy, first, last),
     )
-    return {version: HeldOutScore(mean, attempts) for version, mean, attempts in rows}
+    return _scores({version: _Spread(*of_version) for version, *of_version in rows})
+
+
+def select_newest_scores(connection: Connection, policy: str, newest: int) -> dict[int, HeldOutScore]:
+    """Return the stored scores of the newest versions that have one; see ``refresh_verdicts``."""
+    versions = connection.execute(
+        "SELECT DISTINCT version FROM verdicts WHERE policy = ? ORDER BY version DESC LIMIT ?", (policy, newest)
+    ).fetchall()
+    return select_scores(connection, policy, versions[-1][0], versions[0][0]) if versions else {}
 
 
 def select_verdicts(connection: Connection, policy: PolicyConfig) -> dict[str, Verdict]:
@@ -128,7 +153,28 @@ def held_out_scores(found: Mapping[str, Verdict]) -> dict[int, HeldOutScore]:
     rewards: dict[int, list[float]] = {}
     for verdict in found.values():
         rewards.setdefault(verdict.version, []).append(verdict.reward)
-    return {version: HeldOutScore(fmean(values), len(values)) for version, values in rewards.items()}
+    return _scores({version: _spread(values) for version, values in rewards.items()})
+
+
+class _Spread(NamedTuple):
+    mean: float
+    attempts: int
+    squares: float
+    """Sum of the squared deviations from the mean."""
+
+
+def _spread(rewards: Sequence[float]) -> _Spread:
+    mean = fmean(rewards)
+    return _Spread(mean, len(rewards), sum((reward - mean) ** 2 for reward in rewards))
+
+
+def _scores(spreads: Mapping[int, _Spread]) -> dict[int, HeldOutScore]:
+    freedom = sum(one.attempts - 1 for one in spreads.values())
+    deviation = sqrt(sum(one.squares for one in spreads.values()) / freedom) if freedom else None
+    return {
+        version: HeldOutScore(one.mean, one.attempts, None if deviation is None else deviation / sqrt(one.attempts))
+        for version, one in spreads.items()
+    }
 
 
 def _next_slice(connection: Connection, policy: PolicyConfig, position: int, most: int = _AT_ONCE) -> _Slice:

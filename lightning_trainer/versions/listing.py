@@ -1,6 +1,6 @@
 """A policy's versions as ``lightning-trainer versions`` shows them, read from one snapshot of the store."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 from typing import Any, TypedDict
 
@@ -11,7 +11,7 @@ from lightning_trainer.store.tables import steps as step_table
 from lightning_trainer.store.tables import versions as version_table
 from lightning_trainer.store.tables.canaries import CanaryRecord
 from lightning_trainer.types import PolicyVersion, VersionState
-from lightning_trainer.versions.held_out import held_out_scores, select_scores, select_verdicts
+from lightning_trainer.versions.held_out import HeldOutScore, held_out_scores, select_scores, select_verdicts
 from lightning_trainer.versions.lineage import Lineage
 
 
@@ -60,6 +60,8 @@ class VersionRow(TypedDict):
     held_out: float | None
     """Mean reward of its evaluation attempts."""
     held_out_attempts: int
+    held_out_error: float | None
+    """Its standard error, as of ``HeldOutScore``."""
     reason: str | None
     """Why it was refused."""
     canary: CanaryRow | None
@@ -92,7 +94,7 @@ def list_versions(
     scores = (
         held_out_scores(select_verdicts(connection, policy))
         if fresh
-        else select_scores(connection, policy, first, last)
+        else select_scores(connection, policy.name, first, last)
     )
     tried = canaries.select(connection, policy.name, first, last)
     rows: list[VersionRow] = []
@@ -108,11 +110,23 @@ def list_versions(
                 reward=earned.get(version.version),
                 held_out=None if score is None else score.mean,
                 held_out_attempts=0 if score is None else score.attempts,
+                held_out_error=None if score is None else score.error,
                 reason=version.reason,
                 canary=None if canary is None else _canary_row(canary),
             )
         )
     return rows
+
+
+def best_version(rows: Iterable[VersionRow]) -> int | None:
+    """Return the version with the best held-out score (``HeldOutScore.rank``), of equal ones the newest; None: there is
+    no score."""
+    ranks = {
+        (HeldOutScore(row["held_out"], row["held_out_attempts"], row["held_out_error"]).rank, row["version"])
+        for row in rows
+        if row["held_out"] is not None
+    }
+    return max(ranks)[1] if ranks else None
 
 
 def _family(connection: Connection, policy: str, first: int, last: int) -> tuple[Lineage, list[int]]:

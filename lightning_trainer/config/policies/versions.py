@@ -19,7 +19,7 @@ class VersionsConfig(Section):
     keep_every: int | None = Field(default=None, ge=1)
     """Also every version whose number this divides."""
     keep_best: int = Field(default=1, ge=0)
-    """Also this many with the highest held-out scores."""
+    """Also this many with the best held-out scores: the highest, each less two standard errors."""
     idle_timeout_s: float = Field(default=300.0, gt=0)
     """An engine that was started for an old version stops after this long without a call."""
 

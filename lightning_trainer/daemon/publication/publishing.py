@@ -60,10 +60,9 @@ class VersionKeeper:
             await asyncio.to_thread(self.archive.add, publication)
             await refresh_verdicts(self._store, self._policy)
             stored = self.archive.versions()
-            found = await self._store.scan(
-                lambda connection: select_scores(connection, self._policy, min(stored), max(stored))
+            scores = await self._store.scan(
+                lambda connection: select_scores(connection, self._policy.name, min(stored), max(stored))
             )
-            scores = {version: score.mean for version, score in found.items()}
             stay = kept(stored, scores, self._policy.versions, served=publication.version)
             await asyncio.to_thread(self.archive.prune, stay.union(self._in_use()))
         except LightningError as error:

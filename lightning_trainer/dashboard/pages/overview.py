@@ -21,6 +21,7 @@ from lightning_trainer.report.svg import Series, stacked_bars
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.tables import rollouts as rollout_queries
 from lightning_trainer.store.tables import totals
+from lightning_trainer.versions.held_out import HeldOutScore
 
 STAGES = ("rollout", "build", "advantages", "train", "publish")
 _SHOWN = 60
@@ -44,7 +45,7 @@ class Card:
     """Of the newest step; None if nothing scored it."""
     reward_change: float | None
     """Change since the last scored step before it."""
-    held_out: tuple[int, float, int] | None
+    held_out: tuple[int, HeldOutScore] | None
     tokens_a_second: float | None
     """Trained tokens divided by the time of the newest steps."""
     step_seconds: float | None
@@ -117,7 +118,7 @@ def _curves(rows: Sequence[StepMetrics], past: PolicyPast) -> Markup:
     curves = [Curve("reward in training", steps, [row.values.get("reward/mean") for row in rows])] if steps else []
     held_out = [entry for entry in past.held_out if not steps or steps[0] - 1 <= entry[0] <= steps[-1]]
     if held_out:
-        curves.append(Curve("held-out", [one[0] for one in held_out], [one[1] for one in held_out]))
+        curves.append(Curve("held-out", [version for version, _ in held_out], [score.mean for _, score in held_out]))
     label = f"Mean reward over {len(steps)} steps" + (" and held-out score by version" if held_out else "")
     drawn = both_widths(lambda width, height: curve_chart(curves, width=width, height=height, label=label), _HALF)
     return Markup(legend([curve.name for curve in curves])) + drawn if drawn else drawn

@@ -13,7 +13,7 @@ from lightning_trainer.report.curves import Curve, curve_chart, legend
 from lightning_trainer.report.svg import drawing
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.versions.archive import archive_root, stored_versions
-from lightning_trainer.versions.listing import VersionRow, list_versions
+from lightning_trainer.versions.listing import VersionRow, best_version, list_versions
 
 _PAGE = 50
 _LANE = 34
@@ -42,13 +42,12 @@ async def versions(site: Site, asked: Asked) -> dict[str, Any]:
         for name, found in (("reward in training", rewards), ("held-out", held_out))
         if found
     ]
-    scored = [(row["held_out"], row["version"]) for row in rows if row["held_out"] is not None]
     return {
         "policy": policy.name,
         "others": others,
         "rows": rows[::-1],
         "older": asked.link("/versions", before=numbers[0]) if len(rows) == _PAGE and numbers[0] > 0 else None,
-        "best": max(scored)[1] if scored else None,
+        "best": best_version(rows),
         "unread": unread,
         "legend": legend([curve.name for curve in curves]),
         "chart": both_widths(

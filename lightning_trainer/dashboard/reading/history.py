@@ -19,7 +19,7 @@ from lightning_trainer.store.tables import attempts as attempt_table
 from lightning_trainer.store.tables import steps as step_table
 from lightning_trainer.store.tables import versions as version_table
 from lightning_trainer.types import PolicyVersion
-from lightning_trainer.versions.held_out import held_out_scores, select_verdicts
+from lightning_trainer.versions.held_out import HeldOutScore, held_out_scores, select_newest_scores, select_verdicts
 
 SHOWN_STEPS = 100
 """Points of a chart: more than its pixels can show would only take time."""
@@ -34,8 +34,8 @@ class PolicyPast:
     steps: int
     """The newest step that has ended; 0 if none has."""
     live: PolicyVersion | None
-    held_out: Sequence[tuple[int, float, int]]
-    """Version, mean reward and number of its evaluation attempts, of the newest versions that have any."""
+    held_out: Sequence[tuple[int, HeldOutScore]]
+    """Version and score of the newest versions that have one, in ascending order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,21 +67,17 @@ def read_past(
     Args:
         unread: the policy's configuration, if evaluations that no daemon has read (``refresh_verdicts``) count too.
     """
-    if unread is None:
-        rows = connection.execute(
-            "SELECT version, avg(reward), count(*) FROM verdicts WHERE policy = ? GROUP BY version ORDER BY version "
-            "DESC LIMIT ?",
-            (policy, newest),
-        ).fetchall()
-    else:
-        scores = held_out_scores(select_verdicts(connection, unread))
-        rows = [(version, score.mean, score.attempts) for version, score in scores.items()]
+    scores = (
+        select_newest_scores(connection, policy, newest)
+        if unread is None
+        else held_out_scores(select_verdicts(connection, unread))
+    )
     ended = select_rows(connection, policy, newest=newest)
     return PolicyPast(
         rows=ended,
         steps=ended[-1].step if ended else 0,
         live=version_table.select_live(connection, policy),
-        held_out=sorted(rows)[-newest:],
+        held_out=[(version, scores[version]) for version in sorted(scores)[-newest:]],
     )
 
 

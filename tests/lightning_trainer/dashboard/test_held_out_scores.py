@@ -9,9 +9,12 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
+from typer.testing import CliRunner
 
 from lightning_trainer.agents.live_census import LiveCensus
+from lightning_trainer.cli.app import app
 from lightning_trainer.cli.daemon.ui import dashboard_app
+from lightning_trainer.cli.versions import named_version
 from lightning_trainer.config.file import load_config
 from lightning_trainer.daemon import dashboard
 from lightning_trainer.daemon.dashboard import LiveDaemon
@@ -34,7 +37,10 @@ def unread(run):
     return config
 
 
-READ = {"/": r"<dt>held-out</dt><dd>0\.\d+ <small>v6, ", "/versions/compare?policy=support&a=2&b=6": "order-4800"}
+READ = {
+    "/": r"<dt>held-out</dt><dd>0\.\d+ ± 0\.\d+ <small>v6, ",
+    "/versions/compare?policy=support&a=2&b=6": "order-4800",
+}
 
 
 @pytest.mark.parametrize("path", READ)
@@ -42,6 +48,17 @@ async def test_the_evaluations_of_a_stopped_run_count_that_its_daemon_had_not_re
     transport = httpx.ASGITransport(dashboard_app(unread, None))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8322") as client:
         assert re.search(READ[path], (await client.get(path)).text)
+
+
+async def test_the_command_shows_and_chooses_what_the_page_does(run):
+    transport = httpx.ASGITransport(dashboard_app(load_config(run), None))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8322") as client:
+        page = (await client.get("/versions")).text
+    scores = re.findall(r'<td class="num">(0\.\d+) <small>± (0\.\d+)</small></td>', page)
+    (best,) = re.findall(r"v(\d+)</a> <span class=\"badge\"", page)
+    told = CliRunner().invoke(app, ["versions", "--config", str(run)], env={"COLUMNS": "200"}).output
+    assert sorted(re.findall(r"(0\.\d+) ± (0\.\d+)", told)) == sorted(scores) != []
+    assert named_version(run, None, "best")[2] == int(best)
 
 
 class ReadingDaemon(LiveDaemon):
@@ -58,9 +75,9 @@ async def running(unread):
         policies: Any = [SimpleNamespace(policy=policy) for policy in unread.policy]
         live = ReadingDaemon(policies, store, store)
         site = Site(unread, store, LiveCensus(store), "http://127.0.0.1:8321", live=live)
-        app = FastAPI()
-        app.include_router(Dashboard(site, None).router())
-        transport = httpx.ASGITransport(app)
+        pages = FastAPI()
+        pages.include_router(Dashboard(site, None).router())
+        transport = httpx.ASGITransport(pages)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8321") as client:
             yield SimpleNamespace(get=client.get, site=site)
 

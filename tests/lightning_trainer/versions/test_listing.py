@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from lightning_trainer.store import SqliteStore, StepState
 from lightning_trainer.types import PolicyVersion, TrainingBatch, VersionState
 from lightning_trainer.versions.lineage import Lineage
-from lightning_trainer.versions.listing import list_versions
+from lightning_trainer.versions.listing import VersionRow, best_version, list_versions
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -40,3 +40,24 @@ async def test_pages_are_parts_of_the_whole(tmp_path_factory, make_policy, data)
             found = [(row["version"], row["parent"], row["reward"]) for row in page] + found
             before = page[0]["version"]
         assert found == expected
+
+
+def scored(version: int, held_out: float | None, attempts: int = 64, error: float | None = 0.05) -> VersionRow:
+    return VersionRow(
+        version=version,
+        parent=None,
+        state="stored",
+        created_ns=0,
+        reward=None,
+        held_out=held_out,
+        held_out_attempts=attempts,
+        held_out_error=error,
+        reason=None,
+        canary=None,
+    )
+
+
+def test_the_best_version_is_not_one_of_a_lucky_attempt() -> None:
+    assert best_version([scored(1, 0.6), scored(2, 0.7), scored(3, 0.7), scored(4, None, 0, None)]) == 3
+    assert best_version([scored(1, 0.6), scored(2, 1.0, attempts=1, error=0.4)]) == 1
+    assert best_version([scored(1, None, 0, None)]) is None
