@@ -29,7 +29,8 @@ _OF_THE_BATCH = {
 }
 """Of the algorithm, what the recorded batch already contains, its advantage, which a credit scheme may replace, and the
 reference, which is known by its weights."""
-_MEANING = ("algorithm.objective", "algorithm.advantage", "credit.scheme")
+_OBJECTIVE = "algorithm.objective"
+_MEANING = (_OBJECTIVE, "algorithm.advantage", "credit.scheme")
 """What a batch is made for: with another one of these, credits are no rewards, or attempts nothing to imitate."""
 
 
@@ -88,15 +89,24 @@ def changed_since(policy: PolicyConfig, steps: Iterable[StepRecord]) -> str | No
 def require_same_stage(policy: PolicyConfig, newest: StepRecord) -> None:
     """Refuse to go on from a step in another stage than the one that it belonged to.
 
+    The objective tells a first stage that was left out, or was the only one: what comes then begins with step 1, too.
+
     Raises:
-        SettingsChangedError: the stages before it are others now.
+        SettingsChangedError: the stages before it, or the objective of its own, are others now.
     """
-    then = None if newest.report is None else newest.report.settings.get(_STAGE)
-    now = trained_with(policy, newest.step)[_STAGE]
-    if then not in (None, now):
+    now = trained_with(policy, newest.step)
+    then = now if newest.report is None else {**now, **newest.report.settings}
+    if then[_STAGE] != now[_STAGE]:
         raise SettingsChangedError(
-            f"step {newest.step} was trained in the stage that began with step {then}, and now its stage begins with "
-            f"step {now}: put each [[policy.stage]] that is over back, with its steps; its data may be gone"
+            f"step {newest.step} was trained in the stage that began with step {then[_STAGE]}, and now its stage "
+            f"begins with step {now[_STAGE]}: put each [[policy.stage]] that is over back, with its steps; its data "
+            "may be gone"
+        )
+    if then[_OBJECTIVE] != now[_OBJECTIVE]:
+        raise SettingsChangedError(
+            f"step {newest.step} was trained with {_OBJECTIVE} = {then[_OBJECTIVE]}, and now its stage has "
+            f"{now[_OBJECTIVE]}: put its [[policy.stage]] back, with its steps, and add one of the other objective "
+            "behind it; its data may be gone"
         )
 
 

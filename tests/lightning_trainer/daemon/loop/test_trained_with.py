@@ -8,6 +8,7 @@ import pytest
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.daemon.loop.trained_with import changed_since, require_same_stage, trained_with
+from lightning_trainer.errors import SettingsChangedError
 from lightning_trainer.store.records import StepRecord, StepState
 from lightning_trainer.types import StepReport
 
@@ -78,3 +79,19 @@ def test_a_step_counts_from_the_beginning_of_its_stage_as_far_as_that_was_record
     record = StepRecord(3, StepState.TRAINED, (), StepReport(3, {}, {}, 1, 1, 1, {}, earlier))
     assert changed_since(one, [record]) is None
     require_same_stage(one, record)
+
+
+SHOWN: dict[str, Any] = {"steps": 5, "algorithm": "sft", "data": "shown.jsonl"}
+
+
+@pytest.mark.parametrize("now", [[], [{}]])
+def test_a_stage_that_is_over_cannot_be_left_out_where_it_was_the_first(now: list):
+    for step in (3, 5):
+        with pytest.raises(SettingsChangedError, match=f"step {step} was trained with algorithm.objective = sft, and"):
+            require_same_stage(policy(stage=now), recorded(step, policy(stage=[SHOWN])))
+
+
+def test_a_stage_may_be_added_behind_it_or_be_given_other_steps_and_settings():
+    for now in ([SHOWN, {}], [SHOWN | {"steps": 9, "lr": 1e-3}], [{"steps": 5, "algorithm": "sft"}]):
+        require_same_stage(policy(stage=now), recorded(5, policy(stage=[SHOWN])))
+    require_same_stage(policy(stage=[{"steps": 5}, {}], algorithm="cispo"), recorded(5, policy()))
