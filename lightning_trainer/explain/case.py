@@ -183,6 +183,8 @@ class Case:
     """Stored feedback on it, whether or not it counts."""
     earlier: bool = False
     """It was recorded before the policy was first started, and the policy does not train such attempts."""
+    passed_by: bool = False
+    """It ended while the policy was frozen or not configured, and no step will take it."""
 
     @property
     def calls(self) -> tuple[Call, ...]:
@@ -255,4 +257,5 @@ class Case:
         """Whether the attempt is to be trained and has ended, but no step has consumed it yet."""
         attempt = self.attempt
         ended = attempt is not None and attempt.ended_ns is not None and attempt.mode is RolloutMode.TRAIN
-        return ended and self.judged.step is None and not (self.from_files or self.no_policy or self.earlier)
+        to_come = ended and self.judged.step is None
+        return to_come and not (self.from_files or self.no_policy or self.earlier or self.passed_by)

@@ -85,7 +85,7 @@ def _calls(attempt: ExplainedAttempt) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("version", overflow="fold")
     case = attempt.case
-    would_be = case.waits or case.from_files or case.no_policy or case.earlier
+    would_be = case.waits or case.from_files or case.no_policy or case.earlier or case.passed_by
     table.add_column("would be" if would_be else "outcome", overflow="fold")
     graded = [
         (heading, text)

@@ -124,6 +124,7 @@ class Gathering:
             else rollout_queries.select_expired(self._connection, attempt.attempt_id),
             feedback=0 if attempt is None else feedback.count_of(self._connection, attempt.attempt_id),
             earlier=judged.step is None and self._is_earlier(attempt),
+            passed_by=judged.step is None and self._is_passed_by(attempt),
         )
 
     def _is_earlier(self, attempt: Attempt | None) -> bool:
@@ -133,6 +134,16 @@ class Gathering:
         if self._from_files or self._no_policy or self._policy.train_recorded:
             return False
         return participations.is_earlier(self._connection, self._policy.name, attempt.attempt_id)
+
+    def _is_passed_by(self, attempt: Attempt | None) -> bool:
+        """Whether the attempt ended while the policy, which is trained now, was not there to take it."""
+        if attempt is None or attempt.mode is not RolloutMode.TRAIN or attempt.ended_ns is None:
+            return False
+        if self._from_files or self._no_policy or not self._policy.train:
+            return False
+        return waiting.passed_by(
+            self._connection, self._policy.name, attempt.attempt_id, earlier=self._policy.train_recorded
+        )
 
     def _read(self, spans: Sequence[Span]) -> Reading:
         reading = read_spans(spans)

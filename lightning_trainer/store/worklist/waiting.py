@@ -212,6 +212,23 @@ def is_enrolled(connection: Connection, policy: str) -> bool:
     return connection.execute(noted, (policy,)).fetchone() is not None
 
 
+def passed_by(connection: Connection, policy: str, attempt_id: str, *, earlier: bool) -> bool:
+    """Whether an ended attempt that no step has consumed will be by none: it ended while the policy was not there.
+
+    Args:
+        earlier: as for ``enroll``; with another value than before, the policy's next start scans all attempts.
+    """
+    if not has_table(connection, "waiting"):
+        return False  # an earlier schema, opened read-only
+    kept = ALL if earlier else LATER
+    row = connection.execute(
+        """SELECT 1 FROM policies WHERE policy = ?1 AND enrolled IN (?3, ?4)
+           AND NOT EXISTS (SELECT 1 FROM waiting WHERE waiting.policy = ?1 AND attempt_id = ?2)""",
+        (policy, attempt_id, kept, _LEFT + kept),
+    ).fetchone()
+    return row is not None
+
+
 def let_go(connection: Connection, policy: str, attempt_ids: Collection[str]) -> None:
     """Let attempts rest until something of their group or task arrives."""
     connection.executemany(

@@ -3,6 +3,7 @@
 import pytest
 
 from lightning_trainer.store.tables import pauses
+from lightning_trainer.store.worklist.waiting import only_for
 
 
 @pytest.fixture
@@ -42,6 +43,37 @@ async def stepped(store, take_step, attempt, ready):
     """A step has been done before."""
     await store.append([*attempt("b1", group="h").spans, *attempt("b2", group="h", reward=0.0).spans])
     await take_step(["b1", "b2"])
+
+
+@pytest.fixture
+async def unfrozen(store, attempt):
+    """A policy that is trained again: what ended before, while it was frozen, and after that."""
+    await store.begin_policy("math")
+    await store.enroll("math")
+    await store.append(attempt("before", group="g1").spans)
+    await store.write(lambda connection: only_for(connection, []))
+    for name in ("meanwhile", "beside"):
+        await store.append(attempt(name, group="g2").spans)
+    return lambda: store.write(lambda connection: only_for(connection, ["math"]))
+
+
+async def test_what_ended_while_the_policy_was_frozen_waits_for_nothing(unfrozen, store, attempt, explain):
+    said = (
+        "rollout r-meanwhile is not trained: recorded while frozen: it ended while policy math was frozen "
+        "(train = false) or not configured, and nothing waits for a step of it then; what ends now is trained"
+    )
+    assert explain("r-meanwhile")[0] == said, "before the daemon has started again"
+    await unfrozen()
+    await store.append(attempt("after", group="g3").spans)
+    assert explain("r-meanwhile")[0] == said
+    assert not [line for line in explain("r-meanwhile") if "group of one" in line]
+    for name in ("r-before", "r-after"):
+        assert "is not trained yet: group of one" in explain(name)[0]
+
+
+async def test_a_policy_that_is_frozen_now_says_that(unfrozen, more, explain):
+    more("train = false\n")
+    assert "train = false: policy math records and serves" in explain("r-meanwhile")[0]
 
 
 STAGE = "[[policy.stage]]\nsteps = {}\n"
