@@ -74,7 +74,8 @@ def rollouts(
     policy: Annotated[
         str | None,
         typer.Option(
-            help="The policy to train or evaluate; default: the only one in --config; optional with --evaluate."
+            help="The policy to train or evaluate, or POLICY@vN to evaluate a version; default: the only one in "
+            "--config; optional with --evaluate."
         ),
     ] = None,
     config: Annotated[

@@ -22,7 +22,7 @@ from lightning_trainer.config.file import load_config
 from lightning_trainer.daemon.access.token import token_for_clients
 from lightning_trainer.errors import ConfigError, EvaluationError
 from lightning_trainer.rollouts import AttemptEnded, Command, Curriculum, Event, Runner, StepEnded
-from lightning_trainer.rollouts.daemon_client import DaemonClient
+from lightning_trainer.rollouts.daemon_client import DaemonClient, policy_of
 from lightning_trainer.rollouts.run_name import command_label
 from lightning_trainer.rollouts.task_file import Epochs, FileTask, file_label, read_tasks
 
@@ -111,10 +111,23 @@ def check_purpose(options: Options) -> None:
     """Check that it is said what the attempts are for.
 
     Raises:
-        ConfigError: they are for nothing, or for two things.
+        ConfigError: they are for nothing, or for two things; or a version is named that they would train, or that a
+            program does not heed.
     """
     if (options.steps is None) == (options.evaluate is None) or options.evaluate == "":
         raise ConfigError("say what the rollouts are for: --steps N to train, or --evaluate NAME")
+    if options.policy is None or (policy := policy_of(options.policy)) == options.policy:
+        return
+    if options.steps is not None:
+        raise ConfigError(
+            f"--policy {options.policy} is a version of a policy, which is evaluated and never trained: name the "
+            f"policy, {policy!r}, or --evaluate NAME"
+        )
+    if options.command:
+        raise ConfigError(
+            f"a program chooses its model itself: have the program ask for the model {options.policy!r}, and name the "
+            f"policy with --policy {policy}"
+        )
 
 
 def placed(options: Options) -> Options:
@@ -135,8 +148,11 @@ def placed(options: Options) -> Options:
         endpoint = config.daemon.url()
     if options.endpoint is None and config.daemon.tls_cert is not None:
         endpoint = url_for_others(config)  # clients of the programs look for its name in the certificate
-    named = config.policy or options.policy  # a daemon that only records has none
-    return replace(options, endpoint=endpoint, policy=config.named_policy(options.policy).name if named else None)
+    policy = options.policy
+    if config.policy or policy:  # a daemon that only records has none
+        policy = policy or config.named_policy(None).name
+        config.named_policy(policy_of(policy))
+    return replace(options, endpoint=endpoint, policy=policy)
 
 
 def _train(options: Options, endpoint: str, command: Command, tasks: Sequence[FileTask], console: Console) -> None:

@@ -4,6 +4,7 @@ import http.client
 import json
 import logging
 import os
+import re
 import time
 import urllib.parse
 from pathlib import Path
@@ -47,6 +48,14 @@ def daemon_of_client(endpoint: str | None) -> Reached:
     if of_client is not None and of_client.endpoint == wanted:
         return Reached(wanted, of_client.token, of_client.ca_file)
     return Reached(wanted, os.environ.get("LIGHTNING_TOKEN") or None, ca_file_of_environment())
+
+
+_VERSION = re.compile(r"@v\d{1,18}$", re.ASCII)
+
+
+def policy_of(model: str) -> str:
+    """Return the policy of a model that the gateway serves: of ``POLICY``, or of its version ``POLICY@vN``."""
+    return _VERSION.sub("", model)
 
 
 # What an error response means: a sentence of the daemon's, a wrong token, or another service.

@@ -14,7 +14,7 @@ from lightning_trainer.environments.protocol import Environment, Task
 from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts.attempt import AttemptEnded, Event
 from lightning_trainer.rollouts.curriculum import Curriculum
-from lightning_trainer.rollouts.daemon_client import daemon_of_client
+from lightning_trainer.rollouts.daemon_client import daemon_of_client, policy_of
 from lightning_trainer.rollouts.environment.attempt import EnvironmentAttempt
 from lightning_trainer.rollouts.step_runner import StepRunner
 
@@ -28,7 +28,7 @@ class EnvironmentRunner(StepRunner[Task]):
 
     Args:
         environment: a name, or a class in this process.
-        policy: the name of the policy that is trained.
+        policy: the name of the policy that is trained; or ``POLICY@vN``, a version of it for our own agent to evaluate.
         agent: acts in the session that it gets; by default a ``ChatAgent`` with the policy's model, which gets
             ``agent_options``.
         processes: how many of a named environment, and so of attempts, may run at once; by default ``concurrency``.
@@ -61,6 +61,12 @@ class EnvironmentRunner(StepRunner[Task]):
         on_event: Callable[[Event], None] = lambda event: None,
         curriculum: Curriculum[Task] | None = None,
     ) -> None:
+        self._model, policy = policy, policy_of(policy)
+        if agent is not None and policy != self._model:
+            raise LightningError(
+                f"an agent of your own chooses its model: have the agent ask for the model {self._model!r}, and name "
+                f"the policy, {policy!r}"
+            )
         if agent is None:
             reached = daemon_of_client(endpoint)
             options: dict[str, Any] = {
@@ -68,7 +74,7 @@ class EnvironmentRunner(StepRunner[Task]):
                 "api_key": reached.token,
                 **(agent_options or {}),
             }
-            agent = ChatAgent(policy, **options)
+            agent = ChatAgent(self._model, **{**options, "name": options.get("name") or policy})
         self._agent_name = agent.name if isinstance(agent, ChatAgent) else None
         self.environment = EnvironmentAttempt(
             environment,
@@ -110,6 +116,11 @@ class EnvironmentRunner(StepRunner[Task]):
         return self.evaluate(self.environment.held_out_tasks(count), stage=stage)
 
     def _check(self, status: dict) -> None:
+        if (policy := policy_of(self._model)) != self._model:
+            raise LightningError(
+                f"{self._model!r} is a version of a policy, which is evaluated and never trained; name the policy, "
+                f"{policy!r}"
+            )
         name = self._agent_name
         if status["needs_baseline"] and name is None:
             raise LightningError(

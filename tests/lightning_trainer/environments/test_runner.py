@@ -8,7 +8,7 @@ from typing import Any
 
 import lightning_instrumentation as lt
 import pytest
-from lightning_instrumentation.scope import current
+from lightning_instrumentation.scope import Agent, current, current_agent
 
 from lightning_trainer.environments import Observation, Task, adapters
 from lightning_trainer.environments.limits import Limits
@@ -17,6 +17,7 @@ from lightning_trainer.environments.session import Session
 from lightning_trainer.errors import ConfigError, LightningError
 from lightning_trainer.rollouts import Curriculum, Runner
 from lightning_trainer.rollouts.command import Command
+from lightning_trainer.rollouts.daemon_client import DaemonClient
 from lightning_trainer.rollouts.environment.program_agent import ProgramAgent
 from tests.lightning_trainer.environments.openai_server import serving  # pyright: ignore[reportMissingImports]
 from tests.lightning_trainer.environments.worlds import Adder, Alike, Closes, Guess  # pyright: ignore[reportMissingImports]
@@ -192,6 +193,36 @@ def test_our_agent_converses_with_the_endpoint_and_the_environment(monkeypatch) 
     assert second["messages"][3] == {"role": "tool", "tool_call_id": "c1", "content": "5"}
     # The step that nothing scored has no reward; the call that ended it has its own, and the attempt has the sum.
     assert given == [(1.0, "turn", "call-2"), (1.0, "reward", None)]
+
+
+def test_an_old_version_plays_as_the_policys_agent_and_its_policy_is_waited_for(monkeypatch) -> None:
+    asked: list[str] = []
+    agents: list[Agent | None] = []
+    monkeypatch.setattr(DaemonClient, "wait_until_there", lambda client: asked.append(client._url))
+
+    class Watching(Guess):
+        def step(self, action):
+            agents.append(current_agent())
+            return super().step(action)
+
+    with serving(lambda request: {"content": "1"}) as (url, requests):
+        options = {"base_url": url, "max_turns": 1}
+        runner = Runner.from_environment(Watching, policy="game@v0", agent_options=options, endpoint=ENDPOINT)
+        runner.evaluate_held_out(2)
+    assert asked == [f"{ENDPOINT}/lightning/policies/game"]
+    assert [request["model"] for request in requests] == ["game@v0"] * 2
+    assert [agent and agent.name for agent in agents] == ["game"] * 2
+
+
+def test_an_old_version_is_not_trained_and_plays_as_our_agent_alone(monkeypatch) -> None:
+    monkeypatch.setattr(DaemonClient, "policy", lambda _: {"needs_baseline": False, "agents": ["game"]})
+    runner = Runner.from_environment(Guess, policy="game@v0", endpoint=ENDPOINT)
+    with pytest.raises(
+        LightningError, match="'game@v0' is a version of a policy, which is evaluated and never trained"
+    ):
+        runner.train(steps=1)
+    with pytest.raises(LightningError, match="have the agent ask for the model 'game@v0', and name the policy, 'game'"):
+        Runner.from_environment(Guess, policy="game@v0", agent=bisecting, endpoint=ENDPOINT)
 
 
 @pytest.mark.parametrize(("history", "shown"), [(None, 3), (1, 2), (0, 1)])

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from lightning_trainer.cli import rollouts
 from lightning_trainer.cli.app import app
 from lightning_trainer.cli.rollouts import Options
-from lightning_trainer.errors import LightningError
+from lightning_trainer.errors import ConfigError, LightningError
 from lightning_trainer.rollouts import AttemptEnded, Runner
 from lightning_trainer.rollouts.daemon_client import DaemonClient
 from lightning_trainer.rollouts.task_file import file_label
@@ -54,6 +54,30 @@ def test_an_environments_tasks_have_no_fields_to_choose_by() -> None:
     done = CliRunner().invoke(app, shlex.split(command), env={"COLUMNS": "300"})
     assert done.exit_code == 2
     assert "--curriculum tells tasks of --tasks apart by a field" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ("--steps 1", "--policy game@v0 is a version of a policy, which is evaluated and never trained"),
+        ("--evaluate before -- python agent.py", "have the program ask for the model 'game@v0', and name the policy"),
+    ],
+)
+@pytest.mark.parametrize("source", ["--environment frozenlake:4x4", "--tasks tasks.jsonl"])
+def test_only_our_own_agent_plays_an_old_version_and_only_to_be_evaluated(options, sentence, source) -> None:
+    command = f"rollouts --policy game@v0 {source} {options}"
+    done = CliRunner().invoke(app, shlex.split(command), env={"COLUMNS": "300"})
+    assert done.exit_code == 2
+    assert sentence in done.stderr
+
+
+def test_an_old_version_is_one_of_a_policy_of_the_configuration(tmp_path) -> None:
+    config = tmp_path / "lightning.toml"
+    config.write_text('[[policy]]\nname = "game"\nagents = ["game"]\nmodel = "random:tiny"\n')
+    options = Options((), None, "game@v0", None, "before", "http://127.0.0.1:9", None, 8, 120.0, 0, 0, config=config)
+    assert rollouts.placed(options).policy == "game@v0"
+    with pytest.raises(ConfigError, match="'gone' is not one of them"):
+        rollouts.placed(replace(options, policy="gone@v0"))
 
 
 @pytest.mark.parametrize(("failed", "status"), [(1, 0), (2, 1)])
