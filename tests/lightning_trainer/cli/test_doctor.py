@@ -110,13 +110,13 @@ def test_memory_needs_are_near_what_was_measured():
     assert engine / GIB == pytest.approx(3.4 + 0.25 + 1.5, abs=0.05)
 
 
-def test_the_guard_of_a_policy_needs_a_second_engine_unless_it_trains_an_adapter():
-    guard = {"command": ["true"]}
-    plain, guarded = (memory_need(config(policy=policy), [1e9]) for policy in ({}, {"guard": guard}))
-    assert guarded.engine == 2 * plain.engine
+@pytest.mark.parametrize("own", [{"guard": {"command": ["true"]}}, {"canary": {}}])
+def test_candidates_of_a_policy_need_a_second_engine_unless_it_trains_an_adapter(own):
+    plain, compared = (memory_need(config(policy=policy), [1e9]) for policy in ({}, own))
+    assert compared.engine == 2 * plain.engine
     adapter = {"lora": {"rank": 4, "alpha": 8}}
-    plain, guarded = (memory_need(config(policy=policy), [1e9]) for policy in (adapter, {**adapter, "guard": guard}))
-    assert guarded.engine == plain.engine
+    plain, compared = (memory_need(config(policy=policy), [1e9]) for policy in (adapter, {**adapter, **own}))
+    assert compared.engine == plain.engine
 
 
 def test_an_adapter_needs_the_models_memory_once():
