@@ -426,7 +426,7 @@ def test_a_folder_that_may_not_be_looked_into_is_a_finding(tmp_path):
     assert os.read(reading, 100) == b"failure ok"
 
 
-def test_checkpoints_of_another_number_of_processes_are_named_before_the_start(tmp_path):
+def test_checkpoints_of_other_processes_or_devices_are_named_before_the_start(tmp_path):
     state = {"daemon": {"state_dir": str(tmp_path)}}
     assert check_checkpoints(config(**state)) == []
     for step in (9, 10):
@@ -438,6 +438,9 @@ def test_checkpoints_of_another_number_of_processes_are_named_before_the_start(t
     assert check.state is State.FAILURE
     assert "world_size = 1" in check.found
     assert "lightning-trainer export" in (check.mend or "")
+    (folder / "trainer.json").write_text('{"device": "cuda"}')
+    (check,) = check_checkpoints(config(**state))
+    assert (check.state, 'device = "cuda"' in check.found) == (State.FAILURE, True)
 
 
 def test_the_plan_of_who_gets_which_gpu_is_shown(monkeypatch):

@@ -218,7 +218,7 @@ def test_without_gpus_nothing_is_dealt_and_an_engine_sees_what_the_daemon_sees()
         (
             config(engine={"gpu_memory_utilization": 0.7}, own=GUARD),
             ["0"],
-            "= 0.7 is for each of 2 engines on GPU 0, one for a guard's or canary's candidates; set 0.4, or leave it out",
+            "0.7 is for each of 2 engines on GPU 0, one for a guard's or canary's candidates; set 0.4, or leave it out",
         ),
         (config(device="cpu", engine={"gpu_memory_utilization": 0.7, "replicas": 2}), ["0"], "2 engines on GPU 0; set"),
         (config(gpus=[7]), ["0"], r"\[training\] gpus names 7 and there is only GPU 0"),
