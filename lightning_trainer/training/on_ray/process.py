@@ -214,7 +214,8 @@ class RayProcess(TrainerProcess):
     def _see_that_they_live(self) -> None:
         """Resume a stopped process, and kill one that hangs. Raises TrainerDiedError if one died."""
         if not self._session.lives:
-            raise TrainerDiedError("the trainer's process died (a server of Ray died with it); restart it")
+            gone = "a server of Ray died with it" if self._session.is_own else "the head of its Ray cluster is gone"
+            raise TrainerDiedError(f"the trainer's process died ({gone}); restart it")
         for process in self._stillness.end_what_hangs(self._processes):
             raise TrainerDiedError(f"the trainer's process {process.pid} hung and was killed; restart it")
 
