@@ -65,7 +65,8 @@ class EngineConfig(Section):
     tensor_parallel_size: int = Field(default=1, ge=1)
     """GPUs across which each replica divides the model."""
     gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
-    """Share of a GPU's memory; None: 0.9, divided where engines share a GPU, or 0.8 where a trainer shares it."""
+    """Share of a GPU's memory; None: 0.9, divided where engines share a GPU (candidates of a guard or canary have
+    one of their own), or 0.8 where a trainer shares it."""
     quantization: str | None = None
     """vLLM's name for what weights are quantized to (``fp8`` ...)."""
     sleep: bool | Literal["auto"] = _AUTO

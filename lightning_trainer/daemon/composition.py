@@ -12,9 +12,10 @@ from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.daemon.api.scoring import scoring
 from lightning_trainer.daemon.first_start import begin
 from lightning_trainer.daemon.hardware.dealing import Deal, deal, dealt, engine_groups
-from lightning_trainer.daemon.hardware.loan import GpuLoan
+from lightning_trainer.daemon.hardware.loan import GpuLoan, Sleeper
 from lightning_trainer.daemon.loop.demonstrations import Demonstrations
 from lightning_trainer.daemon.policy_runtime import DaemonContext, PolicyEngine, PolicyRuntime
+from lightning_trainer.daemon.publication.old_versions import OldVersionEngine
 from lightning_trainer.daemon.rewards.judges import judges_at_work
 from lightning_trainer.daemon.watching.selection_watch import overlaps
 from lightning_trainer.judges.scoring_engine import Post, engines_of
@@ -75,12 +76,7 @@ async def compose(context: DaemonContext, stack: AsyncExitStack) -> list[PolicyR
         of_engines=devices.of_engines,
     )
     make = EngineProcess if session is None else _maker_of_engines(config, session)
-    engines, sleepers = _engines(config, stack, devices, model_dirs, logs, make)
-    if sleepers:
-        loan = GpuLoan(sleepers, config.engine.sleep_level)
-        stack.push_async_callback(loan.close)
-        for trainer in trainers:
-            trainer.gpu = loan
+    engines = _engines(config, stack, devices, model_dirs, logs, make)
     ways: dict[str, Post] = {}  # filled below: the judges are there before the policies whose engines they ask
     judges = await stack.enter_async_context(
         judges_at_work(
@@ -103,6 +99,11 @@ async def compose(context: DaemonContext, stack: AsyncExitStack) -> list[PolicyR
         )
         for policy, trainer, shown in zip(config.policy, trainers, demonstrations, strict=True)
     ]
+    if sleepers := _sleepers(config, devices, policies):
+        loan = GpuLoan(sleepers, config.engine.sleep_level)
+        stack.push_async_callback(loan.close)
+        for trainer in trainers:
+            trainer.gpu = loan
     ways |= {policy.policy.name: scoring(policy.upstream) for policy in policies}
     await _say_what_is_known(config, policies, context.store, model_dirs)
     return policies
@@ -139,8 +140,8 @@ def _engines(
     model_dirs: Mapping[str, Path],
     logs: Mapping[str, Path],
     make: Callable[[EngineSettings], Engine],
-) -> tuple[dict[str, PolicyEngine], list[EngineReplicas]]:
-    """Return the engine of each policy, by its name, and the engines that sleep during updates.
+) -> dict[str, PolicyEngine]:
+    """Return the engine of each policy, by its name.
 
     Args:
         stack: gets the files of weights.
@@ -149,7 +150,6 @@ def _engines(
         make: an engine that is not started, where it is to be.
     """
     engines: dict[str, PolicyEngine] = {}
-    sleepers: list[EngineReplicas] = []
     room = sum(
         version_bytes(model_dirs[one.name], config.engine.dtype, one.lora and one.lora.rank) for one in config.policy
     )
@@ -160,13 +160,33 @@ def _engines(
         sleeps = devices.sleeps(number, config)
         each = _replicas_on_gpus(config, shared, devices, number, sleeps)
         replicas = EngineReplicas([EngineSupervisor(one, make=make) for one in each])
-        if sleeps:
-            sleepers.append(replicas)
-        alone = replace(each[0], log_dir=shared.log_dir)
+        second = _second(config, replace(each[0], log_dir=shared.log_dir), devices, number)
+        no_second = devices.no_room(number)
         for policy in group:
             own = weights if len(group) == 1 else weights.of(policy.name)
-            engines[policy.name] = PolicyEngine(replicas, make, alone, own, model_dirs[policy.name])
-    return engines, sleepers
+            engines[policy.name] = PolicyEngine(replicas, make, second, no_second, own, model_dirs[policy.name])
+    return engines
+
+
+def _second(config: Config, first: EngineSettings, devices: Deal, number: int) -> EngineSettings:
+    """Return the settings of the engine for a group's candidates and old versions, with the GPUs that it was dealt."""
+    gpus = devices.second.get(number)
+    if not gpus:
+        return first
+    configured = replace(first, gpu_memory_utilization=config.engine.gpu_memory_utilization)
+    return dealt(configured, gpus, devices.memory_share(gpus), sleeps=devices.second_sleeps(number, config))
+
+
+def _sleepers(config: Config, devices: Deal, policies: Sequence[PolicyRuntime]) -> list[Sleeper]:
+    """Return what gives its memory to a trainer during an update: the engines of each group, and its second one."""
+    sleepers: list[Sleeper] = []
+    for number, group in enumerate(engine_groups(config.policy)):
+        runtime = next(one for one in policies if one.policy == group[0])
+        if devices.sleeps(number, config):
+            sleepers.append(runtime.engine)
+        if devices.second_sleeps(number, config) and isinstance(runtime.old_versions, OldVersionEngine):
+            sleepers.append(runtime.old_versions)
+    return sleepers
 
 
 def _replicas_on_gpus(

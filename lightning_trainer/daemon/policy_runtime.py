@@ -74,8 +74,10 @@ class PolicyEngine:
     replicas: EngineReplicas
     make: Callable[[EngineSettings], Engine]
     """Returns another one like it, not started."""
-    settings: EngineSettings
-    """Of one that serves alone."""
+    second: EngineSettings
+    """Of one that serves a candidate, or an old version."""
+    no_second: str | None
+    """Why there cannot be one; None where there can."""
     weights: WeightFolder
     model_dir: Path
     """Version 0."""
@@ -290,7 +292,12 @@ def _old_versions(
     idle_s = policy.versions.idle_timeout_s
     if policy.lora is None:
         return OldVersionEngine(
-            archive, engine.settings, make_engine=engine.make, idle_timeout_s=idle_s, make_upstream=make_upstream
+            archive,
+            engine.second,
+            make_engine=engine.make,
+            idle_timeout_s=idle_s,
+            make_upstream=make_upstream,
+            no_room=engine.no_second,
         )
     return OldAdapters(
         policy.name,

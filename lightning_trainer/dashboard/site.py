@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -141,7 +142,10 @@ class Site:
     """None: the run is stopped, so there are no actions."""
     checks: Callable[[], Sequence[Check]] | None = None
     """Runs the checks of ``doctor``; None if they cannot be run."""
-    summaries: SummaryCache = field(default_factory=SummaryCache)
+
+    @cached_property
+    def summaries(self) -> SummaryCache:
+        return SummaryCache(self.config.judge)
 
     @property
     def state_dir(self) -> Path:

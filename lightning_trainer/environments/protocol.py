@@ -113,6 +113,11 @@ class Task:
     def id(self) -> str:
         return f"{self.environment}@{self.version}#{self.name or f'{self.split}-{self.seed}'}"
 
+    @property
+    def input(self) -> Mapping[str, Any] | None:
+        """Return what is recorded as the rollout's input: the whole object of a task from a file."""
+        return None if self.name is None else dict(self.fields)
+
     def random(self, *more: object) -> random.Random:
         """Return a random source that is the same in every attempt at this task; ``more`` selects among several."""
         start = (self.split, self.seed) if self.name is None else ("named", self.name)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import xxhash
 
+from lightning_trainer.config.hardware import Device
 from lightning_trainer.errors import CheckpointError, TrainingError
 from lightning_trainer.serving.shared_memory import file_checksum
 
@@ -39,6 +40,8 @@ class Manifest:
     """What is trained, in words: all weights, or the adapter's shape. Older checkpoints do not say."""
     model: str = ""
     """The ``model_mark`` of the model that the run started from. Older checkpoints do not say."""
+    device: str = ""
+    """What it was trained on. Older checkpoints do not say."""
 
 
 def model_mark(folder: Path) -> str:
@@ -115,8 +118,10 @@ def read_manifest(directory: Path) -> Manifest:
         raise CheckpointError(f"{directory} is not a whole checkpoint ({error}); name one that was saved") from error
 
 
-def require_written_by(folder: Path, processes: int) -> None:
-    """Check that a checkpoint of FSDP2 is in as many parts as there are processes.
+def require_written_by(folder: Path, processes: int, device: Device) -> None:
+    """Check that a checkpoint of FSDP2 is in as many parts as there are processes, and of their kind of device.
+
+    Its tensors belong to a mesh of devices, and torch copies them into no other.
 
     Raises:
         TrainingError: it is not.
@@ -124,10 +129,24 @@ def require_written_by(folder: Path, processes: int) -> None:
     written_by = processes_of(folder)
     if written_by != processes:
         many = "another strategy" if written_by is None else f"world_size = {written_by}"
-        raise TrainingError(
-            f"the checkpoint {folder} was written with {many} in [training], and now it is world_size = {processes}; "
-            f"go on with what it was written with, or {THE_WAY_ON}"
-        )
+        raise _written_with(many, folder, f"world_size = {processes}")
+    if (written_on := _device_of(folder)) not in ("", device):
+        raise _written_with(f'device = "{written_on}"', folder, f'device = "{device}"')
+
+
+def _written_with(then: str, folder: Path, now: str) -> TrainingError:
+    return TrainingError(
+        f"the checkpoint {folder} was written with {then} in [training], and now it is {now}; go on with what it was "
+        f"written with, or {THE_WAY_ON}"
+    )
+
+
+def _device_of(folder: Path) -> str:
+    """Return what a checkpoint was trained on; empty if it does not say, as a critic's part of one."""
+    try:
+        return str(json.loads((folder / _MANIFEST).read_text()).get("device", ""))
+    except (OSError, AttributeError, ValueError):  # whether it is whole, ``read_manifest`` says
+        return ""
 
 
 def processes_of(folder: Path) -> int | None:

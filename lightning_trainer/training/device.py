@@ -1,10 +1,12 @@
 """The device that verl uses in this process: chosen once, before verl is imported, because verl reads it on import."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from lightning_trainer.config.hardware import Device
-from lightning_trainer.errors import TrainingError
+from lightning_trainer.errors import TrainerBrokenError, TrainingError
+from lightning_trainer.training.settings import TrainerSettings
 
 _chosen: list[Device] = []
 """At most one, for the whole process, like verl's own, which is read on import."""
@@ -56,3 +58,35 @@ def release(offloaded: bool) -> None:
         import torch
 
         torch.cuda.empty_cache()
+
+
+@contextmanager
+def settings_named_without_memory(settings: TrainerSettings) -> Iterator[None]:
+    """Where the block runs out of a GPU's memory, name the settings with which it needs less.
+
+    Raises:
+        TrainerBrokenError: it did; what it was in the middle of is lost.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError":  # torch's, which need not be imported for it
+            raise
+        said = str(error).partition(". ")[0]
+        raise TrainerBrokenError(
+            f"the trainer has too little memory ({said}); {_with_less_memory(settings)}"
+        ) from error
+
+
+def _with_less_memory(settings: TrainerSettings) -> str:
+    ways = [f"lower max_sample_tokens of the policy for later steps (now {settings.horizon})"]
+    if settings.max_tokens_per_micro_batch > settings.horizon:  # the longest sample goes through the model whole
+        budget = settings.max_tokens_per_micro_batch
+        ways.insert(0, f"lower max_tokens_per_micro_batch in [training] (now {budget})")
+    if not settings.gradient_checkpointing:
+        ways.append("set gradient_checkpointing = true in [training]")
+    if settings.param_offload:
+        ways.append("lower gpu_memory_utilization in [engine] if it does not sleep")
+    if settings.lora is None:
+        ways.append("train an adapter ([policy.lora])")
+    return f"{', '.join(ways[:-1])}, or {ways[-1]}" if len(ways) > 1 else ways[0]

@@ -58,7 +58,8 @@ class InProcess(TrainerProcess):
     def _run(self, function: Any, *arguments: Any) -> Any:
         with self._alone:
             try:
-                return function(*arguments)
+                with device.settings_named_without_memory(self._common):
+                    return function(*arguments)
             finally:
                 device.release(self._common.param_offload)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from lightning_trainer.config import Config
-from lightning_trainer.daemon.hardware.dealing import engine_groups, trainer_groups
+from lightning_trainer.daemon.hardware.dealing import engine_groups, has_candidates, trainer_groups
 
 Parameters: TypeAlias = Sequence[float | None]
 """Of each policy's model, in the order of the configuration; None where it is not known."""
@@ -63,8 +63,7 @@ def memory_need(config: Config, parameters: Parameters) -> MemoryNeed:
     sizes = [_MEASURED_PARAMETERS if count is None else count for count in parameters]
     of_policy = dict(zip((policy.name for policy in config.policy), sizes, strict=True))
     engines = [group[0].name for group in engine_groups(config.policy)] * config.engine.replicas
-    # The guard's candidates are served by an engine of their own, adapters by the one that is there.
-    engines += [policy.name for policy in config.policy if policy.guard is not None and policy.lora is None]
+    engines += [policy.name for policy in config.policy if has_candidates(policy)]
     if config.engine.placement == "cluster":
         engines = []
     engine = sum(

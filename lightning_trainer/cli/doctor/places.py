@@ -104,8 +104,10 @@ def check_guard(policy: str, guard: GuardConfig) -> Check:
 
 
 def check_checkpoints(config: Config) -> list[Check]:
-    """Check that training can go on from the checkpoints that are there with as many processes as are configured."""
-    if config.training.strategy != "fsdp2":
+    """Check that training can go on from the checkpoints that are there with the processes and device of the
+    configuration."""
+    training = config.training
+    if training.strategy != "fsdp2":
         return []
     found: list[Check] = []
     for policy in config.policy:
@@ -118,7 +120,7 @@ def check_checkpoints(config: Config) -> list[Check]:
             continue
         name = f"checkpoints of {policy.name}"
         try:
-            require_written_by(checkpoints.path(steps[-1]), config.training.world_size)
+            require_written_by(checkpoints.path(steps[-1]), training.world_size, training.device)
         except TrainingError as error:
             said, _, mend = str(error).partition("; ")
             found.append(failure(name, said, f"{mend[:1].upper()}{mend[1:]}."))

@@ -1,12 +1,14 @@
 """Who gets which GPU: trainers and engines one of their own while there are enough, else they take turns on one.
 
 Trainers come first from the front, engines from the back, so that as few as possible meet. Where both are on one GPU
-the engine sleeps during an update (``daemon.hardware.loan``).
+the engine sleeps during an update (``daemon.hardware.loan``). The second engine of a policy that trains all weights,
+for candidates and old versions, gets what is left, or shares the first one's where candidates are sure to come.
 """
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from math import ceil
 from typing import TypeAlias
 
@@ -40,6 +42,11 @@ def _grouped(policies: Sequence[PolicyConfig], shared_by: Callable[[PolicyConfig
     return tuple(map(tuple, groups.values()))
 
 
+def has_candidates(policy: PolicyConfig) -> bool:
+    """Whether a second engine serves each new version while its guard or canary compares it with the live one."""
+    return policy.lora is None and (policy.guard is not None or policy.canary is not None)
+
+
 _ALONE, _BESIDE_A_TRAINER = 0.9, 0.8
 """Of a GPU's memory: an engine's. A trainer that is not at work keeps its CUDA context and what cannot be moved."""
 
@@ -56,12 +63,19 @@ class Deal:
     """By engine group and replica; None: it sees what the daemon sees."""
     part_of_frozen: float = 0.0
     """What each process of a policy that is not trained asks Ray for: it writes what is served first, and then ends."""
+    second: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """By engine group, the GPUs of its second engine; none where there is no room. Absent: it sees what the daemon
+    sees, or there never is one."""
 
     def sleeps(self, group: int, config: Config) -> bool:
         """Whether the engines of a group give their memory to a trainer during an update."""
         if config.engine.sleep != "auto":
             return config.engine.sleep
-        return any(set(own or ()) & set(self.trainers) for own in self.engines[group])
+        return any(map(self._meet_trainers, self.engines[group]))
+
+    def second_sleeps(self, group: int, config: Config) -> bool:
+        """Whether the second engine of a group does."""
+        return config.engine.sleep is not False and self._meet_trainers(self.second.get(group))
 
     def part_of(self, policy: PolicyConfig, config: Config) -> float:
         """Return what each process of a policy's trainer asks Ray for."""
@@ -71,7 +85,7 @@ class Deal:
     @property
     def of_engines(self) -> frozenset[str]:
         """The GPUs of all engines."""
-        return frozenset(gpu for group in self.engines for own in group for gpu in own or ())
+        return frozenset(chain.from_iterable(self._each))
 
     @property
     def shares(self) -> bool:
@@ -82,8 +96,36 @@ class Deal:
         """Return the share of its GPUs' memory that an engine may take; None: vLLM's own choice."""
         if own is None:
             return None
-        most = max(sum(gpu in (other or ()) for group in self.engines for other in group) for gpu in own)
-        return round((_BESIDE_A_TRAINER if set(own) & set(self.trainers) else _ALONE) / most, 3)
+        return self._share(own, max(map(self.engines_on, own)))
+
+    def share_beside_another(self, own: Sequence[str]) -> float:
+        """Return the share that would leave room for one more engine on these GPUs."""
+        return self._share(own, 1 + max(map(self.engines_on, own)))
+
+    def engines_on(self, gpu: str) -> int:
+        """Return how many engines a GPU may have at once."""
+        return sum(gpu in own for own in self._each)
+
+    def no_room(self, group: int) -> str | None:
+        """Return why there is no second engine for a group and what to do; None where there may be one."""
+        first = self.engines[group][0]
+        if first is None or self.second.get(group) != ():
+            return None
+        return (
+            "an old version is answered by a second engine, and no GPU has room for it; set gpu_memory_utilization = "
+            f"{self.share_beside_another(first):g} in [engine], which leaves it room beside the first one, or add a GPU"
+        )
+
+    @property
+    def _each(self) -> list[tuple[str, ...]]:
+        """The GPUs of every engine."""
+        return [own or () for own in (*chain.from_iterable(self.engines), *self.second.values())]
+
+    def _share(self, own: Sequence[str], engines: int) -> float:
+        return round((_BESIDE_A_TRAINER if self._meet_trainers(own) else _ALONE) / engines, 3)
+
+    def _meet_trainers(self, own: Sequence[str] | None) -> bool:
+        return not set(own or ()).isdisjoint(self.trainers)
 
     def lines(self, config: Config) -> list[str]:
         """Say it, one line each."""
@@ -103,6 +145,9 @@ class Deal:
                 sleeping = ", asleep during updates" if own and self.sleeps(number, config) else ""
                 where = f"the Ray cluster at {config.ray.address}" if on_cluster else "no GPU"
                 said.append(f"engine{which} of {names}: {'GPU ' + ', '.join(own) if own else where}{sleeping}")
+            if has_candidates(group[0]) and number in self.second:
+                sleeping = ", asleep during updates" if self.second_sleeps(number, config) else ""
+                said.append(f"engine of {names}'s candidates: GPU {', '.join(self.second[number])}{sleeping}")
         return said
 
 
@@ -156,7 +201,43 @@ def deal(config: Config, gpus: Sequence[str] | None = None) -> Deal:
         part = frozen = training.gpus_per_process or 1.0
     else:
         part, frozen = _parts(config, wanted, started * training.world_size, len(trainers))
-    return Deal(trainers, part, engines, frozen)
+    found = Deal(trainers, part, engines, frozen)
+    found = _with_second_engines(config, found, [gpu for gpu in order if gpu not in {*trainers, *found.of_engines}])
+    _require_room(config, found)
+    return found
+
+
+def _with_second_engines(config: Config, found: Deal, left: Sequence[str]) -> Deal:
+    """Deal out second engines: first those that are sure to be started.
+
+    Args:
+        left: GPUs that have neither trainer nor engine.
+    """
+    groups, engine = engine_groups(config.policy), config.engine
+    size, share = engine.tensor_parallel_size, engine.gpu_memory_utilization
+    for number in sorted(range(len(groups)), key=lambda number: not has_candidates(groups[number][0])):
+        first, policy = found.engines[number][0], groups[number][0]
+        if first is None or policy.lora is not None:
+            continue
+        if len(left) >= size:
+            own, left = tuple(left[:size]), left[size:]
+        else:
+            fits = share is not None and share <= found.share_beside_another(first)
+            own = first if fits or has_candidates(policy) else ()
+        found = replace(found, second={**found.second, number: own})
+    return found
+
+
+def _require_room(config: Config, found: Deal) -> None:
+    """Check that what the configuration gives each engine is there. Raises ConfigError: it is not."""
+    share = config.engine.gpu_memory_utilization or 0.0
+    for gpu in sorted(found.of_engines):
+        if (engines := found.engines_on(gpu)) * share > 1:
+            candidates = ", one for a guard's or canary's candidates" * any(gpu in own for own in found.second.values())
+            raise ConfigError(
+                f"[engine] gpu_memory_utilization = {share:g} is for each of {engines} engines on GPU {gpu}{candidates}"
+                f"; set {found.memory_share((gpu,)):g}, or leave it out"
+            )
 
 
 def _parts(config: Config, wanted: int, started: int, gpus: int) -> tuple[float, float]:

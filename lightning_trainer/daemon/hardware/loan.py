@@ -14,8 +14,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-
-from lightning_trainer.serving.replicas import EngineReplicas
+from typing import Protocol
 
 _log = logging.getLogger(__name__)
 
@@ -23,10 +22,22 @@ _LINGER_S = 1.0
 """After a trainer's call: the next one of the same step comes within milliseconds."""
 
 
+class Sleeper(Protocol):
+    """An engine, or several."""
+
+    async def sleep(self, level: int) -> None:
+        """Release the GPU's memory until ``wake``; does nothing if it is released."""
+        ...
+
+    async def wake(self) -> None:
+        """Take it back; does nothing if it is not released."""
+        ...
+
+
 class GpuLoan(AbstractAsyncContextManager[None]):
     """Held around each call of a trainer; several may hold it at once."""
 
-    def __init__(self, engines: Sequence[EngineReplicas], level: int, *, linger_s: float = _LINGER_S) -> None:
+    def __init__(self, engines: Sequence[Sleeper], level: int, *, linger_s: float = _LINGER_S) -> None:
         """
         Args:
             engines: that have a GPU with a trainer.

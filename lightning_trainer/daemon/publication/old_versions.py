@@ -2,7 +2,7 @@
 
 The engine of the live version knows nothing of it: no traffic is held, no weights are swapped, no step waits. The
 price is the memory of another engine while someone evaluates, so there is one at most, for one version at a time, and
-it ends when it has been idle for a while.
+it ends when it has been idle for a while. On a GPU that trainers use as well it sleeps when the first one does.
 """
 
 import asyncio
@@ -53,17 +53,21 @@ class OldVersionEngine:
         make_engine: Callable[[EngineSettings], Engine],
         idle_timeout_s: float,
         make_upstream: Callable[[EngineSupervisor], Upstream],
+        no_room: str | None = None,
     ) -> None:
         """
         Args:
-            settings: of the live version's engine.
+            settings: of the engine; its folders become those of a version.
             make_engine: returns an engine that is not started.
+            no_room: why there is no memory for it, and what to do; None where there is.
         """
         self.archive = archive
         self._settings = settings
         self._make_engine = make_engine
         self._idle_timeout_s = idle_timeout_s
         self._make_upstream = make_upstream
+        self._no_room = no_room
+        self._asleep = False
         self._serving: _Serving | None = None
         self._calls = 0
         self._changing = asyncio.Lock()
@@ -94,11 +98,14 @@ class OldVersionEngine:
         """Return the engine of a stored version; calls wait in its upstream until it has started.
 
         Raises:
-            OldVersionBusyError: it is busy with another version.
+            OldVersionBusyError: it is busy with another version, or a trainer has the GPU that it would start on.
+            EngineError: there is no memory for it.
             PublicationError: what is stored cannot be read.
         """
         if version not in self.archive.versions():
             return None
+        if self._no_room is not None:
+            raise EngineError(self._no_room)
         async with self._changing:
             if self._serving is not None and self._serving.engine.state is EngineState.FAILED:
                 await asyncio.shield(self._end())  # a caller who hangs up must not leave half an engine
@@ -107,6 +114,10 @@ class OldVersionEngine:
                     raise OldVersionBusyError(
                         f"version {self._serving.version} is being evaluated, and one old version is served at a time; "
                         "try again when those calls have ended"
+                    )
+                if self._asleep:
+                    raise OldVersionBusyError(
+                        f"the engine of version {version} starts when the trainer has done with its GPU; try again then"
                     )
                 await asyncio.shield(self._end())
                 self._begin(version)
@@ -123,6 +134,20 @@ class OldVersionEngine:
                 if self._ending is not None:
                     self._ending.cancel()
                 await self._end()
+
+    async def sleep(self, level: int) -> None:
+        """Release the GPU's memory until ``wake``: the engine sleeps if there is one, and none is started."""
+        async with self._changing:
+            if not self._asleep and self._serving is not None:
+                await self._serving.engine.sleep(level)
+            self._asleep = True
+
+    async def wake(self) -> None:
+        """Let the engine take the memory back; does nothing if it is awake."""
+        async with self._changing:
+            if self._asleep and self._serving is not None:
+                await self._serving.engine.wake()
+            self._asleep = False
 
     async def stop(self) -> None:
         """End the engine, if there is one."""

@@ -101,6 +101,7 @@ class Found:
 
 def search(connection: Connection, wanted: Search, cache: SummaryCache, policies: Sequence[PolicyConfig]) -> Found:
     """Return a page of the newest attempts that meet the conditions; a short one if time is up."""
+    cache.corrections(connection, policies)  # before the clock starts: it may take longer than a page
     began, began_wall = time.thread_time(), time.monotonic()
     looking = _Looking(connection, wanted, cache, policies)
     rows: list[Summary] = []

@@ -1,26 +1,35 @@
 """Attempts in one line each: agents, reward, and the versions that answered. Read from spans, and kept in memory.
 
-A summary is made again if more of its attempt has arrived since, or a stage with other rewards has begun; the cache
-holds the newest few thousand.
+A summary is made again if more of its attempt has arrived since, a stage with other rewards has begun, or a judge is
+corrected otherwise; the cache holds the newest few thousand.
 """
 
+import math
+import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from lightning_trainer.config import PolicyConfig
+from lightning_trainer.config.judges import AnyJudge
 from lightning_trainer.explain.words import version_name
 from lightning_trainer.ingest.dialects.registry import dialect_of
 from lightning_trainer.ingest.reading import read_spans
+from lightning_trainer.judges.reliability.report import corrections
+from lightning_trainer.samples.rewards.reliability import Correction
 from lightning_trainer.samples.rewards.reward_table import read_rewards
 from lightning_trainer.samples.transitions.deduplication import deduplicate
 from lightning_trainer.store.connection import Connection
+from lightning_trainer.store.tables import scores
 from lightning_trainer.store.tables.spans import select_of_attempts
 from lightning_trainer.store.tables.steps import last_step
 from lightning_trainer.types import Attempt, Call, RolloutMode, Span
 
 _KEPT = 5_000
+_RESTS = 20.0
+"""Reading the corrections takes a second or two of many verdicts: they are kept for this many times as long."""
 _NO_POLICY = {"reward": 1.0}
+_NONE: frozenset[str] = frozenset()
 _Mark = tuple[object, ...]
 """Equal as long as a summary need not be made again."""
 
@@ -31,8 +40,8 @@ class Summary:
 
     attempt: Attempt
     reward: float | None
-    """What the attempt earned, by the reward weights of the policy that claims an agent of it: those of the stage whose
-    step took it or would take it, and of an evaluation those that versions are compared by."""
+    """What the attempt earned, by the rewards of the policy that claims an agent of it: those of the stage whose step
+    took it or would take it, corrected as they are for training, and of an evaluation what versions are compared by."""
     agents: tuple[str, ...]
     versions: tuple[str, ...]
     """The versions that answered its calls, as ``POLICY@vN``."""
@@ -59,8 +68,30 @@ class Summary:
 class SummaryCache:
     """Summaries by attempt. It is used from the store's reader threads; after a race, a summary is made twice."""
 
-    def __init__(self) -> None:
+    def __init__(self, judges: Sequence[AnyJudge] = (), *, clock: Callable[[], float] = time.monotonic) -> None:
+        """
+        Args:
+            judges: the configuration's.
+            clock: returns seconds.
+        """
+        self._judges = judges
+        self._clock = clock
         self._kept: OrderedDict[str, tuple[_Mark, Summary]] = OrderedDict()
+        self._corrections: tuple[_Mark, Mapping[str, Correction]] = (), {}
+        """With what they were read of."""
+        self._read_again_at = -math.inf
+
+    def corrections(self, connection: Connection, policies: Sequence[PolicyConfig]) -> Mapping[str, Correction]:
+        """Return what is taken off the rewards of judges, by name, as far as it is known by now."""
+        names = {name for policy in policies for stage in policy.of_stages for name in stage.corrected_rewards}
+        judges = [judge for judge in self._judges if judge.name in names]
+        given = dict.fromkeys(name for judge in judges for name in (judge.name, *judge.checked_by))
+        mark = tuple(scores.bounds(connection, name) for name in given)
+        began = self._clock()
+        if mark != self._corrections[0] and began >= self._read_again_at:
+            self._corrections = mark, corrections(connection, names, judges)
+            self._read_again_at = self._clock() + _RESTS * (self._clock() - began)
+        return self._corrections[1]
 
     def of(
         self, connection: Connection, attempts: Sequence[Attempt], policies: Sequence[PolicyConfig]
@@ -68,10 +99,12 @@ class SummaryCache:
         """Return the summaries of some attempts, in their order."""
         next_steps = {one.name: last_step(connection, one.name) + 1 for one in policies if one.stage}
         stages = tuple(one.at_step(next_steps[one.name]).reward for one in policies if one.stage)
-        marks: dict[str, _Mark] = {one.attempt_id: (*_mark(connection, one), stages) for one in attempts}
+        corrected = self.corrections(connection, policies)
+        of_all = stages, tuple(corrected.items())
+        marks: dict[str, _Mark] = {one.attempt_id: (*_mark(connection, one), *of_all) for one in attempts}
         found = {one.attempt_id: known for one in attempts if (known := self._known(one, marks[one.attempt_id]))}
         missing = [one for one in attempts if one.attempt_id not in found]
-        for made in _summaries(connection, missing, policies, next_steps):
+        for made in _summaries(connection, missing, policies, next_steps, corrected):
             attempt_id = made.attempt.attempt_id
             found[attempt_id] = made
             self._kept[attempt_id] = marks[attempt_id], made
@@ -102,6 +135,7 @@ def _summaries(
     attempts: Sequence[Attempt],
     policies: Sequence[PolicyConfig],
     next_steps: Mapping[str, int],
+    corrected: Mapping[str, Correction],
 ) -> list[Summary]:
     if not attempts:
         return []
@@ -111,17 +145,23 @@ def _summaries(
     for call in reading.calls:
         calls.setdefault(call.attempt_id, []).append(call)
     claims: dict[str | None, Callable[[str | None], bool]] = {policy.name: policy.claims for policy in policies}
-    weighed: dict[tuple[str | None, tuple[tuple[str, float], ...]], dict[str, Attempt]] = {}
+    weighed: dict[tuple[str | None, tuple[tuple[str, float], ...], Collection[str]], dict[str, Attempt]] = {}
     for one in attempts:
         policy = _policy_of(calls.get(one.attempt_id, ()), policies)
-        weights = _NO_POLICY if policy is None else _weights(connection, one, policy, next_steps)
-        key = None if policy is None else policy.name, tuple(weights.items())
+        weights, names = (_NO_POLICY, _NONE) if policy is None else _rewards(connection, one, policy, next_steps)
+        key = None if policy is None else policy.name, tuple(weights.items()), names
         weighed.setdefault(key, {})[one.attempt_id] = one
     deliveries = deduplicate(reading.calls)
     rewards: dict[str, float] = {}
-    for (name, weights), theirs in weighed.items():
+    for (policy_name, weights, names), theirs in weighed.items():
         table = read_rewards(
-            reading.evaluations, deliveries.kept, theirs, dict(weights), deliveries.repeated, claims=claims.get(name)
+            reading.evaluations,
+            deliveries.kept,
+            theirs,
+            dict(weights),
+            deliveries.repeated,
+            corrections={name: one for name, one in corrected.items() if name in names},
+            claims=claims.get(policy_name),
         )
         rewards |= table.earned
     recorded = {(span.trace_id, span.span_id): span for span in spans}
@@ -165,16 +205,18 @@ def _policy_of(calls: Sequence[Call], policies: Sequence[PolicyConfig]) -> Polic
     return next(claiming, policies[0] if policies else None)
 
 
-def _weights(
+def _rewards(
     connection: Connection, attempt: Attempt, policy: PolicyConfig, next_steps: Mapping[str, int]
-) -> Mapping[str, float]:
-    """Return what the attempt is rewarded by; see ``Summary.reward``."""
-    if not policy.stage or attempt.mode is RolloutMode.EVALUATE:
-        return policy.reward_weights
-    (step,) = connection.execute(
-        "SELECT max(step) FROM assignments WHERE policy = ? AND attempt_id = ?", (policy.name, attempt.attempt_id)
-    ).fetchone()
-    return policy.at_step(step or next_steps[policy.name]).reward_weights
+) -> tuple[Mapping[str, float], frozenset[str]]:
+    """Return the weights of what the attempt is rewarded by, and which of it is corrected; see ``Summary.reward``."""
+    if attempt.mode is RolloutMode.EVALUATE:
+        return policy.reward_weights, _NONE
+    if policy.stage:
+        (step,) = connection.execute(
+            "SELECT max(step) FROM assignments WHERE policy = ? AND attempt_id = ?", (policy.name, attempt.attempt_id)
+        ).fetchone()
+        policy = policy.at_step(step or next_steps[policy.name])
+    return policy.reward_weights, policy.corrected_rewards
 
 
 def _step(connection: Connection, attempt_id: str) -> int | None:

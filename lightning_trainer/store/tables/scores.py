@@ -19,6 +19,10 @@ NEWEST = """
         WHERE name = ? AND name >= 'evaluate ' AND name < 'evaluate!' ORDER BY seq DESC LIMIT ?)
     ORDER BY seq"""
 """The range of names tells the database that its index of evaluations has them all: ``!`` comes next after a space."""
+BOUNDS = "SELECT " + ", ".join(
+    f"(SELECT {end}(seq) FROM spans WHERE name = ? AND name >= 'evaluate ' AND name < 'evaluate!')"
+    for end in ("max", "min")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,11 @@ def select(connection: Connection, names: Sequence[str]) -> list[Score]:
             judge = judge if isinstance(judge, str) else None
             found.append(Score(attempt_id, name, float(value), event.time_ns, place, span.trace_id, judge))
     return found
+
+
+def bounds(connection: Connection, name: str) -> tuple[int | None, int | None]:
+    """Return the numbers of the newest and the oldest evaluation of a name, which change when one comes or expires."""
+    return connection.execute(BOUNDS, (f"evaluate {name}",) * 2).fetchone()
 
 
 def _newest(connection: Connection, name: str) -> list[tuple[str | None, bytes, str]]:

@@ -2,7 +2,8 @@
 
 import platform
 import socket
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -16,6 +17,8 @@ from lightning_trainer.config.sections import RayConfig
 from lightning_trainer.errors import TrainingError
 
 _CONNECT_TIMEOUT_S = 5.0
+_MISSES = 30
+"""In a row; then a head is lost: after half a minute where its machine answers, else after two and a half."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,32 @@ def require_reachable(address: str) -> None:
             f"[ray] address = {address!r} cannot be reached ({error}); start the head there (ray start --head), or "
             "correct it"
         ) from error
+
+
+class Head:
+    """Looks whether a cluster's head is still there: Ray, which waits for it for as long as it takes, does not say."""
+
+    def __init__(self, address: str, reach: Callable[[str], None] = require_reachable) -> None:
+        """``reach``: raises an error if nothing listens at the address."""
+        self._address = address
+        self._reach = reach
+        self._looker = ThreadPoolExecutor(1, thread_name_prefix="ray-head")
+        self.look: Future[None] | None = None
+        """The last one, which may not have ended."""
+        self._misses = 0
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it was missed many times in a row; each question has a thread look again."""
+        if self.look is None or self.look.done():
+            if self.look is not None:
+                self._misses = 0 if self.look.exception() is None else self._misses + 1
+            self.look = self._looker.submit(self._reach, self._address)
+        return self._misses >= _MISSES
+
+    def close(self) -> None:
+        """Look no more."""
+        self._looker.shutdown(wait=False, cancel_futures=True)
 
 
 def joining_failed(address: str, error: BaseException) -> TrainingError:

@@ -101,14 +101,16 @@ class TrainerActor:
             from lightning_trainer.training.process_group import join
 
             join(meeting, self._rank, common.world_size, self._host)
-        self._trainers = build_trainers(self._settings)
+        with device.settings_named_without_memory(common):
+            self._trainers = build_trainers(self._settings)
         device.release(common.param_offload)
 
     def ask(self, what: str, policy: str, *given: Any) -> Any:
         """Open or drop a policy in ``Trainers``, or call a method of its trainer."""
         arguments = [self._path(one) if isinstance(one, Elsewhere) else one for one in given]
         try:
-            result = getattr(self._trainers, what)(policy, *arguments)
+            with device.settings_named_without_memory(self._common):
+                result = getattr(self._trainers, what)(policy, *arguments)
         finally:
             device.release(self._common.param_offload)
         return result if self._rank == 0 and what == "call" else None
@@ -212,7 +214,8 @@ class RayProcess(TrainerProcess):
     def _see_that_they_live(self) -> None:
         """Resume a stopped process, and kill one that hangs. Raises TrainerDiedError if one died."""
         if not self._session.lives:
-            raise TrainerDiedError("the trainer's process died (a server of Ray died with it); restart it")
+            gone = "a server of Ray died with it" if self._session.is_own else "the head of its Ray cluster is gone"
+            raise TrainerDiedError(f"the trainer's process died ({gone}); restart it")
         for process in self._stillness.end_what_hangs(self._processes):
             raise TrainerDiedError(f"the trainer's process {process.pid} hung and was killed; restart it")
 

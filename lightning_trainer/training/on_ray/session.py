@@ -26,7 +26,7 @@ from ray.exceptions import RayError
 
 from lightning_trainer.config.sections import RayConfig
 from lightning_trainer.errors import TrainerDiedError, TrainingError
-from lightning_trainer.training.on_ray.cluster import joining_failed, require_reachable
+from lightning_trainer.training.on_ray.cluster import Head, joining_failed, require_reachable
 from lightning_trainer.training.on_ray.hang_detection import Stillness
 from lightning_trainer.training.on_ray.refusal import Refusal
 
@@ -61,7 +61,8 @@ class RaySession:
             cluster: joined if it has an address.
         """
         self.cluster = cluster if cluster is not None and cluster.address is not None else None
-        self._joined = False
+        self._joined: Head | None = None
+        """Of the cluster, while it is joined."""
         self._processes = processes
         self._gpus = tuple(gpus)
         self._lock = threading.Lock()
@@ -77,6 +78,8 @@ class RaySession:
 
         A stopped server is resumed, and one that hangs is killed: calls to it in progress get an error.
         """
+        if self._joined is not None:
+            return not self._joined.is_lost
         self._stillness.end_what_hangs(self._servers)
         return all(map(_lives, self._servers))
 
@@ -126,7 +129,7 @@ class RaySession:
         except Exception as error:
             ray.shutdown()
             raise joining_failed(address, error) from error
-        self._joined = True
+        self._joined = Head(address)
 
     def _begin(self, tries: int = 4) -> None:
         parent = _SHORT_TEMP if _SHORT_TEMP.is_dir() else Path(tempfile.gettempdir())
@@ -161,9 +164,10 @@ class RaySession:
         return _in_environment("CUDA_VISIBLE_DEVICES", ",".join(self._gpus)) if self._gpus else nullcontext()
 
     def _end(self) -> None:
-        if self._joined:
+        if self._joined is not None:
+            self._joined.close()
+            self._joined = None
             ray.shutdown()
-            self._joined = False
         if self._folder is None:
             return
         processes = list({*_processes_in(self._folder), *_processes_of(os.getpid())})

@@ -217,10 +217,10 @@ class ModelHost:
         """Read what ``save`` wrote.
 
         Raises:
-            TrainingError: it is damaged, of another model, or of another number of processes.
+            TrainingError: it is damaged, of another model, another number of processes, or another kind of device.
         """
         if self.sharded:
-            require_written_by(folder, torch.distributed.get_world_size())
+            require_written_by(folder, torch.distributed.get_world_size(), chosen())
         try:
             self.worker.load_checkpoint(str(folder))
         except _UNREADABLE as error:

@@ -110,13 +110,13 @@ def test_memory_needs_are_near_what_was_measured():
     assert engine / GIB == pytest.approx(3.4 + 0.25 + 1.5, abs=0.05)
 
 
-def test_the_guard_of_a_policy_needs_a_second_engine_unless_it_trains_an_adapter():
-    guard = {"command": ["true"]}
-    plain, guarded = (memory_need(config(policy=policy), [1e9]) for policy in ({}, {"guard": guard}))
-    assert guarded.engine == 2 * plain.engine
+@pytest.mark.parametrize("own", [{"guard": {"command": ["true"]}}, {"canary": {}}])
+def test_candidates_of_a_policy_need_a_second_engine_unless_it_trains_an_adapter(own):
+    plain, compared = (memory_need(config(policy=policy), [1e9]) for policy in ({}, own))
+    assert compared.engine == 2 * plain.engine
     adapter = {"lora": {"rank": 4, "alpha": 8}}
-    plain, guarded = (memory_need(config(policy=policy), [1e9]) for policy in (adapter, {**adapter, "guard": guard}))
-    assert guarded.engine == plain.engine
+    plain, compared = (memory_need(config(policy=policy), [1e9]) for policy in (adapter, {**adapter, **own}))
+    assert compared.engine == plain.engine
 
 
 def test_an_adapter_needs_the_models_memory_once():
@@ -426,7 +426,7 @@ def test_a_folder_that_may_not_be_looked_into_is_a_finding(tmp_path):
     assert os.read(reading, 100) == b"failure ok"
 
 
-def test_checkpoints_of_another_number_of_processes_are_named_before_the_start(tmp_path):
+def test_checkpoints_of_other_processes_or_devices_are_named_before_the_start(tmp_path):
     state = {"daemon": {"state_dir": str(tmp_path)}}
     assert check_checkpoints(config(**state)) == []
     for step in (9, 10):
@@ -438,6 +438,9 @@ def test_checkpoints_of_another_number_of_processes_are_named_before_the_start(t
     assert check.state is State.FAILURE
     assert "world_size = 1" in check.found
     assert "lightning-trainer export" in (check.mend or "")
+    (folder / "trainer.json").write_text('{"device": "cuda"}')
+    (check,) = check_checkpoints(config(**state))
+    assert (check.state, 'device = "cuda"' in check.found) == (State.FAILURE, True)
 
 
 def test_the_plan_of_who_gets_which_gpu_is_shown(monkeypatch):

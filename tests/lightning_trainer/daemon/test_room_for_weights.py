@@ -1,4 +1,5 @@
-"""Room for weights is asked for as it will be used: an adapter's where adapters are published."""
+"""Room for weights is asked for as it will be used: an adapter's where adapters are published; and a GPU's memory is
+divided among the engines that it may have."""
 
 import json
 import struct
@@ -37,7 +38,7 @@ def compose(model_dir):
         config = Config.model_validate({"policy": policies, **settings})
         folders = {policy.name: model_dir for policy in config.policy}
         async with AsyncExitStack() as stack:
-            return set(_engines(config, stack, deal(config, ()), folders, folders, EngineProcess)[0])
+            return set(_engines(config, stack, deal(config, ()), folders, folders, EngineProcess))
 
     return compose
 
@@ -48,3 +49,23 @@ async def test_adapters_ask_for_less_room_than_their_model(compose, monkeypatch)
     assert await compose(lora={"rank": 16}) == {"one", "other"}
     with pytest.raises(PublicationError, match=f"two versions of the weights need {4 * WHOLE // 2**20} MiB"):
         await compose()
+
+
+@pytest.mark.parametrize(
+    ("gpus", "own", "first", "second"),
+    [
+        (["0"], {"guard": {"command": ["true"]}}, (("0",), 0.4, True), (("0",), 0.4, True)),
+        (["0", "1", "2"], {}, (("1",), 0.9, False), (("2",), 0.9, False)),
+    ],
+)
+async def test_the_second_engine_has_the_gpu_and_the_memory_that_were_dealt(model_dir, gpus, own, first, second):
+    policy = {"name": "p", "agents": ["p"], "model": str(model_dir), **own}
+    settings = {"daemon": {"state_dir": str(model_dir / "state")}, "training": {"device": "cuda"}}
+    config = Config.model_validate({"policy": [policy], **settings})
+    folders = {"p": model_dir}
+    async with AsyncExitStack() as stack:
+        engine = _engines(config, stack, deal(config, gpus), folders, folders, EngineProcess)["p"]
+    dealt = [
+        (one.gpus, one.gpu_memory_utilization, one.sleeps) for one in (engine.replicas.first.settings, engine.second)
+    ]
+    assert (dealt, engine.no_second) == ([first, second], None)

@@ -6,9 +6,13 @@ from importlib import import_module
 
 import pytest
 from lightning_instrumentation import semconv
+from pydantic import TypeAdapter
 
 from lightning_trainer.config import PolicyConfig
+from lightning_trainer.config.judges import AnyJudge
+from lightning_trainer.dashboard.reading import summaries
 from lightning_trainer.dashboard.reading.summaries import SummaryCache
+from lightning_trainer.samples.rewards.reliability import Correction
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.records import StepState
 from lightning_trainer.types import Span, SpanEvent
@@ -52,3 +56,43 @@ async def test_an_attempt_is_rewarded_as_in_the_stage_that_took_it_or_would(span
         assert await rewards() == given
         await store.assign(None, policy="support", step=1, attempt_ids=["a"], ledger=(), state=StepState.SKIPPED)
         assert await rewards() == {**given, "b": 1.0}, "the second stage would take it"
+
+
+JUDGE = {"name": "reward", "kind": "program", "command": ["true"], "checked_by": ["label"]}
+CORRECTED = PolicyConfig.model_validate(
+    {
+        "name": "support",
+        "agents": ["support"],
+        "model": "random:tiny",
+        "reward": {"reward": {"weight": 1.0, "correct": True}},
+    }
+)
+
+
+async def test_what_a_judge_said_is_corrected_as_for_training(spans, tmp_path, monkeypatch):
+    known, read, now = Correction(rho0=0.2, rho1=0.2), [], 0.0
+
+    def corrections(connection, names, judges):
+        read.append([judge.name for judge in judges])
+        return dict.fromkeys(names, known)
+
+    monkeypatch.setattr(summaries, "corrections", corrections)
+    cache = SummaryCache([TypeAdapter(AnyJudge).validate_python(JUDGE)], clock=lambda: now)
+    async with SqliteStore(tmp_path / "lightning.sqlite") as store:
+
+        async def rewards() -> dict[str, float | None]:
+            attempts = await store.attempts()
+            found = await store.scan(lambda connection: cache.of(connection, attempts, [CORRECTED]))
+            return {one.attempt.attempt_id: one.reward for one in found}
+
+        await store.append([*spans("a"), *spans("c", mode="evaluate")])
+        held_out = {"c": 1.0}  # versions are compared by what was given
+        assert await rewards() == {"a": pytest.approx((1 - 0.2) / 0.6), **held_out}
+        assert read == [["reward"]]
+        known = Correction(refused="too few labels")
+        assert (await rewards())["a"] is not None
+        assert read == [["reward"]], "nothing has come since"
+        label = replace(spans("a")[0], name="evaluate label", span_id="ab" * 8, events=())
+        await store.append([label])
+        assert await rewards() == {"a": None, **held_out}
+        assert read == [["reward"]] * 2

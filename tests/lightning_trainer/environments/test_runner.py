@@ -98,6 +98,13 @@ def test_each_task_of_a_file_starts_a_world_of_its_own() -> None:
     assert len({tasks[0].random(more).random() for more in (0, 1)}) == 2
 
 
+def test_what_a_file_says_of_a_task_is_its_input() -> None:
+    runner = Runner.from_environment(Guess, policy="p", agent=bisecting, endpoint=ENDPOINT)
+    named = runner.environment.named_task("easy", {"hint": 3})
+    assert named.input == {"hint": 3}
+    assert runner.environment.training_tasks(1, 1)[0].input is None
+
+
 def test_a_task_of_a_file_is_refused_where_only_seeds_make_tasks(monkeypatch) -> None:
     launch = launch_of(EnvironmentSpec.parse(f"{WORLDS}:Guess"))
     monkeypatch.setattr("lightning_trainer.rollouts.environment.attempt.launch_of", lambda *_: launch)

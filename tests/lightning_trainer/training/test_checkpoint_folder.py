@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -35,11 +36,25 @@ def test_a_full_disk_that_torch_met_is_a_failed_save_as_well(tmp_path):
 def test_a_checkpoint_of_another_number_of_processes_names_both_and_the_way_on(tmp_path):
     for rank in range(2):
         (tmp_path / f"model_world_size_2_rank_{rank}.pt").touch()
-    require_written_by(tmp_path, 2)
+    require_written_by(tmp_path, 2, "cpu")
     with pytest.raises(TrainingError, match=r"world_size = 2 in \[training\], and now it is world_size = 4; .* export"):
-        require_written_by(tmp_path, 4)
+        require_written_by(tmp_path, 4, "cpu")
     with pytest.raises(TrainingError, match="was written with another strategy"):
-        require_written_by(tmp_path / "of-megatron", 2)
+        require_written_by(tmp_path / "of-megatron", 2, "cpu")
+
+
+def test_a_checkpoint_of_another_kind_of_device_names_both_and_the_way_on(tmp_path):
+    part = "model_world_size_1_rank_0.pt"
+    with writing(tmp_path / "step-7", replace(_MANIFEST, device="cpu")) as folder:
+        (folder / part).touch()
+    require_written_by(tmp_path / "step-7", 1, "cpu")
+    with pytest.raises(
+        TrainingError, match=r'device = "cpu" in \[training\], and now it is device = "cuda"; .* export'
+    ):
+        require_written_by(tmp_path / "step-7", 1, "cuda")
+    with writing(tmp_path / "step-8", _MANIFEST) as folder:  # an older one does not say
+        (folder / part).touch()
+    require_written_by(tmp_path / "step-8", 1, "cuda")
 
 
 @pytest.mark.parametrize("at", [0, 500, 999])

@@ -9,6 +9,9 @@ from lightning_trainer.daemon.hardware.dealing import Deal, deal, dealt, trainer
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.serving.settings import engine_settings
 
+GUARD = {"guard": {"command": ["true"]}}
+CANARY = {"canary": {}}
+
 
 def config(
     policies: int = 1,
@@ -17,9 +20,14 @@ def config(
     ray: dict | None = None,
     lora: dict | None = None,
     frozen: int = 0,
+    own: dict | None = None,
     **training,
 ) -> Config:
-    """``frozen``: how many of the policies, the last ones, are not trained."""
+    """
+    Args:
+        frozen: how many of the policies, the last ones, are not trained.
+        own: further settings of the last policy.
+    """
     return Config.model_validate(
         {
             "engine": engine or {},
@@ -29,6 +37,7 @@ def config(
                 {
                     **{"name": f"p{n}", "agents": [f"a{n}"], "model": "random:tiny", "lora": lora},
                     "train": n < policies - frozen,
+                    **(own or {} if n == policies - 1 else {}),
                 }
                 for n in range(policies)
             ],
@@ -125,6 +134,54 @@ def test_two_engines_on_one_gpu_divide_its_memory():
     assert found.memory_share(("0",)) == 0.45
 
 
+@pytest.mark.parametrize("own", [GUARD, CANARY])
+def test_candidates_share_the_only_gpu_and_their_engine_sleeps_too(own):
+    of = config(own=own)
+    found = deal(of, ["0"])
+    assert found.second == {0: ("0",)}
+    assert found.memory_share(("0",)) == 0.4
+    assert found.second_sleeps(0, of)
+    assert found.no_room(0) is None
+    assert found.lines(of)[-1] == "engine of p0's candidates: GPU 0, asleep during updates"
+
+
+def test_candidates_share_an_engines_gpu_rather_than_a_trainers():
+    found = deal(config(own=GUARD), ["0", "1"])
+    assert (found.trainers, found.engines, found.second) == (("0",), ((("1",),),), {0: ("1",)})
+    assert found.memory_share(("1",)) == 0.45
+    assert not found.shares
+
+
+def test_with_a_gpu_to_spare_candidates_have_it_and_old_versions_have_the_next():
+    of = config(policies=2, own=GUARD)
+    found = deal(of, list("012345"))
+    assert (found.trainers, found.engines) == (("0", "1"), ((("2",),), (("3",),)))
+    assert found.second == {1: ("4",), 0: ("5",)}
+    assert {found.memory_share(own) for own in found.second.values()} == {0.9}
+    assert not found.second_sleeps(1, of)
+
+
+@pytest.mark.parametrize(("gpus", "share"), [(["0"], 0.4), (["0", "1"], 0.45)])
+def test_without_room_for_an_old_version_the_setting_that_makes_it_is_said(gpus, share):
+    found = deal(config(), gpus)
+    assert found.second == {0: ()}
+    said = found.no_room(0)
+    assert said is not None
+    assert f"set gpu_memory_utilization = {share} in [engine]" in said
+    found = deal(config(engine={"gpu_memory_utilization": share}), gpus)
+    assert found.second == {0: found.engines[0][0]}
+    assert found.no_room(0) is None
+
+
+@pytest.mark.parametrize(
+    ("of", "gpus"),
+    [(config(lora={"rank": 4}, own=GUARD), ["0"]), (config(device="cpu", own=GUARD), [])],
+)
+def test_adapters_need_no_second_engine_and_without_gpus_none_is_dealt(of, gpus):
+    found = deal(of, gpus)
+    assert (found.second, found.no_room(0)) == ({}, None)
+
+
 def test_what_the_configuration_names_is_taken():
     named = config(engine={"gpus": [3], "gpu_memory_utilization": 0.5}, gpus=["GPU-12345678"])
     found = deal(named, list("0123"))
@@ -158,6 +215,12 @@ def test_without_gpus_nothing_is_dealt_and_an_engine_sees_what_the_daemon_sees()
         (config(policies=2, gpus_per_process=1), ["0"], "gpus_per_process = 1 has room for 1 of 2 trainer processes"),
         (config(policies=3, gpus_per_process=0.6), ["0", "1"], "has room for 2 of 3"),
         (config(policies=2, world_size=2, frozen=1), list("012"), "2 trainers with world_size = 2 need 4 GPUs"),
+        (
+            config(engine={"gpu_memory_utilization": 0.7}, own=GUARD),
+            ["0"],
+            "0.7 is for each of 2 engines on GPU 0, one for a guard's or canary's candidates; set 0.4, or leave it out",
+        ),
+        (config(device="cpu", engine={"gpu_memory_utilization": 0.7, "replicas": 2}), ["0"], "2 engines on GPU 0; set"),
         (config(gpus=[7]), ["0"], r"\[training\] gpus names 7 and there is only GPU 0"),
         (config(engine={"gpus": [7]}), ["0"], r"\[engine\] gpus names 7"),
         (
