@@ -39,16 +39,16 @@ _NO_POLICY = "recorded"
 
 
 @contextmanager
-def ends_in_one_line() -> Iterator[None]:
+def ends_in_one_line(then: str = "start it again to go on from there") -> Iterator[None]:
     """Turn a ``KeyboardInterrupt`` into a line on stderr and ``SystemExit(130)``: what shells expect, and no traceback.
 
     ``finally`` blocks run as always. Attempts that have ended by then are recorded; those in progress do not count, and
-    a run that is started again repeats them.
+    a run that is started again repeats them. ``then`` is the end of the line: what the next start does.
     """
     try:
         yield
     except KeyboardInterrupt:
-        print("interrupted: what has ended is recorded; start it again to go on from there", file=sys.stderr)
+        print(f"interrupted: what has ended is recorded; {then}", file=sys.stderr)
         raise SystemExit(_INTERRUPTED) from None
 
 
@@ -241,11 +241,12 @@ class StepRunner(Generic[TaskT]):
             step,
         )
 
-    @ends_in_one_line()
+    @ends_in_one_line("started again, the evaluation tries every task anew")
     def evaluate(self, tasks: Sequence[TaskT], *, stage: str) -> list[AttemptEnded]:
         """Run one attempt per task that is recorded and never trained; results are in the order of the tasks.
 
-        Like ``train``, it waits for a daemon that is starting.
+        Like ``train``, it waits for a daemon that is starting. Unlike it, it tries every task however often it has been
+        tried before.
 
         Raises:
             LightningError: the daemon cannot be reached, or has no such policy.
