@@ -1,8 +1,12 @@
-"""Tasks in a file, one JSON object per line. Its content is up to the agent; its ``id``, or else its line, names it."""
+"""Tasks in a file, one JSON object per line. Its content is up to the agent; its ``id`` names it.
+
+Without one, a digest of the content does: it stays the same in an edited file, so a task is compared with itself there.
+"""
 
 import hashlib
 import json
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +41,7 @@ def read_tasks(path: Path) -> tuple[FileTask, ...]:
     except (OSError, UnicodeDecodeError) as error:
         raise LightningError(f"cannot read the tasks {path}: {error}") from error
     tasks: dict[str, FileTask] = {}
+    unnamed: Counter[str] = Counter()
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -46,13 +51,22 @@ def read_tasks(path: Path) -> tuple[FileTask, ...]:
             raise LightningError(f"{path}:{number} is not JSON: {error}") from None
         if not isinstance(fields, dict):
             raise LightningError(f"{path}:{number} is {line.strip()[:80]!r}; a task is one JSON object a line")
-        name = f"line-{number}" if fields.get("id") is None else str(fields["id"])
+        if fields.get("id") is None:
+            name = _name_by_content(fields)
+            unnamed[name] += 1
+            name += f"-{unnamed[name]}" if unnamed[name] > 1 else ""
+        else:
+            name = str(fields["id"])
         if name in tasks:
             raise LightningError(f"{path}:{number}: there is another task with the id {name!r}; give each its own")
         tasks[name] = FileTask(name, fields)
     if not tasks:
         raise LightningError(f"there is no task in {path}; write one JSON object a line")
     return tuple(tasks.values())
+
+
+def _name_by_content(fields: Mapping[str, Any]) -> str:
+    return f"task-{hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:12]}"
 
 
 def file_label(path: Path) -> str:
