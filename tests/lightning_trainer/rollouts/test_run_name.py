@@ -13,14 +13,17 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvicorn
 from fastapi import FastAPI
 
 from lightning_trainer.daemon.api.runs import runs_router
+from lightning_trainer.environments.agent import ChatAgent
 from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts import Command, Runner
+from lightning_trainer.rollouts.environment.program_agent import ProgramAgent
 from lightning_trainer.rollouts.run_name import command_label, default_run, held_run
 from lightning_trainer.store import SqliteStore, Store
 from lightning_trainer.store.postgres.store import PostgresStore
@@ -113,6 +116,48 @@ def test_the_default_name_tells_policies_programs_and_functions_apart() -> None:
     assert len(different) == 7
     assert default_run(["p"], program("/usr/bin/python", "a.py")) == default_run(["p"], program("python", "a.py"))
     assert command_label(["a"], "tasks.jsonl", 0) != command_label(["a"], "tasks.jsonl", 1)
+
+
+class World:
+    """An environment, as far as names go."""
+
+    version = "1"
+
+    def reset(self, task: object) -> str:
+        return ""
+
+    def step(self, action: object) -> tuple[str, float, bool]:
+        return "", 1.0, True
+
+
+class OtherWorld(World):
+    pass
+
+
+def test_the_default_name_tells_environments_and_who_plays_them_apart() -> None:
+    # Before: an interrupted program's groups were completed by another one's agent in the same environment.
+    def named(world: type, agent: Any = None, seed: int = 0) -> str:
+        runner = Runner.from_environment(world, policy="p", agent=agent, seed=seed, endpoint="http://127.0.0.1:9")
+        return default_run(["p"], runner.environment)
+
+    def program(file: str) -> ProgramAgent:
+        return ProgramAgent(Command(["python", file], endpoint="http://127.0.0.1:9"))
+
+    module = World.__module__
+    elsewhere = type("World", (World,), {"__module__": "elsewhere"})
+    assert named(World) == named(World, ChatAgent("p", base_url="http://127.0.0.1:9/v1")) == f"p:{module}.World:0"
+    assert named(World, attempt) == f"p:{module}.World:0:{module}.attempt"
+    different = {
+        named(World),
+        named(World, seed=1),
+        named(OtherWorld),
+        named(elsewhere),
+        named(World, attempt),
+        named(World, other),
+        named(World, program("a.py")),
+        named(World, program("b.py")),
+    }
+    assert len(different) == 8
 
 
 def test_a_long_name_is_cut_and_stays_its_own() -> None:
