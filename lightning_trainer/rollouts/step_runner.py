@@ -102,6 +102,8 @@ class StepRunner(Generic[TaskT]):
         self._on_event = on_event
         self._tasks = tasks
         self._curriculum = curriculum
+        self.run_number = 1
+        """Which of the runs of one name this is, as ``train`` learns: 2 and so on beside others of the same program."""
         self._blind = False
         """Whether it was said that the curriculum learns nothing."""
 
@@ -149,6 +151,7 @@ class StepRunner(Generic[TaskT]):
             return
         endpoint, token, ca_file = self._reached
         with held_run(endpoint, self._run, token=token, ca_file=ca_file, numbered=not self._named) as run:
+            self.run_number = int(run[len(self._run) + 1 :] or 1)
             self._train(run, status, tasks_of_step, steps)
 
     def _check(self, status: dict) -> None:

@@ -78,7 +78,8 @@ def file_label(path: Path) -> str:
 class Epochs:
     """Chooses the tasks of each step: all of them in turn, in a new order every epoch.
 
-    The choice depends only on the seed and the step, so an interrupted run goes on with the same tasks.
+    The choice depends only on the seed, the run's number and the step, so an interrupted run goes on with the same
+    tasks.
 
     Raises:
         LightningError: a step needs more different tasks than there are.
@@ -95,8 +96,13 @@ class Epochs:
         self._seed = seed
         self._steps_per_epoch = len(tasks) // per_step
 
-    def __call__(self, step: int) -> Sequence[FileTask]:
-        """Return the tasks of a step, counted from 1. Tasks that do not fill a step wait for another epoch."""
+    def __call__(self, step: int, *, run: int = 1) -> Sequence[FileTask]:
+        """Return the tasks of a step, counted from 1. Tasks that do not fill a step wait for another epoch.
+
+        Args:
+            run: number among the runs of one name (``StepRunner.run_number``); each has an order of its own.
+        """
         epoch, place = divmod(step - 1, self._steps_per_epoch)
-        order = random.Random(f"{self._seed}/{epoch}").sample(self._tasks, len(self._tasks))
+        drawn = f"{self._seed}/{epoch}" if run == 1 else f"{self._seed}/{epoch}/{run}"
+        order = random.Random(drawn).sample(self._tasks, len(self._tasks))
         return order[place * self._per_step : (place + 1) * self._per_step]

@@ -21,6 +21,8 @@ from lightning_trainer.rollouts.run_name import attempt_label
 
 _SEEDS_OF_A_RUN = 1_000_000
 """Distance between the first tasks of two ``seed``s."""
+_SEEDS_OF_A_NUMBER = 104_729
+"""The same between runs of one name; a prime, so that runs in an environment with few tasks begin apart as well."""
 
 
 class EnvironmentAttempt:
@@ -117,9 +119,14 @@ class EnvironmentAttempt:
             for seed in range(first, first + count)
         ]
 
-    def training_tasks(self, step: int, count: int) -> Sequence[Task]:
-        """Return the tasks of a step, counted from 1; if there are enough tasks, none comes twice."""
-        return self.tasks(TRAIN, count, first=self._seed * _SEEDS_OF_A_RUN + (step - 1) * count)
+    def training_tasks(self, step: int, count: int, *, run: int = 1) -> Sequence[Task]:
+        """Return the tasks of a step, counted from 1; if there are enough tasks, none comes twice.
+
+        Args:
+            run: number among the runs of one name (``StepRunner.run_number``); others have other tasks.
+        """
+        first = self._seed * _SEEDS_OF_A_RUN + (run - 1) * _SEEDS_OF_A_NUMBER
+        return self.tasks(TRAIN, count, first=first + (step - 1) * count)
 
     def held_out_tasks(self, count: int) -> Sequence[Task]:
         """Return tasks that training never has, always the same ones; but see ``nothing_held_out``."""

@@ -18,13 +18,17 @@ from typing import Any
 import pytest
 import uvicorn
 from fastapi import FastAPI
+from typer.testing import CliRunner
 
+from lightning_trainer.cli.app import app
 from lightning_trainer.daemon.api.runs import runs_router
 from lightning_trainer.environments.agent import ChatAgent
 from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts import Command, Runner
+from lightning_trainer.rollouts.daemon_client import DaemonClient
 from lightning_trainer.rollouts.environment.program_agent import ProgramAgent
 from lightning_trainer.rollouts.run_name import command_label, default_run, held_run
+from lightning_trainer.rollouts.step_runner import StepRunner
 from lightning_trainer.store import SqliteStore, Store
 from lightning_trainer.store.postgres.store import PostgresStore
 
@@ -177,6 +181,41 @@ def test_the_same_run_at_the_same_time_gets_a_number_and_both_names_are_free_aft
         with hold(daemon) as first, hold(daemon) as second, hold(daemon, "another") as third:
             assert (first, second, third) == ("r", "r-2", "another")
         daemon.wait_until(lambda: daemon.held() == "[]")
+
+
+@pytest.mark.parametrize("source", ["environment", "file", "file and environment"])
+def test_the_same_run_at_the_same_time_tries_other_tasks(
+    daemon: Daemon, tmp_path: Path, monkeypatch, source: str
+) -> None:
+    # Before: a second machine with the same program tried what the first did.
+    status = {"steps_done": 0, "groups_per_step": 4, "group_size": 2, "needs_baseline": False, "agents": ["*"]}
+    monkeypatch.setattr(DaemonClient, "wait_until_there", lambda _: None)
+    monkeypatch.setattr(DaemonClient, "policy", lambda _: status)
+    begun: list[tuple[str, set[str]]] = []
+
+    def note(runner: StepRunner, run: str, status: dict, tasks: Callable[[int], Any], steps: int) -> None:
+        begun.append((run, {task.id for task in tasks(1)}))
+
+    monkeypatch.setattr(StepRunner, "_train", note)
+    (tmp_path / "tasks.jsonl").write_text("".join(f'{{"id": "{number}"}}\n' for number in range(10_000)))
+    (tmp_path / "world.py").write_text("class World:\n    reset = step = lambda *_: None\n")
+    played = [] if source == "file" else ["--environment", f"{tmp_path}/world.py:World"]
+    command = ["rollouts", "--policy", "p", "--tasks", f"{tmp_path}/tasks.jsonl", "--steps", "1", *played]
+
+    def train() -> set[str]:
+        if source == "environment":
+            Runner.from_environment(World, policy="p", endpoint=daemon.url).train(steps=1)
+        else:
+            CliRunner().invoke(app, [*command, "--endpoint", daemon.url, "--", "sh"], catch_exceptions=False)
+        return begun[-1][1]
+
+    alone = train()
+    with hold(daemon, begun[0][0]):
+        beside = train()
+    assert (len(alone), len(beside), len(alone & beside)) == (4, 4, 0)
+    daemon.wait_until(lambda: daemon.held() == "[]")
+    assert train() == alone
+    assert [name for name, _ in begun] == [begun[0][0], f"{begun[0][0]}-2", begun[0][0]]
 
 
 def test_the_same_run_at_two_daemons_of_one_store_gets_a_number(postgres_url: str) -> None:

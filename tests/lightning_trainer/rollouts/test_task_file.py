@@ -82,7 +82,8 @@ def test_every_epoch_takes_a_task_at_most_once_and_leaves_less_than_a_step(count
         assert count - len(met) < per_step
 
 
-def test_seeds_differ() -> None:
+def test_seeds_and_runs_of_one_name_differ() -> None:
     tasks = [FileTask(str(number), {}) for number in range(20)]
+    assert Epochs(tasks, per_step=20, seed=0)(1) != Epochs(tasks, per_step=20, seed=0)(1, run=2)
     assert Epochs(tasks, per_step=20, seed=0)(1) != Epochs(tasks, per_step=20, seed=1)(1)
     assert Epochs(tasks, per_step=20, seed=0)(1) != Epochs(tasks, per_step=20, seed=0)(2)
