@@ -168,7 +168,8 @@ def _train(options: Options, endpoint: str, command: Command, tasks: Sequence[Fi
         return
     with shown(console, options.steps, status["groups_per_step"] * status["group_size"]) as show:
         show.steps_done = status["steps_done"]
-        _runner(options, endpoint, command, show, curriculum).train(order, steps=options.steps)
+        runner = _runner(options, endpoint, command, show, curriculum)
+        runner.train(lambda step: order(step, run=runner.run_number), steps=options.steps)
 
 
 def _curriculum(tasks: Sequence[FileTask], field: str, seed: int) -> Curriculum[FileTask]:

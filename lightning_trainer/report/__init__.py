@@ -1,6 +1,12 @@
 """What a run did, as ``report.json`` and as one page that a browser opens from disk."""
 
-from lightning_trainer.report.difference import PairedDifference, paired_difference, wilson_interval
+from lightning_trainer.report.difference import (
+    MeanDifference,
+    PairedDifference,
+    mean_difference,
+    paired_difference,
+    wilson_interval,
+)
 from lightning_trainer.report.page import ReportFiles, write_report
 from lightning_trainer.report.quickstart_report import (
     ExampleRollout,
@@ -24,11 +30,13 @@ __all__ = [
     "HeldOut",
     "HeldOutResult",
     "Machine",
+    "MeanDifference",
     "PairedDifference",
     "QuickstartReport",
     "ReportFiles",
     "StepResult",
     "example_of",
+    "mean_difference",
     "paired_difference",
     "read_report",
     "wilson_interval",

@@ -2,12 +2,14 @@
 
 Sources: test, Q. McNemar, Psychometrika 12 (1947) 153-157, in its exact binomial form; interval, D. G. Bonett and
 R. M. Price, Adjusted Wald confidence interval for a difference of binomial proportions based on paired data, Journal
-of Educational and Behavioral Statistics 37 (2012) 479-488.
+of Educational and Behavioral Statistics 37 (2012) 479-488. For any other scores: Student's interval of the mean
+difference, its quantile from M. Abramowitz and I. A. Stegun, Handbook of Mathematical Functions (1964), 26.7.5.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb, sqrt
+from statistics import fmean, stdev
 
 # Confidence interval of a share of successes.
 #
@@ -16,6 +18,8 @@ from math import comb, sqrt
 
 Z_95 = 1.959963984540054
 """Two-sided 95 % quantile of the normal distribution."""
+_FEWEST = 4
+"""Tasks of which a mean difference has an interval: of fewer it says little, and Student's quantile is inexact."""
 
 
 def wilson_interval(successes: int, n: int, z: float = Z_95) -> tuple[float, float]:
@@ -74,6 +78,32 @@ def paired_difference(before: Sequence[bool], after: Sequence[bool]) -> PairedDi
         interval=(max(-1.0, center - half), min(1.0, center + half)),
         p_value=_exact_mcnemar(gained, lost),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class MeanDifference:
+    """Mean change of the tasks' scores, after minus before, over ``n`` tasks tried both times."""
+
+    n: int
+    difference: float
+    interval: tuple[float, float]
+    """95 %."""
+
+
+def mean_difference(before: Sequence[float], after: Sequence[float]) -> MeanDifference | None:
+    """Compare scores of the same tasks in the same order; None if the tasks are fewer than four, or all differ by the
+    same, so that nothing is known of the spread."""
+    differences = [a - b for b, a in zip(before, after, strict=True)]
+    n = len(differences)
+    if n < _FEWEST or max(differences) - min(differences) < 1e-9:
+        return None
+    mean, half = fmean(differences), _student_95(n - 1) * stdev(differences) / sqrt(n)
+    return MeanDifference(n, mean, (mean - half, mean + half))
+
+
+def _student_95(freedom: int) -> float:
+    """Return the two-sided 95 % quantile of Student's t; from 3 degrees of freedom on within 0.2 %."""
+    return Z_95 + 2.3723 / freedom + 2.8225 / freedom**2 + 2.5559 / freedom**3 + 1.5895 / freedom**4
 
 
 def _exact_mcnemar(gained: int, lost: int) -> float:

@@ -39,16 +39,16 @@ _NO_POLICY = "recorded"
 
 
 @contextmanager
-def ends_in_one_line() -> Iterator[None]:
+def ends_in_one_line(then: str = "start it again to go on from there") -> Iterator[None]:
     """Turn a ``KeyboardInterrupt`` into a line on stderr and ``SystemExit(130)``: what shells expect, and no traceback.
 
     ``finally`` blocks run as always. Attempts that have ended by then are recorded; those in progress do not count, and
-    a run that is started again repeats them.
+    a run that is started again repeats them. ``then`` is the end of the line: what the next start does.
     """
     try:
         yield
     except KeyboardInterrupt:
-        print("interrupted: what has ended is recorded; start it again to go on from there", file=sys.stderr)
+        print(f"interrupted: what has ended is recorded; {then}", file=sys.stderr)
         raise SystemExit(_INTERRUPTED) from None
 
 
@@ -102,6 +102,8 @@ class StepRunner(Generic[TaskT]):
         self._on_event = on_event
         self._tasks = tasks
         self._curriculum = curriculum
+        self.run_number = 1
+        """Which of the runs of one name this is, as ``train`` learns: 2 and so on beside others of the same program."""
         self._blind = False
         """Whether it was said that the curriculum learns nothing."""
 
@@ -149,6 +151,7 @@ class StepRunner(Generic[TaskT]):
             return
         endpoint, token, ca_file = self._reached
         with held_run(endpoint, self._run, token=token, ca_file=ca_file, numbered=not self._named) as run:
+            self.run_number = int(run[len(self._run) + 1 :] or 1)
             self._train(run, status, tasks_of_step, steps)
 
     def _check(self, status: dict) -> None:
@@ -241,11 +244,12 @@ class StepRunner(Generic[TaskT]):
             step,
         )
 
-    @ends_in_one_line()
+    @ends_in_one_line("started again, the evaluation tries every task anew")
     def evaluate(self, tasks: Sequence[TaskT], *, stage: str) -> list[AttemptEnded]:
         """Run one attempt per task that is recorded and never trained; results are in the order of the tasks.
 
-        Like ``train``, it waits for a daemon that is starting.
+        Like ``train``, it waits for a daemon that is starting. Unlike it, it tries every task however often it has been
+        tried before.
 
         Raises:
             LightningError: the daemon cannot be reached, or has no such policy.

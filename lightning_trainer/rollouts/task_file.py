@@ -1,8 +1,12 @@
-"""Tasks in a file, one JSON object per line. Its content is up to the agent; its ``id``, or else its line, names it."""
+"""Tasks in a file, one JSON object per line. Its content is up to the agent; its ``id`` names it.
+
+Without one, a digest of the content does: it stays the same in an edited file, so a task is compared with itself there.
+"""
 
 import hashlib
 import json
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +41,7 @@ def read_tasks(path: Path) -> tuple[FileTask, ...]:
     except (OSError, UnicodeDecodeError) as error:
         raise LightningError(f"cannot read the tasks {path}: {error}") from error
     tasks: dict[str, FileTask] = {}
+    unnamed: Counter[str] = Counter()
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -46,13 +51,22 @@ def read_tasks(path: Path) -> tuple[FileTask, ...]:
             raise LightningError(f"{path}:{number} is not JSON: {error}") from None
         if not isinstance(fields, dict):
             raise LightningError(f"{path}:{number} is {line.strip()[:80]!r}; a task is one JSON object a line")
-        name = f"line-{number}" if fields.get("id") is None else str(fields["id"])
+        if fields.get("id") is None:
+            name = _name_by_content(fields)
+            unnamed[name] += 1
+            name += f"-{unnamed[name]}" if unnamed[name] > 1 else ""
+        else:
+            name = str(fields["id"])
         if name in tasks:
             raise LightningError(f"{path}:{number}: there is another task with the id {name!r}; give each its own")
         tasks[name] = FileTask(name, fields)
     if not tasks:
         raise LightningError(f"there is no task in {path}; write one JSON object a line")
     return tuple(tasks.values())
+
+
+def _name_by_content(fields: Mapping[str, Any]) -> str:
+    return f"task-{hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:12]}"
 
 
 def file_label(path: Path) -> str:
@@ -64,7 +78,8 @@ def file_label(path: Path) -> str:
 class Epochs:
     """Chooses the tasks of each step: all of them in turn, in a new order every epoch.
 
-    The choice depends only on the seed and the step, so an interrupted run goes on with the same tasks.
+    The choice depends only on the seed, the run's number and the step, so an interrupted run goes on with the same
+    tasks.
 
     Raises:
         LightningError: a step needs more different tasks than there are.
@@ -81,8 +96,13 @@ class Epochs:
         self._seed = seed
         self._steps_per_epoch = len(tasks) // per_step
 
-    def __call__(self, step: int) -> Sequence[FileTask]:
-        """Return the tasks of a step, counted from 1. Tasks that do not fill a step wait for another epoch."""
+    def __call__(self, step: int, *, run: int = 1) -> Sequence[FileTask]:
+        """Return the tasks of a step, counted from 1. Tasks that do not fill a step wait for another epoch.
+
+        Args:
+            run: number among the runs of one name (``StepRunner.run_number``); each has an order of its own.
+        """
         epoch, place = divmod(step - 1, self._steps_per_epoch)
-        order = random.Random(f"{self._seed}/{epoch}").sample(self._tasks, len(self._tasks))
+        drawn = f"{self._seed}/{epoch}" if run == 1 else f"{self._seed}/{epoch}/{run}"
+        order = random.Random(drawn).sample(self._tasks, len(self._tasks))
         return order[place * self._per_step : (place + 1) * self._per_step]

@@ -94,7 +94,7 @@ def _train(options: Options, play: Play, endpoint: str, program: ProgramAgent | 
         order = None
         if options.tasks is not None:
             epochs = Epochs(read_tasks(options.tasks), per_step=status["groups_per_step"], seed=options.seed)
-            order = lambda step: _named(runner, epochs(step))  # noqa: E731
+            order = lambda step: _named(runner, epochs(step, run=runner.run_number))  # noqa: E731
         runner.train(order, steps=options.steps)
 
 

@@ -67,7 +67,7 @@ async def compare(site: Site, asked: Asked) -> dict[str, Any]:
     if policy is None or one is None or other is None or one == other:
         raise PageError("name two versions of a policy: /versions/compare?policy=NAME&a=3&b=5")
     unread = await _unread(site, policy)
-    scores, paired = await site.store.scan(
+    scores, change = await site.store.scan(
         lambda connection: compare_versions(connection, policy, one, other, unread=site.live is None)
     )
     return {
@@ -77,7 +77,7 @@ async def compare(site: Site, asked: Asked) -> dict[str, Any]:
         "a": one,
         "b": other,
         "scores": scores,
-        "paired": paired,
+        "change": change,
         "better": sum(score.other > score.one for score in scores),
         "worse": sum(score.other < score.one for score in scores),
     }

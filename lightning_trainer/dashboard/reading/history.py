@@ -12,7 +12,12 @@ from statistics import fmean
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.errors import StoreError
 from lightning_trainer.metrics.row import StepMetrics, select_rows
-from lightning_trainer.report.difference import PairedDifference, paired_difference
+from lightning_trainer.report.difference import (
+    MeanDifference,
+    PairedDifference,
+    mean_difference,
+    paired_difference,
+)
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.scan import read_only
 from lightning_trainer.store.tables import attempts as attempt_table
@@ -123,9 +128,9 @@ def tokens_by_agent(connection: Connection, policy: str, first: int, last: int) 
 
 def compare_versions(
     connection: Connection, policy: PolicyConfig, one: int, other: int, *, unread: bool
-) -> tuple[list[TaskScores], PairedDifference | None]:
-    """Return the tasks that evaluations of both versions tried, and the difference over those that were tried once
-    by each and scored 0 or 1 (exact McNemar); None if there are fewer than two such tasks.
+) -> tuple[list[TaskScores], PairedDifference | MeanDifference | None]:
+    """Return the tasks that evaluations of both versions tried, and the difference over them: exact McNemar if each
+    was tried once by both and scored 0 or 1, else that of the tasks' means; None if they say nothing of its spread.
 
     Args:
         unread: evaluations that no daemon has read (``refresh_verdicts``) count too.
@@ -149,15 +154,11 @@ def compare_versions(
         TaskScores(task, fmean(of[one]), fmean(of[other]), (len(of[one]), len(of[other])))
         for task, of in sorted(both.items())
     ]
-    single = [
-        of for of in both.values() if len(of[one]) == len(of[other]) == 1 and {*of[one], *of[other]} <= {0.0, 1.0}
-    ]
-    paired = (
-        paired_difference([bool(of[one][0]) for of in single], [bool(of[other][0]) for of in single])
-        if len(single) > 1
-        else None
-    )
-    return scores, paired
+    before, after = [score.one for score in scores], [score.other for score in scores]
+    only_passes = all(score.attempts == (1, 1) for score in scores) and {*before, *after} <= {0.0, 1.0}
+    if not only_passes:
+        return scores, mean_difference(before, after)
+    return scores, paired_difference([*map(bool, before)], [*map(bool, after)]) if len(scores) > 1 else None
 
 
 Rows = dict[str, tuple[list[StepMetrics], int]]

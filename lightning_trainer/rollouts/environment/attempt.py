@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from lightning_trainer.environments.agent import Agent
+from lightning_trainer.environments.agent import Agent, ChatAgent
 from lightning_trainer.environments.limits import Limits, environment_settings, limits_of
 from lightning_trainer.environments.protocol import HELD_OUT, TRAIN, Environment, Task, nothing_held_out
 from lightning_trainer.environments.registry import EnvironmentSpec, check_file_task, digest_of, launch_of
@@ -17,9 +17,12 @@ from lightning_trainer.environments.session import InProcess, Playable, Session
 from lightning_trainer.environments.worker.pool import EnvironmentPool
 from lightning_trainer.errors import ConfigError, LightningError
 from lightning_trainer.rollouts.awaiting import result_of
+from lightning_trainer.rollouts.run_name import attempt_label
 
 _SEEDS_OF_A_RUN = 1_000_000
 """Distance between the first tasks of two ``seed``s."""
+_SEEDS_OF_A_NUMBER = 104_729
+"""The same between runs of one name; a prime, so that runs in an environment with few tasks begin apart as well."""
 
 
 class EnvironmentAttempt:
@@ -78,7 +81,9 @@ class EnvironmentAttempt:
         self._sizes = sizes
         self.nothing_held_out = None if holds_out else nothing_held_out(self.name)
         """A sentence for whoever reads a score, where held-out tasks start like those of training."""
-        self.run_label = f"{self.name}:{seed}"
+        world = environment if isinstance(environment, str) else attempt_label(environment)
+        player = () if type(agent) is ChatAgent else (attempt_label(agent),)
+        self.run_label = ":".join([world, str(seed), *player])
 
     def __call__(self, task: Task) -> float | None:
         """Play the task, and return what it earned.
@@ -114,9 +119,14 @@ class EnvironmentAttempt:
             for seed in range(first, first + count)
         ]
 
-    def training_tasks(self, step: int, count: int) -> Sequence[Task]:
-        """Return the tasks of a step, counted from 1; if there are enough tasks, none comes twice."""
-        return self.tasks(TRAIN, count, first=self._seed * _SEEDS_OF_A_RUN + (step - 1) * count)
+    def training_tasks(self, step: int, count: int, *, run: int = 1) -> Sequence[Task]:
+        """Return the tasks of a step, counted from 1; if there are enough tasks, none comes twice.
+
+        Args:
+            run: number among the runs of one name (``StepRunner.run_number``); others have other tasks.
+        """
+        first = self._seed * _SEEDS_OF_A_RUN + (run - 1) * _SEEDS_OF_A_NUMBER
+        return self.tasks(TRAIN, count, first=first + (step - 1) * count)
 
     def held_out_tasks(self, count: int) -> Sequence[Task]:
         """Return tasks that training never has, always the same ones; but see ``nothing_held_out``."""

@@ -36,6 +36,7 @@ class ProgramAgent:
 
     def __init__(self, command: Command) -> None:
         self._command = command
+        self.run_label = command.run_label
         self._attempts: dict[str, _Attempt] = {}
         attempts = self._attempts
 

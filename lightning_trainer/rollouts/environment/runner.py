@@ -102,7 +102,7 @@ class EnvironmentRunner(StepRunner[Task]):
             timeout_s=timeout_s + _GRACE_S,
             retries=retries,
             on_event=on_event,
-            tasks=self.environment.training_tasks,
+            tasks=lambda step, count: self.environment.training_tasks(step, count, run=self.run_number),
             curriculum=curriculum,
         )
 

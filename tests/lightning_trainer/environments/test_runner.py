@@ -77,6 +77,7 @@ def test_steps_take_other_tasks_and_a_seed_takes_others_still() -> None:
 def test_an_environment_with_few_tasks_repeats_them_and_says_when_a_step_needs_more() -> None:
     runner = Runner.from_environment(Adder, policy="p", agent=bisecting, endpoint=ENDPOINT)
     assert [task.seed for task in runner.environment.training_tasks(2, 2)] == [2, 0]
+    assert [task.seed for task in runner.environment.training_tasks(2, 2, run=2)] == [1, 2]
     with pytest.raises(LightningError, match="has 2 held-out tasks, and 3 are asked for"):
         runner.evaluate_held_out(3)
 

@@ -4,7 +4,7 @@ from math import sqrt
 
 import pytest
 
-from lightning_trainer.report import paired_difference
+from lightning_trainer.report import mean_difference, paired_difference
 
 
 def outcomes(both: int, gained: int, lost: int, neither: int) -> tuple[list[bool], list[bool]]:
@@ -48,3 +48,19 @@ def test_it_is_antisymmetric():
 def test_other_tasks_cannot_be_compared(before, after):
     with pytest.raises(ValueError, match="same tasks"):
         paired_difference(before, after)
+
+
+@pytest.mark.parametrize(("n", "t"), [(4, 3.182), (6, 2.571), (10, 2.262), (30, 2.045), (1000, 1.962)])
+def test_the_interval_of_a_mean_difference_is_students(n, t):
+    before, after = [0.0] * n, [0.5] * (n - 1) + [1.5]
+    change = mean_difference(before, after)
+    assert change is not None
+    # All but one of the differences are 0.5, the last is 1 more: mean 0.5 + 1 / n, variance 1 / n.
+    assert (change.n, change.difference) == (n, pytest.approx(0.5 + 1 / n))
+    half = t / n
+    assert change.interval == pytest.approx((0.5 + 1 / n - half, 0.5 + 1 / n + half), abs=0.004 / n)
+
+
+@pytest.mark.parametrize(("before", "after"), [([0.1] * 3, [0.2, 0.4, 0.9]), ([0.1, 0.3] * 4, [0.2, 0.4] * 4)])
+def test_few_tasks_and_differences_that_are_all_the_same_have_no_interval(before, after):
+    assert mean_difference(before, after) is None

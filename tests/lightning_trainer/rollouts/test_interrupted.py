@@ -56,6 +56,24 @@ def wait_until(there: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+def test_an_evaluation_does_not_promise_to_go_on(capsys) -> None:
+    tried: list[str] = []
+    events: list[Event] = []
+
+    def attempt(task: FileTask) -> float:
+        tried.append(task.id)
+        if task.id == "c" and tried.count("c") == 1:
+            time.sleep(600)
+        return 1.0
+
+    runner = Runner("p", attempt, endpoint=ENDPOINT, on_event=events.append)
+    interrupted(lambda: runner.evaluate(TASKS, stage="before"), lambda: len(events) == 2 and len(tried) == 3)
+    line = "interrupted: what has ended is recorded; started again, the evaluation tries every task anew\n"
+    assert capsys.readouterr().err == line
+    assert len(runner.evaluate(TASKS, stage="before")) == 3
+    assert sorted(tried) == ["a", "a", "b", "b", "c", "c"]
+
+
 @pytest.mark.parametrize("retries", [0, 1])
 def test_programs_that_are_killed_with_the_run_have_not_failed(retries, tmp_path: Path, monkeypatch) -> None:
     # Before: they were recorded as failed, and a run that was started again did not repeat them; with retries they

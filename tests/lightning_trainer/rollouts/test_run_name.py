@@ -13,15 +13,22 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvicorn
 from fastapi import FastAPI
+from typer.testing import CliRunner
 
+from lightning_trainer.cli.app import app
 from lightning_trainer.daemon.api.runs import runs_router
+from lightning_trainer.environments.agent import ChatAgent
 from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts import Command, Runner
+from lightning_trainer.rollouts.daemon_client import DaemonClient
+from lightning_trainer.rollouts.environment.program_agent import ProgramAgent
 from lightning_trainer.rollouts.run_name import command_label, default_run, held_run
+from lightning_trainer.rollouts.step_runner import StepRunner
 from lightning_trainer.store import SqliteStore, Store
 from lightning_trainer.store.postgres.store import PostgresStore
 
@@ -115,6 +122,48 @@ def test_the_default_name_tells_policies_programs_and_functions_apart() -> None:
     assert command_label(["a"], "tasks.jsonl", 0) != command_label(["a"], "tasks.jsonl", 1)
 
 
+class World:
+    """An environment, as far as names go."""
+
+    version = "1"
+
+    def reset(self, task: object) -> str:
+        return ""
+
+    def step(self, action: object) -> tuple[str, float, bool]:
+        return "", 1.0, True
+
+
+class OtherWorld(World):
+    pass
+
+
+def test_the_default_name_tells_environments_and_who_plays_them_apart() -> None:
+    # Before: an interrupted program's groups were completed by another one's agent in the same environment.
+    def named(world: type, agent: Any = None, seed: int = 0) -> str:
+        runner = Runner.from_environment(world, policy="p", agent=agent, seed=seed, endpoint="http://127.0.0.1:9")
+        return default_run(["p"], runner.environment)
+
+    def program(file: str) -> ProgramAgent:
+        return ProgramAgent(Command(["python", file], endpoint="http://127.0.0.1:9"))
+
+    module = World.__module__
+    elsewhere = type("World", (World,), {"__module__": "elsewhere"})
+    assert named(World) == named(World, ChatAgent("p", base_url="http://127.0.0.1:9/v1")) == f"p:{module}.World:0"
+    assert named(World, attempt) == f"p:{module}.World:0:{module}.attempt"
+    different = {
+        named(World),
+        named(World, seed=1),
+        named(OtherWorld),
+        named(elsewhere),
+        named(World, attempt),
+        named(World, other),
+        named(World, program("a.py")),
+        named(World, program("b.py")),
+    }
+    assert len(different) == 8
+
+
 def test_a_long_name_is_cut_and_stays_its_own() -> None:
     names = {default_run(["p"], Command(["a", "x" * 400 + end], endpoint="http://127.0.0.1:9")) for end in "yz"}
     assert len(names) == 2
@@ -132,6 +181,41 @@ def test_the_same_run_at_the_same_time_gets_a_number_and_both_names_are_free_aft
         with hold(daemon) as first, hold(daemon) as second, hold(daemon, "another") as third:
             assert (first, second, third) == ("r", "r-2", "another")
         daemon.wait_until(lambda: daemon.held() == "[]")
+
+
+@pytest.mark.parametrize("source", ["environment", "file", "file and environment"])
+def test_the_same_run_at_the_same_time_tries_other_tasks(
+    daemon: Daemon, tmp_path: Path, monkeypatch, source: str
+) -> None:
+    # Before: a second machine with the same program tried what the first did.
+    status = {"steps_done": 0, "groups_per_step": 4, "group_size": 2, "needs_baseline": False, "agents": ["*"]}
+    monkeypatch.setattr(DaemonClient, "wait_until_there", lambda _: None)
+    monkeypatch.setattr(DaemonClient, "policy", lambda _: status)
+    begun: list[tuple[str, set[str]]] = []
+
+    def note(runner: StepRunner, run: str, status: dict, tasks: Callable[[int], Any], steps: int) -> None:
+        begun.append((run, {task.id for task in tasks(1)}))
+
+    monkeypatch.setattr(StepRunner, "_train", note)
+    (tmp_path / "tasks.jsonl").write_text("".join(f'{{"id": "{number}"}}\n' for number in range(10_000)))
+    (tmp_path / "world.py").write_text("class World:\n    reset = step = lambda *_: None\n")
+    played = [] if source == "file" else ["--environment", f"{tmp_path}/world.py:World"]
+    command = ["rollouts", "--policy", "p", "--tasks", f"{tmp_path}/tasks.jsonl", "--steps", "1", *played]
+
+    def train() -> set[str]:
+        if source == "environment":
+            Runner.from_environment(World, policy="p", endpoint=daemon.url).train(steps=1)
+        else:
+            CliRunner().invoke(app, [*command, "--endpoint", daemon.url, "--", "sh"], catch_exceptions=False)
+        return begun[-1][1]
+
+    alone = train()
+    with hold(daemon, begun[0][0]):
+        beside = train()
+    assert (len(alone), len(beside), len(alone & beside)) == (4, 4, 0)
+    daemon.wait_until(lambda: daemon.held() == "[]")
+    assert train() == alone
+    assert [name for name, _ in begun] == [begun[0][0], f"{begun[0][0]}-2", begun[0][0]]
 
 
 def test_the_same_run_at_two_daemons_of_one_store_gets_a_number(postgres_url: str) -> None:

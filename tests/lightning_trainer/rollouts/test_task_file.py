@@ -17,9 +17,18 @@ def write(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def test_an_id_names_a_task_or_else_its_line(tmp_path: Path) -> None:
+def test_an_id_names_a_task_or_else_a_digest_of_what_it_says(tmp_path: Path) -> None:
     path = write(tmp_path, '{"id": 7, "q": "a"}\n\n{"q": "b"}\n')
-    assert read_tasks(path) == (FileTask("7", {"id": 7, "q": "a"}), FileTask("line-3", {"q": "b"}))
+    # sha256 of {"q": "b"}
+    assert read_tasks(path) == (FileTask("7", {"id": 7, "q": "a"}), FileTask("task-141f76ad3b73", {"q": "b"}))
+
+
+def test_a_task_keeps_its_name_in_an_edited_file(tmp_path: Path) -> None:
+    # Before: a line below a removed one took another's name, and evaluations compared different questions.
+    before = read_tasks(write(tmp_path, '{"q": "bad"}\n{"q": "b", "a": 1}\n{"q": "c"}\n'))
+    after = read_tasks(write(tmp_path, '{"a":1,"q":"b"}\n{"q": "d"}\n{"q": "c"}\n'))
+    assert [before[1].id, before[2].id] == [after[0].id, after[2].id]
+    assert len({task.id for task in (*before, *after)}) == 4
 
 
 @pytest.mark.parametrize("inside", ["\u2028", "\u2029", "\u0085"])
@@ -28,9 +37,9 @@ def test_only_a_line_feed_ends_a_line(tmp_path: Path, inside: str) -> None:
     assert [task.fields["q"] for task in read_tasks(path)] == [f"a{inside}b", "c"]
 
 
-def test_a_task_without_a_value_for_its_id_is_named_by_its_line(tmp_path: Path) -> None:
-    path = write(tmp_path, '{"id": null}\n{"id": null}\n')
-    assert [task.id for task in read_tasks(path)] == ["line-1", "line-2"]
+def test_the_same_task_twice_is_two(tmp_path: Path) -> None:
+    one, two, three = (task.id for task in read_tasks(write(tmp_path, '{"id": null}\n' * 3)))
+    assert (two, three) == (f"{one}-2", f"{one}-3")
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_task(tmp_path: Path) -> None:
@@ -73,7 +82,8 @@ def test_every_epoch_takes_a_task_at_most_once_and_leaves_less_than_a_step(count
         assert count - len(met) < per_step
 
 
-def test_seeds_differ() -> None:
+def test_seeds_and_runs_of_one_name_differ() -> None:
     tasks = [FileTask(str(number), {}) for number in range(20)]
+    assert Epochs(tasks, per_step=20, seed=0)(1) != Epochs(tasks, per_step=20, seed=0)(1, run=2)
     assert Epochs(tasks, per_step=20, seed=0)(1) != Epochs(tasks, per_step=20, seed=1)(1)
     assert Epochs(tasks, per_step=20, seed=0)(1) != Epochs(tasks, per_step=20, seed=0)(2)
