@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from lightning_instrumentation.access.proof import Access
@@ -65,6 +65,8 @@ _OF_DELIVERY = ("endpoint", "token", "ca_file", "spool_dir", "spool_limit_bytes"
 """Settings that hold for all that a client records."""
 
 _runtime: Runtime | None = None
+_given: dict[str, Any] = {}
+"""What the running client was told by ``lt.init``, by name of the setting; the environment says the rest."""
 _unusable = False
 _lock = threading.RLock()
 
@@ -140,21 +142,24 @@ def init(
     given = [name for name, value in arguments.items() if value is not None and value != ()]
     with _lock:
         wanted = read_settings(**arguments)
+        _given.update({name: getattr(wanted, name) for name in given})
         if _runtime is None:
             _start(wanted)
+        elif not _runtime.outbox.spans_started:  # nobody holds anything of it: another takes its place
+            # The environment is read again: a program may have loaded a file of settings since it was imported.
+            wanted = replace(wanted, **_given)
+            if wanted != _runtime.settings:
+                _start(wanted)
+            _install_hooks()  # they may have been removed since
         else:
             _change(_runtime, {name: getattr(wanted, name) for name in given})
-            _install_hooks()  # they may have been removed since
+            _install_hooks()
 
 
 def _change(started: Runtime, named: Mapping[str, Any]) -> None:
-    """Let the settings that are named take effect, as far as they still can."""
+    """Let the settings that are named take effect in a client that has recorded, as far as they still can."""
     global _runtime
     changed = {name: value for name, value in named.items() if value != getattr(started.settings, name)}
-    if not started.outbox.spans_started:  # nobody holds anything of it: another takes its place
-        if changed:
-            _start(replace(started.settings, **changed))
-        return
     late = [name for name in changed if name in _OF_DELIVERY]
     if late:
         log.warning(
@@ -184,7 +189,11 @@ def runtime(settings: Settings | None = None) -> Runtime | None:
     with _lock:
         if _runtime is None and not _unusable:
             try:
-                _start(settings) if settings is not None else init()
+                if settings is None:
+                    init()
+                else:
+                    _given.update({setting.name: getattr(settings, setting.name) for setting in fields(settings)})
+                    _start(settings)
             except Exception as error:
                 _give_up(error)
         return _runtime
@@ -304,6 +313,7 @@ def shutdown(timeout_s: float = 5.0) -> None:
     _tell_losses()
     with _lock:
         stopping, _runtime = _runtime, None
+        _given.clear()
     if stopping is not None:
         stopping.outbox.close(timeout_s)
         set_default_agent(None)

@@ -51,6 +51,25 @@ def test_before_anything_is_recorded_all_that_is_named_takes_effect(receiver, tm
     assert warned.records == []
 
 
+def test_before_anything_is_recorded_the_environment_is_read_again(monkeypatch, tmp_path, warned) -> None:
+    # As of a program that is run by `lightning-trainer run`, and then loads its settings from a file.
+    lt.shutdown(0.0)
+    monkeypatch.delenv("LIGHTNING_TOKEN", raising=False)
+    lt.init("http://127.0.0.1:1", spool_dir=tmp_path, capture_content=False)
+    monkeypatch.setenv("LIGHTNING_TOKEN", "of-the-file")
+    monkeypatch.setenv("LIGHTNING_ENDPOINT", "http://127.0.0.1:2")
+    monkeypatch.setenv("LIGHTNING_AGENT", "of-the-file")
+    monkeypatch.setenv("LIGHTNING_CAPTURE_CONTENT", "1")
+    lt.init()
+    read = settings()
+    assert (read.token, read.agent) == ("of-the-file", "of-the-file")
+    assert (read.endpoint, read.spool_dir, read.capture_content) == ("http://127.0.0.1:1", tmp_path, False)  # as named
+    lt.shutdown(0.0)
+    lt.init(spool_dir=tmp_path)
+    assert (settings().endpoint, settings().capture_content) == ("http://127.0.0.1:2", True)  # starts afresh
+    lt.shutdown(0.0)
+
+
 def test_later_what_is_recorded_changes_from_there_on(recording, warned) -> None:
     worked()
     lt.init(redact=["emails"], agent="b", trusted_hosts=["b:1"], max_body_bytes=9, route=False)
