@@ -11,7 +11,7 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import lightning_instrumentation as lt
 from lightning_instrumentation.scope import current
@@ -20,6 +20,11 @@ from lightning_instrumentation.tool import ToolCall as ToolSpan
 from lightning_trainer.environments.protocol import Action, Observation, ToolCall, tools_for_openai
 from lightning_trainer.environments.session import Session
 from lightning_trainer.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+    from openai import OpenAI
 
 Agent: TypeAlias = Callable[[Session], Awaitable[None] | None]
 """An agent acts until ``session.done``, or gives up earlier; a coroutine is awaited."""
@@ -35,6 +40,7 @@ class ChatAgent:
         model: its name at the endpoint: the policy's.
         name: the agent's, by which a policy claims it; the model's when absent.
         base_url: of an OpenAI-compatible endpoint; ``OPENAI_BASE_URL`` when absent.
+        tls: returns what the endpoint's certificate is verified with; by default openai's own settings decide.
         temperature: in training; evaluations and baselines take the most likely answer.
         max_tokens: of one answer.
         max_turns: how many turns it takes before it gives up.
@@ -53,6 +59,7 @@ class ChatAgent:
         name: str | None = None,
         base_url: str | None = None,
         api_key: str | None = None,
+        tls: Callable[[], SSLContext | None] = lambda: None,
         temperature: float = 1.0,
         max_tokens: int = 64,
         max_turns: int = 32,
@@ -70,11 +77,11 @@ class ChatAgent:
         self._model = model
         self.name = name or model
         """A policy trains the calls if its ``agents`` claim this name."""
-        self._client = openai.OpenAI(
-            base_url=base_url,
-            api_key=api_key or os.environ.get("OPENAI_API_KEY") or "found-by-the-client",
-            max_retries=2,
-        )
+        self._openai = openai
+        self._base_url = base_url
+        self._api_key = api_key or os.environ.get("OPENAI_API_KEY") or "found-by-the-client"
+        self._tls = tls
+        self._clients: dict[SSLContext | None, OpenAI] = {}
         self._temperature = temperature
         self._max_tokens = max_tokens
         self._max_turns = max_turns
@@ -132,7 +139,7 @@ class ChatAgent:
         identity = current().identity
         greedy = identity is not None and identity.mode in ("evaluate", "baseline")
         request: dict[str, Any] = {"tools": tools_for_openai(session.tools)} if session.tools else {}
-        answer: Any = self._client.chat.completions.create(  # pyright: ignore[reportCallIssue]
+        answer: Any = self._client().chat.completions.create(  # pyright: ignore[reportCallIssue]
             model=self._model,
             messages=messages,  # pyright: ignore[reportArgumentType]
             temperature=0.0 if greedy else self._temperature,
@@ -145,6 +152,20 @@ class ChatAgent:
         if message.tool_calls:
             reply["tool_calls"] = [call.model_dump(include={"id", "type", "function"}) for call in message.tool_calls]
         return reply, answer.id
+
+    def _client(self) -> OpenAI:
+        """Return the client of all attempts: another one only once the endpoint is verified with something else."""
+        tls = self._tls()
+        client = self._clients.get(tls)
+        if client is None:
+            client = self._openai.OpenAI(
+                base_url=self._base_url,
+                api_key=self._api_key,
+                max_retries=2,
+                http_client=None if tls is None else self._openai.DefaultHttpxClient(verify=tls),
+            )
+            self._clients = {tls: client}
+        return client
 
 
 def _sendable(text: str) -> str:

@@ -8,6 +8,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Self
 
+from lightning_instrumentation.access.proof import Access
+
 from lightning_trainer.environments.agent import Agent, ChatAgent
 from lightning_trainer.environments.limits import Limits
 from lightning_trainer.environments.protocol import Environment, Task
@@ -62,12 +64,11 @@ class EnvironmentRunner(StepRunner[Task]):
         curriculum: Curriculum[Task] | None = None,
     ) -> None:
         if agent is None:
-            reached = daemon_of_client(endpoint)
-            options: dict[str, Any] = {
-                "base_url": f"{reached.endpoint}/v1",
-                "api_key": reached.token,
-                **(agent_options or {}),
-            }
+            options = dict(agent_options or {})
+            if "base_url" not in options:  # another endpoint gets neither the daemon's token nor the trust in it
+                reached = daemon_of_client(endpoint)
+                access = Access(reached.endpoint, reached.token, ca_file=reached.ca_file)
+                options = {"base_url": f"{reached.endpoint}/v1", "api_key": reached.token, "tls": access.tls, **options}
             agent = ChatAgent(policy, **options)
         self._agent_name = agent.name if isinstance(agent, ChatAgent) else None
         self.environment = EnvironmentAttempt(

@@ -11,6 +11,7 @@ import pytest
 from lightning_instrumentation.scope import current
 
 from lightning_trainer.environments import Observation, Task, adapters
+from lightning_trainer.environments.agent import ChatAgent
 from lightning_trainer.environments.limits import Limits
 from lightning_trainer.environments.registry import KNOWN, EnvironmentSpec, launch_of
 from lightning_trainer.environments.session import Session
@@ -192,6 +193,22 @@ def test_our_agent_converses_with_the_endpoint_and_the_environment(monkeypatch) 
     assert second["messages"][3] == {"role": "tool", "tool_call_id": "c1", "content": "5"}
     # The step that nothing scored has no reward; the call that ended it has its own, and the attempt has the sum.
     assert given == [(1.0, "turn", "call-2"), (1.0, "reward", None)]
+
+
+def test_another_endpoint_gets_neither_the_daemons_token_nor_the_trust_in_it(tmp_path, monkeypatch) -> None:
+    told: list[dict[str, Any]] = []
+
+    class Told(ChatAgent):
+        def __init__(self, model, **options):
+            told.append(options)
+            super().__init__(model, **options)
+
+    monkeypatch.setattr("lightning_trainer.rollouts.environment.runner.ChatAgent", Told)
+    lt.init(ENDPOINT, token="the-daemons", spool_dir=tmp_path)
+    for options in ({}, {"base_url": "https://elsewhere/v1"}):
+        Runner.from_environment(Guess, policy="p", agent_options=options, endpoint=ENDPOINT)
+    assert told[0]["api_key"] == "the-daemons"
+    assert told[1] == {"base_url": "https://elsewhere/v1"}
 
 
 @pytest.mark.parametrize(("history", "shown"), [(None, 3), (1, 2), (0, 1)])
