@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from itertools import chain
@@ -31,6 +32,11 @@ Agent: TypeAlias = Callable[[Session], Awaitable[None] | None]
 
 TURN_REWARD = "turn"
 """The name of the rewards of single model calls; the attempt's own reward has the default name."""
+
+_LONGEST_CALL_S = 600.0
+_RETRIES = 2
+_RETRY_S = 1.0
+"""The gateway's ``Retry-After``."""
 
 
 class ChatAgent:
@@ -139,19 +145,28 @@ class ChatAgent:
         identity = current().identity
         greedy = identity is not None and identity.mode in ("evaluate", "baseline")
         request: dict[str, Any] = {"tools": tools_for_openai(session.tools)} if session.tools else {}
-        answer: Any = self._client().chat.completions.create(  # pyright: ignore[reportCallIssue]
-            model=self._model,
-            messages=messages,  # pyright: ignore[reportArgumentType]
-            temperature=0.0 if greedy else self._temperature,
-            max_tokens=self._max_tokens,
-            timeout=max(1.0, min(session.left_s, 600.0)),
-            **request,
-        )
+        request |= {"model": self._model, "messages": messages, "max_tokens": self._max_tokens}
+        request["temperature"] = 0.0 if greedy else self._temperature
+        answer = self._asked(request, session)
         message = answer.choices[0].message
         reply: dict[str, Any] = {"role": "assistant", "content": message.content or ""}
         if message.tool_calls:
             reply["tool_calls"] = [call.model_dump(include={"id", "type", "function"}) for call in message.tool_calls]
         return reply, answer.id
+
+    def _asked(self, request: dict[str, Any], session: Session) -> Any:
+        """Return the model's answer; a call that fails on the way is made again while the attempt has time."""
+        openai = self._openai
+        on_the_way = (openai.APIConnectionError, openai.RateLimitError, openai.InternalServerError)
+        for left in range(_RETRIES, -1, -1):
+            if session.left_s <= 0:
+                raise session.too_late
+            try:
+                return self._client().chat.completions.create(timeout=min(session.left_s, _LONGEST_CALL_S), **request)
+            except on_the_way:
+                if not left:
+                    raise
+                time.sleep(_RETRY_S)
 
     def _client(self) -> OpenAI:
         """Return the client of all attempts: another one only once the endpoint is verified with something else."""
@@ -161,7 +176,7 @@ class ChatAgent:
             client = self._openai.OpenAI(
                 base_url=self._base_url,
                 api_key=self._api_key,
-                max_retries=2,
+                max_retries=0,  # each of openai's own would have the whole time that was left for the first
                 http_client=None if tls is None else self._openai.DefaultHttpxClient(verify=tls),
             )
             self._clients = {tls: client}

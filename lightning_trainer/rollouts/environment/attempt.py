@@ -18,6 +18,8 @@ from lightning_trainer.environments.worker.pool import EnvironmentPool
 from lightning_trainer.errors import ConfigError, LightningError
 from lightning_trainer.rollouts.awaiting import result_of
 
+_GRACE_S = 30.0
+"""How long after the session's own limit its attempt is given up."""
 _SEEDS_OF_A_RUN = 1_000_000
 """Distance between the first tasks of two ``seed``s."""
 
@@ -52,6 +54,8 @@ class EnvironmentAttempt:
     ) -> None:
         self._agent = agent
         self._timeout_s = timeout_s
+        self.longest_s = timeout_s + _GRACE_S
+        """After that, with its waiting for a process, an attempt is given up."""
         self._seed = seed
         self._pool: EnvironmentPool | None = None
         self._made: type[Environment] | None = None
@@ -140,7 +144,7 @@ class EnvironmentAttempt:
     @contextmanager
     def _playable(self) -> Iterator[Playable]:
         if self._pool is not None:
-            with self._pool.lease() as process:
+            with self._pool.lease(self.longest_s) as process:
                 yield process
         else:
             assert self._made is not None

@@ -21,8 +21,6 @@ from lightning_trainer.rollouts.environment.attempt import EnvironmentAttempt
 from lightning_trainer.rollouts.step_runner import StepRunner
 
 _log = logging.getLogger(__name__)
-_GRACE_S = 30.0
-"""How long after the session's own limit its thread is abandoned."""
 
 
 class EnvironmentRunner(StepRunner[Task]):
@@ -94,7 +92,7 @@ class EnvironmentRunner(StepRunner[Task]):
             run=run,
             endpoint=endpoint,
             concurrency=concurrency,
-            timeout_s=timeout_s + _GRACE_S,
+            timeout_s=self.environment.longest_s,
             retries=retries,
             on_event=on_event,
             tasks=self.environment.training_tasks,

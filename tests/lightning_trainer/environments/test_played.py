@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from queue import Queue
 
 import lightning_instrumentation as lt
 import pytest
@@ -18,11 +19,12 @@ from typer.testing import CliRunner
 
 from lightning_trainer.cli.app import app
 from lightning_trainer.environments import Action
+from lightning_trainer.environments.errors import EnvironmentFailedError
 from lightning_trainer.environments.session import Session
 from lightning_trainer.errors import ConfigError, LightningError
 from lightning_trainer.rollouts import Runner
 from lightning_trainer.rollouts.command import Command
-from lightning_trainer.rollouts.environment import runner as environment_runner
+from lightning_trainer.rollouts.environment import attempt as environment_attempt
 from lightning_trainer.rollouts.environment.program_agent import ProgramAgent
 from lightning_trainer.rollouts.environment.runner import EnvironmentRunner
 from tests.lightning_trainer.environments.openai_server import serving  # pyright: ignore[reportMissingImports]
@@ -43,7 +45,7 @@ def recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 def test_an_attempt_does_not_lose_its_time_while_it_waits_for_a_process(monkeypatch) -> None:
     # Before: all that had waited longer than the limit of an attempt failed, and were played all the same.
-    monkeypatch.setattr(environment_runner, "_GRACE_S", 0.5)
+    monkeypatch.setattr(environment_attempt, "_GRACE_S", 0.5)
 
     def play(session: Session) -> None:
         time.sleep(1.0)
@@ -53,6 +55,55 @@ def test_an_attempt_does_not_lose_its_time_while_it_waits_for_a_process(monkeypa
     with Runner.from_environment(f"{WORLDS}:Alike", **options) as runner:
         ended = runner.evaluate_held_out(5)
     assert [(attempt.error, attempt.reward) for attempt in ended] == [(None, 1.0)] * 5
+
+
+def test_an_attempt_that_is_given_up_leaves_its_place_to_the_next_and_plays_no_further(monkeypatch) -> None:
+    monkeypatch.setattr(environment_attempt, "_GRACE_S", 4.0)
+    released, said = threading.Event(), Queue[object]()
+
+    def play(session: Session) -> None:
+        if session.task.seed > 0:
+            session.say("x")
+            return
+        released.wait(60)
+        try:
+            said.put(session.say("x"))
+        except Exception as error:
+            said.put(error)
+
+    options = {"policy": "p", "agent": play, "endpoint": ENDPOINT, "concurrency": 1, "timeout_s": 1.0}
+    with Runner.from_environment(f"{WORLDS}:Alike", **options) as runner:
+        ended = runner.evaluate_held_out(3)
+        released.set()
+        assert isinstance(said.get(timeout=60), EnvironmentFailedError)
+    assert [(attempt.error or "").partition(":")[0] for attempt in ended] == ["TimeoutError", "", ""]
+    assert [attempt.reward for attempt in ended] == [None, 1.0, 1.0]
+
+
+def test_a_call_that_is_not_answered_ends_with_the_time_of_its_attempt() -> None:
+    answered = threading.Event()
+
+    def model(request: dict) -> dict:
+        return {"content": "x"} if answered.is_set() else {"content": str(answered.wait(60))}
+
+    with serving(model) as (url, requests):
+        options = {"policy": "p", "endpoint": ENDPOINT, "concurrency": 1, "timeout_s": 3.0}
+        with Runner.from_environment(f"{WORLDS}:Alike", agent_options={"base_url": url}, **options) as runner:
+            (late,) = runner.evaluate_held_out(1)
+            assert len(requests) == 1
+            answered.set()
+            (ended,) = runner.evaluate_held_out(1)
+    assert late.error == "EnvironmentTimeoutError: the attempt did not end within 3 s; it had 0 turns"
+    assert (ended.error, ended.reward) == (None, 1.0)
+
+
+def test_a_call_that_fails_on_the_way_is_made_again(monkeypatch) -> None:
+    monkeypatch.setattr("lightning_trainer.environments.agent._RETRY_S", 0.0)
+    with serving(lambda request: {"content": "x"} if len(requests) == 3 else {}[0]) as (url, requests):
+        options = {"policy": "p", "endpoint": ENDPOINT, "agent_options": {"base_url": url}}
+        with Runner.from_environment(Alike, **options) as runner:
+            (ended,) = runner.evaluate_held_out(1)
+    assert (ended.error, ended.reward, len(requests)) == (None, 1.0, 3)
 
 
 @pytest.mark.parametrize("last", ["true", '"right"', '{"reward": "good"}', '{"rewards": [1]}', "0.25"])
