@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import hashlib
 import importlib
 import importlib.util
+import inspect
 import json
 import operator
 import os
@@ -113,7 +115,9 @@ class _Guest:
 
     def _version(self) -> str:
         version = getattr(self._environment, "version", None)
-        return str(version) if version is not None else self._start["digest"]
+        if version is None:  # the digest of its file
+            version = self._start["digest"] or _digest_of(type(self._environment))
+        return str(version)
 
     def _sizes(self) -> dict[str, int] | None:
         size: Any = getattr(self._environment, "size", None)
@@ -128,6 +132,10 @@ def _found(module: str, attribute: str) -> Any:
     from lightning_trainer.environments.loading import module_of
 
     return getattr(module_of(Path(module)), attribute)
+
+
+def _digest_of(world: type) -> str:
+    return hashlib.sha256(Path(inspect.getfile(world)).read_bytes()).hexdigest()[:8]
 
 
 def _offer_protocol(root: Path) -> None:
