@@ -6,7 +6,6 @@ own.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import shlex
@@ -20,6 +19,7 @@ from urllib.parse import parse_qsl
 
 from lightning_trainer.environments.adapters import code_actions, mcp_tools
 from lightning_trainer.environments.errors import UnknownEnvironmentError
+from lightning_trainer.environments.loading import digest_of
 from lightning_trainer.environments.worker.process import Launch
 from lightning_trainer.errors import ConfigError
 
@@ -198,11 +198,6 @@ def _absolute(variant: str | None) -> str | None:
 def interpreter_of(name: str, folder: Path) -> Path:
     """Return the path of an environment's interpreter."""
     return folder.absolute() / name / "bin" / "python"
-
-
-def digest_of(path: Path) -> str:
-    """Return the default version, a digest of the file: different code is a different version."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:8]
 
 
 def _of_users(spec: EnvironmentSpec, module: str, attribute: str, python: str | None) -> Launch:

@@ -10,10 +10,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
-import hashlib
 import importlib
 import importlib.util
-import inspect
 import json
 import operator
 import os
@@ -114,9 +112,12 @@ class _Guest:
         return environment
 
     def _version(self) -> str:
+        from lightning_trainer.environments.loading import digest_of
+
         version = getattr(self._environment, "version", None)
-        if version is None:  # the digest of its file
-            version = self._start["digest"] or _digest_of(type(self._environment))
+        if version is None:
+            module = sys.modules[type(self._environment).__module__]
+            version = self._start["digest"] or digest_of(Path(str(module.__file__)))
         return str(version)
 
     def _sizes(self) -> dict[str, int] | None:
@@ -132,10 +133,6 @@ def _found(module: str, attribute: str) -> Any:
     from lightning_trainer.environments.loading import module_of
 
     return getattr(module_of(Path(module)), attribute)
-
-
-def _digest_of(world: type) -> str:
-    return hashlib.sha256(Path(inspect.getfile(world)).read_bytes()).hexdigest()[:8]
 
 
 def _offer_protocol(root: Path) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 
 from lightning_trainer.environments.agent import Agent
 from lightning_trainer.environments.limits import Limits, environment_settings, limits_of
+from lightning_trainer.environments.loading import digest_of
 from lightning_trainer.environments.protocol import HELD_OUT, TRAIN, Environment, Task, nothing_held_out
-from lightning_trainer.environments.registry import EnvironmentSpec, check_file_task, digest_of, launch_of
+from lightning_trainer.environments.registry import EnvironmentSpec, check_file_task, launch_of
 from lightning_trainer.environments.session import InProcess, Playable, Session
 from lightning_trainer.environments.worker.pool import EnvironmentPool
 from lightning_trainer.errors import ConfigError, LightningError
