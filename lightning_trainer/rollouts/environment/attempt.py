@@ -1,4 +1,4 @@
-"""An attempt that is played in an environment; its reward is the sum over its steps."""
+"""An attempt that is played in an environment; its rewards are the sums over its steps."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
+
+import lightning_instrumentation as lt
 
 from lightning_trainer.environments.agent import Agent
 from lightning_trainer.environments.limits import Limits, environment_settings, limits_of
@@ -103,6 +105,8 @@ class EnvironmentAttempt:
                 result_of(_in_time(played, session))
             if session.failure is not None:  # the agent went on despite the failure
                 raise session.failure
+            for name, reward in session.named_rewards.items():
+                lt.reward(reward, name)
             return session.reward
 
     def tasks(self, split: str, count: int, *, first: int = 0) -> list[Task]:

@@ -18,9 +18,13 @@ from lightning_instrumentation.scope import current
 from typer.testing import CliRunner
 
 from lightning_trainer.cli.app import app
-from lightning_trainer.environments import Action
-from lightning_trainer.environments.errors import EnvironmentFailedError
+from lightning_trainer.environments import Action, Observation, Step, Task
+from lightning_trainer.environments.errors import EnvironmentFailedError, EnvironmentNonsenseError
+from lightning_trainer.environments.limits import Limits
+from lightning_trainer.environments.protocol import as_step
+from lightning_trainer.environments.registry import EnvironmentSpec, launch_of
 from lightning_trainer.environments.session import Session
+from lightning_trainer.environments.worker.process import EnvironmentProcess
 from lightning_trainer.errors import ConfigError, LightningError
 from lightning_trainer.rollouts import Runner
 from lightning_trainer.rollouts.command import Command
@@ -28,7 +32,7 @@ from lightning_trainer.rollouts.environment import attempt as environment_attemp
 from lightning_trainer.rollouts.environment.program_agent import ProgramAgent
 from lightning_trainer.rollouts.environment.runner import EnvironmentRunner
 from tests.lightning_trainer.environments.openai_server import serving  # pyright: ignore[reportMissingImports]
-from tests.lightning_trainer.environments.worlds import Alike  # pyright: ignore[reportMissingImports]
+from tests.lightning_trainer.environments.worlds import Alike, Parts  # pyright: ignore[reportMissingImports]
 
 ENDPOINT = "http://127.0.0.1:9"
 WORLDS = Path(__file__).with_name("worlds.py")
@@ -104,6 +108,32 @@ def test_a_call_that_fails_on_the_way_is_made_again(monkeypatch) -> None:
         with Runner.from_environment(Alike, **options) as runner:
             (ended,) = runner.evaluate_held_out(1)
     assert (ended.error, ended.reward, len(requests)) == (None, 1.0, 3)
+
+
+@pytest.mark.parametrize("environment", [Parts, f"{WORLDS}:Parts"])
+def test_the_parts_of_a_reward_are_recorded_by_their_names(environment, monkeypatch) -> None:
+    given: list[tuple[float, str]] = []
+    monkeypatch.setattr(lt, "reward", lambda value, name="reward": given.append((value, name)))
+
+    def play(session: Session) -> None:
+        session.say("1")
+        session.say("2")
+
+    with Runner.from_environment(environment, policy="p", agent=play, endpoint=ENDPOINT) as runner:
+        (ended,) = runner.evaluate_held_out(1)
+    assert (ended.error, ended.reward) == (None, 0.5)
+    assert given == [(2.0, "format"), (0.25, "short"), (3.0, "score"), (0.5, "reward")]
+
+
+def test_a_part_of_a_reward_needs_a_name_of_its_own() -> None:
+    process = EnvironmentProcess(launch_of(EnvironmentSpec.parse(f"{WORLDS}:Parts:reward")), Limits())
+    session = Session(process, Task("w", "1"))
+    session.say("1")
+    with pytest.raises(EnvironmentNonsenseError, match="'reward' is the name of the step's own reward"):
+        session.say("2")
+    assert session.named_rewards == {"format": 1.0, "short": 0.25}
+    with pytest.raises(EnvironmentNonsenseError, match=r"the rewards by name are 0\.5; they must be an object"):
+        as_step(Step(Observation(), None, True, 0.5))  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("last", ["true", '"right"', '{"reward": "good"}', '{"rewards": [1]}', "0.25"])
