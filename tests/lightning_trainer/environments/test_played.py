@@ -136,6 +136,41 @@ def test_a_part_of_a_reward_needs_a_name_of_its_own() -> None:
         as_step(Step(Observation(), None, True, 0.5))  # pyright: ignore[reportArgumentType]
 
 
+def test_a_curriculum_chooses_among_the_tasks_of_a_file(tmp_path: Path, monkeypatch) -> None:
+    offered: list[int] = []
+
+    def train(self, tasks_of_step, *, steps):
+        candidates = tasks_of_step(1)
+        offered.append(len(candidates))
+        self._curriculum.saw(candidates[0], 1.0)
+        assert len(self._curriculum.choose(candidates, 2)) == 2
+
+    monkeypatch.setattr(EnvironmentRunner, "train", train)
+    status = {"groups_per_step": 2, "group_size": 4, "steps_done": 0}
+    monkeypatch.setattr("lightning_trainer.rollouts.daemon_client.DaemonClient.policy", lambda _: status)
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text("".join(f'{{"id": "{number}", "difficulty": {number % 3}}}\n' for number in range(20)))
+    asked = [
+        "rollouts",
+        "--environment",
+        f"{WORLDS}:Alike",
+        "--policy",
+        "p",
+        "--endpoint",
+        ENDPOINT,
+        "--tasks",
+        str(tasks),
+    ]
+    done = CliRunner().invoke(app, [*asked, "--steps", "1", "--curriculum", "difficulty"], env={"COLUMNS": "200"})
+    assert (done.exit_code, offered) == (0, [8]), done.output
+    for more, said in (
+        (["--steps", "1", "--curriculum", "level"], "task '0' has no field 'level'"),
+        (["--evaluate", "e", "--curriculum", "difficulty"], "an evaluation tries every task"),
+    ):
+        done = CliRunner().invoke(app, [*asked, *more], env={"COLUMNS": "200"})
+        assert (done.exit_code, said in done.stderr) == (2, True), done.output
+
+
 @pytest.mark.parametrize("last", ["true", '"right"', '{"reward": "good"}', '{"rewards": [1]}', "0.25"])
 def test_the_environment_scores_a_program_whatever_it_prints(last: str) -> None:
     code = f"""
