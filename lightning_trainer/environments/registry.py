@@ -158,6 +158,7 @@ def launch_of(spec: EnvironmentSpec, folder: Path = DEFAULT_FOLDER, python: str 
                 f"the environment {spec.name} needs {' '.join(known.requirements)} in an interpreter of its own, which "
                 f"is not at {folder / known.interpreter}; run: lightning-trainer environments install {spec.name}"
                 + ("" if folder.absolute() == DEFAULT_FOLDER.absolute() else f" --folder {shlex.quote(str(folder))}")
+                + ", or say where it is with --folder, or in [environments] folder"
             )
     module, _, attribute = known.adapter.partition(":")
     return Launch(

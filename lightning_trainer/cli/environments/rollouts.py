@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from lightning_instrumentation.settings import checked_endpoint
 
@@ -44,6 +45,8 @@ class Play:
     instructions: str | None
     history: int | None
     images: bool
+    folder: Path | None = None
+    """Of the interpreters, in place of the configuration's."""
 
 
 def play(options: Options, play: Play) -> None:
@@ -137,7 +140,7 @@ def _runner(
     curriculum: Curriculum[Task] | None = None,
 ) -> EnvironmentRunner:
     assert options.policy is not None
-    settings = environment_settings(options.config)
+    settings = environment_settings(options.config, play.folder)
     source = file_label(options.tasks) if options.tasks is not None else "seeds"
     label = command_label(options.command, play.environment, source, options.seed) if options.command else None
     return EnvironmentRunner(

@@ -42,6 +42,27 @@ def test_python_looks_for_interpreters_where_the_command_line_installs_them(conf
         Runner.from_environment("frozenlake", folder=Path("/elsewhere"), **OPTIONS)
 
 
+def test_rollouts_looks_in_the_folder_that_it_is_told(configured: Path, monkeypatch) -> None:
+    status = {"groups_per_step": 2, "group_size": 4, "steps_done": 0}
+    monkeypatch.setattr("lightning_trainer.rollouts.daemon_client.DaemonClient.policy", lambda _: status)
+    asked = [
+        "rollouts",
+        "--environment",
+        "frozenlake",
+        "--policy",
+        "p",
+        "--steps",
+        "1",
+        "--endpoint",
+        OPTIONS["endpoint"],
+    ]
+    for more, folder in (([], configured / "envs"), (["--folder", "/elsewhere"], Path("/elsewhere"))):
+        done = CliRunner().invoke(app, [*asked, *more], env={"COLUMNS": "400"})
+        assert done.exit_code == 2, done.output
+        assert f"not at {folder}/gymnasium; run: lightning-trainer environments install frozenlake" in done.stderr
+        assert f"--folder {folder}, or say where it is with --folder, or in [environments] folder" in done.stderr
+
+
 def test_the_limits_of_the_configuration_hold_from_python_unless_others_are_given(
     configured: Path, monkeypatch
 ) -> None:
