@@ -71,6 +71,9 @@ def rollouts(
     images: Annotated[
         bool, typer.Option("--images", help="Send the environment's pictures to our agent's model, which has to see.")
     ] = False,
+    folder: Annotated[
+        Path | None, typer.Option(help=r"Folder of the environments' interpreters; default: \[environments] folder.")
+    ] = None,
     policy: Annotated[
         str | None,
         typer.Option(
@@ -125,7 +128,10 @@ def rollouts(
         else:
             from lightning_trainer.cli.environments.rollouts import Play, play
 
-            play(options, Play(environment, count, max_turns, max_tokens, temperature, instructions, history, images))
+            play(
+                options,
+                Play(environment, count, max_turns, max_tokens, temperature, instructions, history, images, folder),
+            )
 
 
 @app.command()

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from lightning_instrumentation.settings import checked_endpoint
 from rich.console import Console
@@ -62,8 +63,6 @@ def rollouts(options: Options) -> None:
         LightningError: the tasks cannot be used, the daemon cannot be reached, or training has stopped.
     """
     check_purpose(options)
-    if options.curriculum is not None and options.steps is None:
-        raise ConfigError("--curriculum chooses tasks to train on; an evaluation tries every task")
     if not options.command:
         raise ConfigError("name the program after `--`, as in: rollouts ... -- python agent.py; or use --environment")
     if shutil.which(options.command[0]) is None:
@@ -111,11 +110,13 @@ def check_purpose(options: Options) -> None:
     """Check that it is said what the attempts are for.
 
     Raises:
-        ConfigError: they are for nothing, or for two things; or a version is named that they would train, or that a
-            program does not heed.
+        ConfigError: they are for nothing, or for two things; a curriculum has no training to choose for; or a version
+            is named that they would train, or that a program does not heed.
     """
     if (options.steps is None) == (options.evaluate is None) or options.evaluate == "":
         raise ConfigError("say what the rollouts are for: --steps N to train, or --evaluate NAME")
+    if options.curriculum is not None and options.steps is None:
+        raise ConfigError("--curriculum chooses tasks to train on; an evaluation tries every task")
     if options.policy is None or (policy := policy_of(options.policy)) == options.policy:
         return
     if options.steps is not None:
@@ -158,11 +159,9 @@ def placed(options: Options) -> Options:
 def _train(options: Options, endpoint: str, command: Command, tasks: Sequence[FileTask], console: Console) -> None:
     assert options.steps is not None
     assert options.policy is not None
-    curriculum = None if options.curriculum is None else _curriculum(tasks, options.curriculum, options.seed)
+    curriculum = curriculum_of(options, tasks)
     status = DaemonClient(endpoint, options.policy, token=os.environ.get("LIGHTNING_TOKEN")).policy()
-    per_step = status["groups_per_step"]
-    candidates = per_step if curriculum is None else min(_CANDIDATES * per_step, max(per_step, len(tasks)))
-    order = Epochs(tasks, per_step=candidates, seed=options.seed)
+    order = epochs_of(options, tasks, status["groups_per_step"])
     if status["steps_done"] >= options.steps:
         console.print(f"{status['steps_done']} steps are done already; --steps is their total")
         return
@@ -172,13 +171,27 @@ def _train(options: Options, endpoint: str, command: Command, tasks: Sequence[Fi
         runner.train(lambda step: order(step, run=runner.run_number), steps=options.steps)
 
 
-def _curriculum(tasks: Sequence[FileTask], field: str, seed: int) -> Curriculum[FileTask]:
+def epochs_of(options: Options, tasks: Sequence[FileTask], per_step: int) -> Epochs:
+    """Return the tasks of each step, or those that a curriculum chooses them from."""
+    more = per_step if options.curriculum is None else min(_CANDIDATES * per_step, max(per_step, len(tasks)))
+    return Epochs(tasks, per_step=more, seed=options.seed)
+
+
+def curriculum_of(options: Options, tasks: Sequence[FileTask]) -> Curriculum[Any] | None:
+    """Return the curriculum, for these tasks or what is made of them with the same ``fields``, if one is asked for.
+
+    Raises:
+        ConfigError: a task lacks the field.
+    """
+    field = options.curriculum
+    if field is None:
+        return None
     if without := next((task for task in tasks if field not in task.fields), None):
         raise ConfigError(
             f"task {without.id!r} has no field {field!r}, which --curriculum tells kinds of tasks by; "
             "give every task one"
         )
-    return Curriculum(lambda task: json.dumps(task.fields[field], sort_keys=True), seed=seed)
+    return Curriculum(lambda task: json.dumps(task.fields[field], sort_keys=True), seed=options.seed)
 
 
 def _evaluate(options: Options, endpoint: str, command: Command, tasks: Sequence[FileTask], console: Console) -> None:
@@ -211,7 +224,7 @@ def _runner(
     endpoint: str,
     command: Command,
     show: "Show",
-    curriculum: Curriculum[FileTask] | None = None,
+    curriculum: Curriculum[Any] | None = None,
 ) -> Runner[FileTask]:
     return Runner(
         options.policy or (),

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import lightning_instrumentation as lt
 from lightning_instrumentation.scope import current
@@ -21,11 +22,21 @@ from lightning_trainer.environments.protocol import Action, Observation, ToolCal
 from lightning_trainer.environments.session import Session
 from lightning_trainer.errors import MissingExtraError
 
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+    from openai import OpenAI
+
 Agent: TypeAlias = Callable[[Session], Awaitable[None] | None]
 """An agent acts until ``session.done``, or gives up earlier; a coroutine is awaited."""
 
 TURN_REWARD = "turn"
 """The name of the rewards of single model calls; the attempt's own reward has the default name."""
+
+_LONGEST_CALL_S = 600.0
+_RETRIES = 2
+_RETRY_S = 1.0
+"""The gateway's ``Retry-After``."""
 
 
 class ChatAgent:
@@ -35,6 +46,7 @@ class ChatAgent:
         model: its name at the endpoint: the policy's.
         name: the agent's, by which a policy claims it; the model's when absent.
         base_url: of an OpenAI-compatible endpoint; ``OPENAI_BASE_URL`` when absent.
+        tls: returns what the endpoint's certificate is verified with; by default openai's own settings decide.
         temperature: in training; evaluations and baselines take the most likely answer.
         max_tokens: of one answer.
         max_turns: how many turns it takes before it gives up.
@@ -53,6 +65,7 @@ class ChatAgent:
         name: str | None = None,
         base_url: str | None = None,
         api_key: str | None = None,
+        tls: Callable[[], SSLContext | None] = lambda: None,
         temperature: float = 1.0,
         max_tokens: int = 64,
         max_turns: int = 32,
@@ -70,11 +83,11 @@ class ChatAgent:
         self._model = model
         self.name = name or model
         """A policy trains the calls if its ``agents`` claim this name."""
-        self._client = openai.OpenAI(
-            base_url=base_url,
-            api_key=api_key or os.environ.get("OPENAI_API_KEY") or "found-by-the-client",
-            max_retries=2,
-        )
+        self._openai = openai
+        self._base_url = base_url
+        self._api_key = api_key or os.environ.get("OPENAI_API_KEY") or "found-by-the-client"
+        self._tls = tls
+        self._clients: dict[SSLContext | None, OpenAI] = {}
         self._temperature = temperature
         self._max_tokens = max_tokens
         self._max_turns = max_turns
@@ -132,19 +145,42 @@ class ChatAgent:
         identity = current().identity
         greedy = identity is not None and identity.mode in ("evaluate", "baseline")
         request: dict[str, Any] = {"tools": tools_for_openai(session.tools)} if session.tools else {}
-        answer: Any = self._client.chat.completions.create(  # pyright: ignore[reportCallIssue]
-            model=self._model,
-            messages=messages,  # pyright: ignore[reportArgumentType]
-            temperature=0.0 if greedy else self._temperature,
-            max_tokens=self._max_tokens,
-            timeout=max(1.0, min(session.left_s, 600.0)),
-            **request,
-        )
+        request |= {"model": self._model, "messages": messages, "max_tokens": self._max_tokens}
+        request["temperature"] = 0.0 if greedy else self._temperature
+        answer = self._asked(request, session)
         message = answer.choices[0].message
         reply: dict[str, Any] = {"role": "assistant", "content": message.content or ""}
         if message.tool_calls:
             reply["tool_calls"] = [call.model_dump(include={"id", "type", "function"}) for call in message.tool_calls]
         return reply, answer.id
+
+    def _asked(self, request: dict[str, Any], session: Session) -> Any:
+        """Return the model's answer; a call that fails on the way is made again while the attempt has time."""
+        openai = self._openai
+        on_the_way = (openai.APIConnectionError, openai.RateLimitError, openai.InternalServerError)
+        for left in range(_RETRIES, -1, -1):
+            if session.left_s <= 0:
+                raise session.too_late
+            try:
+                return self._client().chat.completions.create(timeout=min(session.left_s, _LONGEST_CALL_S), **request)
+            except on_the_way:
+                if not left:
+                    raise
+                time.sleep(_RETRY_S)
+
+    def _client(self) -> OpenAI:
+        """Return the client of all attempts: another one only once the endpoint is verified with something else."""
+        tls = self._tls()
+        client = self._clients.get(tls)
+        if client is None:
+            client = self._openai.OpenAI(
+                base_url=self._base_url,
+                api_key=self._api_key,
+                max_retries=0,  # each of openai's own would have the whole time that was left for the first
+                http_client=None if tls is None else self._openai.DefaultHttpxClient(verify=tls),
+            )
+            self._clients = {tls: client}
+        return client
 
 
 def _sendable(text: str) -> str:

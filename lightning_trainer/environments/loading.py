@@ -1,11 +1,17 @@
-"""Loads a user's Python file as a module; also in the interpreters of third-party environments."""
+"""A user's Python file: its module, and its digest; also in the interpreters of third-party environments."""
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
+
+
+def digest_of(path: Path) -> str:
+    """Return the default version, a digest of the file: different code is a different version."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:8]
 
 
 def module_of(path: Path) -> ModuleType:

@@ -23,6 +23,7 @@ from lightning_trainer.environments.errors import EnvironmentNonsenseError
 TRAIN = "train"
 HELD_OUT = "held-out"
 SPLITS = (TRAIN, HELD_OUT)
+_OWN_REWARD = "reward"
 _HELD_OUT_SHARE = 4
 """One in this many tasks, told apart by their content, is held out."""
 
@@ -88,6 +89,8 @@ class Step:
     reward: float | None
     """For this step only; None: nothing scored it, which is not zero."""
     done: bool
+    rewards: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """Further rewards of this step by name; the attempt gets the sum of each over its steps."""
 
 
 Stepped: TypeAlias = Step | tuple[Observation | str, float | None, bool]
@@ -192,8 +195,9 @@ def as_observation(value: object) -> Observation:
 
 def as_step(value: object) -> Step:
     """Return a step. Raises EnvironmentNonsenseError: the value is not an observation, a reward, and a done flag."""
+    named: object = {}
     if isinstance(value, Step):
-        value = (value.observation, value.reward, value.done)
+        value, named = (value.observation, value.reward, value.done), value.rewards
     if not isinstance(value, tuple | list) or len(value) != 3:
         raise EnvironmentNonsenseError(
             f"step() returned {_shown(value)}; it must be three: observation, reward and whether the attempt is done"
@@ -201,7 +205,24 @@ def as_step(value: object) -> Step:
     observation, reward, done = value
     if type(done).__name__ not in ("bool", "bool_"):  # numpy's as well
         raise EnvironmentNonsenseError(f"step() says that done is {_shown(done)}; it must be True or False")
-    return Step(as_observation(observation), as_reward(reward), bool(done))
+    return Step(as_observation(observation), as_reward(reward), bool(done), _named_rewards(named))
+
+
+def _named_rewards(value: object) -> dict[str, float]:
+    if not isinstance(value, Mapping):
+        raise EnvironmentNonsenseError(
+            f"step() says that the rewards by name are {_shown(value)}; they must be an object of numbers"
+        )
+    rewards: dict[str, float] = {}
+    for name, given in value.items():
+        if not isinstance(name, str) or name in ("", _OWN_REWARD):
+            raise EnvironmentNonsenseError(
+                f"step() names a reward {_shown(name)}; a name is text, and {_OWN_REWARD!r} is the name of the step's "
+                "own reward"
+            )
+        if (number := as_reward(given)) is not None:
+            rewards[name] = number
+    return rewards
 
 
 def as_reward(value: object) -> float | None:
@@ -260,7 +281,8 @@ def step_from_json(value: Mapping[str, Any]) -> Step:
     missing = {"observation", "reward", "done"} - set(value)
     if missing:
         raise EnvironmentNonsenseError(f"the environment's answer {_shown(value)} lacks {', '.join(sorted(missing))}")
-    return as_step((observation_from_json(value["observation"]), value["reward"], value["done"]))
+    observation = observation_from_json(value["observation"])
+    return as_step(Step(observation, value["reward"], value["done"], value.get("rewards", {})))
 
 
 def _tool(value: Mapping[str, Any]) -> Tool:

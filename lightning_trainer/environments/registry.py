@@ -1,27 +1,31 @@
 """The named environments, the packages that each needs in its interpreter, and the syntax of a name.
 
-``frozenlake:4x4?slippery=true`` is an environment, its variant, and its options.
+``frozenlake:4x4?slippery=true`` is an environment, its variant, and its options. A package may name environments of its
+own.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
 from lightning_trainer.environments.adapters import code_actions, mcp_tools
 from lightning_trainer.environments.errors import UnknownEnvironmentError
+from lightning_trainer.environments.loading import digest_of
 from lightning_trainer.environments.worker.process import Launch
 from lightning_trainer.errors import ConfigError
 
 DEFAULT_FOLDER = Path(".venv-environments")
+_GROUP = "lightning_trainer.environments"
+"""The entry points by which an installed package names its environments."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +122,11 @@ KNOWN: Mapping[str, Known] = {
 }
 
 
+def packaged() -> dict[str, EntryPoint]:
+    """Return the environments of installed packages by their names: the entry points of ``_GROUP``."""
+    return {point.name: point for point in entry_points(group=_GROUP)}
+
+
 def launch_of(spec: EnvironmentSpec, folder: Path = DEFAULT_FOLDER, python: str | None = None) -> Launch:
     """Return how to start a process of the environment.
 
@@ -129,12 +138,15 @@ def launch_of(spec: EnvironmentSpec, folder: Path = DEFAULT_FOLDER, python: str 
         UnknownEnvironmentError: there is no environment of that name, or its packages are not installed.
     """
     if spec.attribute is not None:
-        return _of_file(spec, python)
+        return _of_users(spec, spec.name, spec.attribute, python)
     known = KNOWN.get(spec.name)
     if known is None:
+        others = packaged()
+        if point := others.get(spec.name):
+            return _of_users(spec, point.module, point.attr, python)
         raise UnknownEnvironmentError(
-            f"there is no environment {spec.name!r}; there are {', '.join(sorted(KNOWN))}; one of your own is "
-            "path/to/file.py:Class"
+            f"there is no environment {spec.name!r}; there are {', '.join(sorted({*KNOWN, *others}))}; one of your own "
+            "is path/to/file.py:Class or package.module:Class"
         )
     interpreter = sys.executable
     if python is not None:
@@ -146,6 +158,7 @@ def launch_of(spec: EnvironmentSpec, folder: Path = DEFAULT_FOLDER, python: str 
                 f"the environment {spec.name} needs {' '.join(known.requirements)} in an interpreter of its own, which "
                 f"is not at {folder / known.interpreter}; run: lightning-trainer environments install {spec.name}"
                 + ("" if folder.absolute() == DEFAULT_FOLDER.absolute() else f" --folder {shlex.quote(str(folder))}")
+                + ", or say where it is with --folder, or in [environments] folder"
             )
     module, _, attribute = known.adapter.partition(":")
     return Launch(
@@ -188,23 +201,19 @@ def interpreter_of(name: str, folder: Path) -> Path:
     return folder.absolute() / name / "bin" / "python"
 
 
-def digest_of(path: Path) -> str:
-    """Return the default version, a digest of the file: different code is a different version."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:8]
-
-
-def _of_file(spec: EnvironmentSpec, python: str | None) -> Launch:
-    path = Path(spec.name).absolute()
-    assert spec.attribute is not None
-    try:
-        digest = digest_of(path)
-    except OSError as error:
-        raise UnknownEnvironmentError(f"cannot read the environment {path}: {error.strerror}") from None
+def _of_users(spec: EnvironmentSpec, module: str, attribute: str, python: str | None) -> Launch:
+    digest = ""  # of an installed module its own interpreter knows the file
+    if module.endswith(".py"):
+        path = Path(module).absolute()
+        try:
+            module, digest = str(path), digest_of(path)
+        except OSError as error:
+            raise UnknownEnvironmentError(f"cannot read the environment {path}: {error.strerror}") from None
     return Launch(
         label=spec.text,
         python=python or sys.executable,
-        module=str(path),
-        attribute=spec.attribute,
+        module=module,
+        attribute=attribute,
         isolated=python is not None,
         variant=spec.variant,
         options=spec.options,
@@ -212,7 +221,10 @@ def _of_file(spec: EnvironmentSpec, python: str | None) -> Launch:
     )
 
 
-_FILE = re.compile(r"(?P<name>.+\.py):(?P<attribute>\w+)(?::(?P<variant>.*))?", re.DOTALL)
+_USERS = re.compile(
+    r"(?P<name>.+\.py|[^\W\d]\w*(?:\.[^\W\d]\w*)+):(?P<attribute>[^\W\d]\w*)(?::(?P<variant>.*))?", re.DOTALL
+)
+"""A class in a file, or in a module of a package."""
 
 
 @dataclass(frozen=True)
@@ -224,7 +236,7 @@ class EnvironmentSpec:
     name: str
     """``frozenlake``, or the file or module of a user's environment."""
     attribute: str | None = None
-    """The class in that file."""
+    """The class in that file or module."""
     variant: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
@@ -243,8 +255,8 @@ class EnvironmentSpec:
                 f"the options of the environment {text!r} are {query!r}; write them as key=value&key=value"
             ) from None
         options = {key: _value(value) for key, value in pairs}
-        if file := _FILE.fullmatch(plain):
-            return cls(text, str(Path(file["name"])), file["attribute"], file["variant"], options)
+        if users := _USERS.fullmatch(plain):
+            return cls(text, str(Path(users["name"])), users["attribute"], users["variant"], options)
         name, _, variant = plain.partition(":")
         if not name.strip():
             raise UnknownEnvironmentError(f"the environment is called {text!r}; write NAME, or NAME:VARIANT?key=value")

@@ -84,6 +84,8 @@ class Session:
         self.done = False
         self.rewards: list[float | None] = []
         """One per step, in order."""
+        self.named_rewards: dict[str, float] = {}
+        """The sum over the steps of each reward that has a name of its own."""
         self.failure: Exception | None = None
         """What ended the attempt, even if the agent handled the exception."""
 
@@ -125,6 +127,8 @@ class Session:
             raise
         self.turns += 1
         self.rewards.append(stepped.reward)
+        for name, reward in stepped.rewards.items():
+            self.named_rewards[name] = self.named_rewards.get(name, 0.0) + reward
         self.done = stepped.done
         self.observation = stepped.observation
         if stepped.observation.tools is not None:

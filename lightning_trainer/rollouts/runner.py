@@ -34,7 +34,8 @@ class Runner(StepRunner[TaskT]):
         """Return a runner whose attempts are played in an environment: ``runner.train(steps=20)``.
 
         Args:
-            environment: a name such as ``frozenlake:4x4`` or ``path/to/file.py:Class``, or a class.
+            environment: a name such as ``frozenlake:4x4``, ``path/to/file.py:Class`` or ``package.module:Class``, or
+                a class.
             agent: acts in the session that it gets; by default our own, with the policy's model.
             options: for ``EnvironmentRunner``.
 

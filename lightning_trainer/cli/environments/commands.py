@@ -46,7 +46,9 @@ def install(
 
 @environments.command("try")
 def try_one(
-    environment: Annotated[str, typer.Argument(help="NAME, NAME:VARIANT?key=value, or path/to/file.py:Class.")],
+    environment: Annotated[
+        str, typer.Argument(help="NAME:VARIANT?key=value, path/to/file.py:Class or package.module:Class.")
+    ],
     say: Annotated[list[str] | None, typer.Option(help="A text action; repeatable.")] = None,
     call: Annotated[
         list[str] | None, typer.Option(help="A tool call: 'name {\"key\": 1}'; runs after the --say actions.")

@@ -16,7 +16,7 @@ from rich.text import Text
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.environments.errors import UnknownEnvironmentError
 from lightning_trainer.environments.limits import environment_settings
-from lightning_trainer.environments.registry import DEFAULT_FOLDER, KNOWN, interpreter_of
+from lightning_trainer.environments.registry import DEFAULT_FOLDER, KNOWN, interpreter_of, packaged
 from lightning_trainer.errors import LightningError
 
 
@@ -28,6 +28,9 @@ def list_environments(config: Path | None, folder: Path | None) -> None:
         there = known.interpreter is None or interpreter_of(known.interpreter, home).exists()
         needs = " ".join(known.requirements) or "nothing more"
         table.add_row(Text(name), Text(known.about), Text(needs), "yes" if there else "no")
+    for name, point in sorted(packaged().items()):
+        if name not in KNOWN:
+            table.add_row(Text(name), Text(point.value), "nothing more", "yes")
     TerminalConsole().print(table)
 
 

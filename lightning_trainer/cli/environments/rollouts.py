@@ -4,21 +4,33 @@ import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from lightning_instrumentation.settings import checked_endpoint
 
-from lightning_trainer.cli.rollouts import Options, Show, check_purpose, ends_at_sigterm, placed, print_summary, shown
+from lightning_trainer.cli.rollouts import (
+    Options,
+    Show,
+    check_purpose,
+    curriculum_of,
+    ends_at_sigterm,
+    epochs_of,
+    placed,
+    print_summary,
+    shown,
+)
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.environments.limits import environment_settings, limits_of
 from lightning_trainer.environments.protocol import Task
 from lightning_trainer.environments.registry import check_file_task
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.rollouts.command import Command
+from lightning_trainer.rollouts.curriculum import Curriculum
 from lightning_trainer.rollouts.daemon_client import DaemonClient
 from lightning_trainer.rollouts.environment.program_agent import ProgramAgent
 from lightning_trainer.rollouts.environment.runner import EnvironmentRunner
 from lightning_trainer.rollouts.run_name import command_label
-from lightning_trainer.rollouts.task_file import Epochs, FileTask, file_label, read_tasks
+from lightning_trainer.rollouts.task_file import FileTask, file_label, read_tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,22 +45,24 @@ class Play:
     instructions: str | None
     history: int | None
     images: bool
+    folder: Path | None = None
+    """Of the interpreters, in place of the configuration's."""
 
 
 def play(options: Options, play: Play) -> None:
     """Play until the steps are done, or every held-out task was tried once.
 
     Raises:
-        ConfigError: the options do not go together, the environment reads no tasks from a file, or there is no such
-            command.
+        ConfigError: the options do not go together, the environment reads no tasks from a file, a task lacks the
+            curriculum's field, or there is no such command.
         LightningError: the tasks cannot be read, the environment does not start, the daemon stays away, or training
             has stopped.
     """
     check_purpose(options)
-    if options.curriculum is not None:
+    if options.curriculum is not None and options.tasks is None:
         raise ConfigError(
-            "--curriculum tells tasks of --tasks apart by a field, and an environment's tasks have none: leave it out, "
-            "or choose in your own program (lightning_trainer.rollouts.Curriculum)"
+            "--curriculum tells tasks of --tasks apart by a field, and an environment's own tasks have none: leave it "
+            "out, or choose in your own program (lightning_trainer.rollouts.Curriculum)"
         )
     if options.tasks is not None:
         check_file_task(play.environment, read_tasks(options.tasks)[0].id)
@@ -81,6 +95,8 @@ def _train(options: Options, play: Play, endpoint: str, program: ProgramAgent | 
     assert options.steps is not None
     assert options.policy is not None
     console = TerminalConsole()
+    tasks = None if options.tasks is None else read_tasks(options.tasks)
+    curriculum = None if tasks is None else curriculum_of(options, tasks)
     status = DaemonClient(endpoint, options.policy, token=os.environ.get("LIGHTNING_TOKEN")).policy()
     if status["steps_done"] >= options.steps:
         console.print(f"{status['steps_done']} steps are done already; --steps is their total")
@@ -88,12 +104,12 @@ def _train(options: Options, play: Play, endpoint: str, program: ProgramAgent | 
     attempts = status["groups_per_step"] * status["group_size"]
     with (
         shown(console, options.steps, attempts) as show,
-        _runner(options, play, endpoint, program, show) as runner,
+        _runner(options, play, endpoint, program, show, curriculum) as runner,
     ):
         show.steps_done = status["steps_done"]
         order = None
-        if options.tasks is not None:
-            epochs = Epochs(read_tasks(options.tasks), per_step=status["groups_per_step"], seed=options.seed)
+        if tasks is not None:
+            epochs = epochs_of(options, tasks, status["groups_per_step"])
             order = lambda step: _named(runner, epochs(step, run=runner.run_number))  # noqa: E731
         runner.train(order, steps=options.steps)
 
@@ -115,9 +131,16 @@ def _named(runner: EnvironmentRunner, tasks: Sequence[FileTask]) -> list[Task]:
     return [runner.environment.named_task(task.id, task.fields) for task in tasks]
 
 
-def _runner(options: Options, play: Play, endpoint: str, program: ProgramAgent | None, show: Show) -> EnvironmentRunner:
+def _runner(
+    options: Options,
+    play: Play,
+    endpoint: str,
+    program: ProgramAgent | None,
+    show: Show,
+    curriculum: Curriculum[Task] | None = None,
+) -> EnvironmentRunner:
     assert options.policy is not None
-    settings = environment_settings(options.config)
+    settings = environment_settings(options.config, play.folder)
     source = file_label(options.tasks) if options.tasks is not None else "seeds"
     label = command_label(options.command, play.environment, source, options.seed) if options.command else None
     return EnvironmentRunner(
@@ -143,4 +166,5 @@ def _runner(options: Options, play: Play, endpoint: str, program: ProgramAgent |
         run=options.run,
         retries=options.retries,
         on_event=show,
+        curriculum=curriculum,
     )

@@ -70,7 +70,8 @@ def try_environment(trial: Trial, *, config: Path | None, folder: Path | None) -
             observation = session.step(action)
             reward = session.rewards[-1]
             earned = "no reward" if reward is None else f"reward {reward:g}"
-            _show(console, observation, f"{earned}{', done' if session.done else ''}, in {_since(began)}")
+            so_far = "".join(f", {name} {value:g} so far" for name, value in session.named_rewards.items())
+            _show(console, observation, f"{earned}{so_far}{', done' if session.done else ''}, in {_since(began)}")
 
 
 def _called(text: str) -> Action:

@@ -1,4 +1,4 @@
-"""Any Gymnasium environment with discrete actions, as text: ``gymnasium:Taxi-v4``, ``gymnasium:CliffWalking-v1``.
+"""Any Gymnasium environment with discrete actions, as text: ``gymnasium:Taxi-v4``, ``gymnasium:my_envs:My-v0``.
 
 The observation is the text rendering (``render_mode="ansi"``) if there is one; otherwise it is the numbers. The
 first one decides whether a task is held out. Source: Gymnasium's API (https://gymnasium.farama.org/api/env/).
@@ -6,14 +6,18 @@ first one decides whether a task is held out. Source: Gymnasium's API (https://g
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import itertools
 import re
 from importlib.metadata import version as version_of
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 from gymnasium import spaces
 
+from lightning_trainer.environments.loading import digest_of
 from lightning_trainer.environments.protocol import Action, Observation, Step, Task, both_splits
 
 _NAMES = {
@@ -33,7 +37,7 @@ class GymnasiumText:
     """A Gymnasium environment as text.
 
     Args:
-        name: as for ``gymnasium.make``.
+        name: as for ``gymnasium.make``; with the module in front that registers it, unless an installed plugin does.
         max_turns: after this many turns the attempt ends, if the environment has not ended it.
         options: for ``gymnasium.make``.
     """
@@ -41,8 +45,13 @@ class GymnasiumText:
     version = f"2-gymnasium-{version_of('gymnasium')}"
 
     def __init__(self, name: str, *, max_turns: int = 100, **options: Any) -> None:
-        spec = gymnasium.spec(name)
-        modes = getattr(_class_of(spec), "metadata", {}).get("render_modes", ())
+        module, _, name = name.rpartition(":")
+        if module:
+            importlib.import_module(module)
+        made = _maker_of(gymnasium.spec(name))
+        if module:  # other code of its own is another version, too
+            self.version = f"{self.version}-{digest_of(Path(inspect.getfile(made)))}"
+        modes = getattr(made, "metadata", {}).get("render_modes", ())
         self._drawn = "ansi" in modes
         self._world: Any = gymnasium.make(name, render_mode="ansi" if self._drawn else None, **options)
         if not isinstance(self._world.action_space, spaces.Discrete):
@@ -104,8 +113,10 @@ def _in_words(drawing: str) -> str:
     return "\n".join([*lines, *marks])
 
 
-def _class_of(spec: Any) -> Any:
-    return gymnasium.envs.registration.load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else None
+def _maker_of(spec: Any) -> Any:
+    """Return the environment's class, or the function that makes it."""
+    entry_point = spec.entry_point
+    return gymnasium.envs.registration.load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
 
 
 def _plain(seen: Any) -> str:

@@ -113,7 +113,7 @@ class Verifiers:
         if not state["trajectory"]:
             raise RuntimeError(f"the rollout ended before its first turn: {state.get('stop_condition')}")
         final = [_plain(message) for message in state.get("final_env_response") or ()]
-        return Step(_observation(final), state["reward"], True)
+        return Step(_observation(final), state["reward"], True, self._parts(state["metrics"] or {}))
 
     def _observed(self, prompt: list[dict[str, Any]], tools: tuple[Tool, ...]) -> Observation:
         """Return the messages that the conversation does not yet contain."""
@@ -125,6 +125,13 @@ class Verifiers:
         self._told = prompt
         changed, self._tools = tools != self._tools, tools
         return _observation(new, tools=tools if changed else None, opening=first)
+
+    def _parts(self, metrics: dict[str, float]) -> dict[str, float]:
+        """Return what the rubric's functions gave, without those that only measure: they have no weight."""
+        rubric = self._environment.rubric
+        weights = zip(rubric._get_reward_func_names(), rubric._get_reward_weights(), strict=True)
+        weighed = {name for name, weight in weights if weight}
+        return {name: metrics[name] for name in metrics if name in weighed - {"reward"}}
 
     def _give_up(self) -> None:
         """End a rollout that was not played to its end, including its cleanup."""

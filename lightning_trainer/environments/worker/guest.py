@@ -112,8 +112,13 @@ class _Guest:
         return environment
 
     def _version(self) -> str:
+        from lightning_trainer.environments.loading import digest_of
+
         version = getattr(self._environment, "version", None)
-        return str(version) if version is not None else self._start["digest"]
+        if version is None:
+            module = sys.modules[type(self._environment).__module__]
+            version = self._start["digest"] or digest_of(Path(str(module.__file__)))
+        return str(version)
 
     def _sizes(self) -> dict[str, int] | None:
         size: Any = getattr(self._environment, "size", None)

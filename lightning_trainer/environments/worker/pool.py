@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Self
 
+from lightning_trainer.environments.errors import EnvironmentTimeoutError
 from lightning_trainer.environments.limits import Limits
 from lightning_trainer.environments.worker.process import EnvironmentProcess, Launch
 
@@ -37,26 +39,41 @@ class EnvironmentPool:
         self.holds_out = first.holds_out
         self._idle: list[EnvironmentProcess] = [first]
         self._leased: set[EnvironmentProcess] = set()
+        self._abandoned: set[EnvironmentProcess] = set()
+        """Killed, while the attempt that was given up may still be using it."""
 
     @contextmanager
-    def lease(self) -> Iterator[EnvironmentProcess]:
+    def lease(self, longest_s: float = threading.TIMEOUT_MAX) -> Iterator[EnvironmentProcess]:
         """Lease a process for one attempt, waiting if all are busy.
 
+        Args:
+            longest_s: with the waiting; after that the process is killed, and another may start in its place.
+
         Raises:
+            EnvironmentTimeoutError: none was free in that time.
             EnvironmentFailedError: another one does not start.
         """
-        with self._free:
-            process = self._taken()
-            try:
-                yield process
-            finally:
-                self._given_back(process)
+        give_up = time.monotonic() + min(longest_s, threading.TIMEOUT_MAX)
+        self._enter(self._free, give_up)
+        try:
+            process = self._taken(give_up)
+        except BaseException:
+            self._free.release()
+            raise
+        over = threading.Timer(give_up - time.monotonic(), self._abandon, [process])
+        over.daemon = True
+        try:
+            over.start()
+            yield process
+        finally:
+            over.cancel()
+            self._given_back(process)
 
     def close(self) -> None:
         """End them all; running attempts fail."""
         with self._lock:
             self._closed = True
-            idle, leased = list(self._idle), list(self._leased)
+            idle, leased = list(self._idle), [*self._leased, *self._abandoned]
             self._idle.clear()
         for process in leased:
             process.kill()
@@ -69,7 +86,14 @@ class EnvironmentPool:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _taken(self) -> EnvironmentProcess:
+    def _enter(self, gate: threading.Semaphore, give_up: float) -> None:
+        if not gate.acquire(timeout=max(0.0, give_up - time.monotonic())):
+            raise EnvironmentTimeoutError(
+                f"the attempt had no process of the environment {self._launch.label} before its time was over, since "
+                "others were starting or playing; make fewer attempts at once, or give them more time"
+            )
+
+    def _taken(self, give_up: float) -> EnvironmentProcess:
         with self._lock:
             while self._idle:
                 process = self._idle.pop()
@@ -77,16 +101,33 @@ class EnvironmentPool:
                     self._leased.add(process)
                     return process
                 process.close()  # it died while idle
-        with self._starting:
+        self._enter(self._starting, give_up)
+        try:
             process = EnvironmentProcess(self._launch, self._limits)
+        finally:
+            self._starting.release()
         with self._lock:
             self._leased.add(process)
         return process
 
+    def _abandon(self, process: EnvironmentProcess) -> None:
+        with self._lock:
+            if process not in self._leased:
+                return
+            self._leased.discard(process)
+            self._abandoned.add(process)
+        process.abandon()
+        self._free.release()
+
     def _given_back(self, process: EnvironmentProcess) -> None:
         with self._lock:
+            held = process in self._leased
             self._leased.discard(process)
-            if process.alive and not self._closed:
+            self._abandoned.discard(process)
+            kept = held and process.alive and not self._closed
+            if kept:
                 self._idle.append(process)
-                return
-        process.close()
+        if not kept:
+            process.close()
+        if held:
+            self._free.release()

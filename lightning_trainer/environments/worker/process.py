@@ -153,6 +153,22 @@ class EnvironmentProcess:
             closed, self._closed = self._closed, True
         if closed:
             return
+        self._kill_all()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+        os.close(self._lifeline)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def abandon(self) -> None:
+        """Kill it while another thread may be using it, whose answer then fails; that thread gives back the pipes."""
+        with self._closing:  # until ``kill`` has waited for it, its process id cannot be reused
+            if not self._closed:
+                self._kill_all()
+
+    def _kill_all(self) -> None:
         descendants: list[psutil.Process] = []
         with contextlib.suppress(psutil.Error):
             descendants = psutil.Process(self.pid).children(recursive=True)  # including those that left its group
@@ -161,13 +177,6 @@ class EnvironmentProcess:
         for descendant in descendants:
             with contextlib.suppress(psutil.Error):
                 descendant.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
-            if stream is not None:
-                with contextlib.suppress(OSError):
-                    stream.close()
-        os.close(self._lifeline)
-        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _started(self, launch: Launch) -> tuple[subprocess.Popen[bytes], int]:
         ours, theirs = -1, -1

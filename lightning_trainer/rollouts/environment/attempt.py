@@ -1,4 +1,4 @@
-"""An attempt that is played in an environment; its reward is the sum over its steps."""
+"""An attempt that is played in an environment; its rewards are the sums over its steps."""
 
 from __future__ import annotations
 
@@ -9,16 +9,21 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import lightning_instrumentation as lt
+
 from lightning_trainer.environments.agent import Agent, ChatAgent
 from lightning_trainer.environments.limits import Limits, environment_settings, limits_of
+from lightning_trainer.environments.loading import digest_of
 from lightning_trainer.environments.protocol import HELD_OUT, TRAIN, Environment, Task, nothing_held_out
-from lightning_trainer.environments.registry import EnvironmentSpec, check_file_task, digest_of, launch_of
+from lightning_trainer.environments.registry import EnvironmentSpec, check_file_task, launch_of
 from lightning_trainer.environments.session import InProcess, Playable, Session
 from lightning_trainer.environments.worker.pool import EnvironmentPool
 from lightning_trainer.errors import ConfigError, LightningError
 from lightning_trainer.rollouts.awaiting import result_of
 from lightning_trainer.rollouts.run_name import attempt_label
 
+_GRACE_S = 30.0
+"""How long after the session's own limit its attempt is given up."""
 _SEEDS_OF_A_RUN = 1_000_000
 """Distance between the first tasks of two ``seed``s."""
 _SEEDS_OF_A_NUMBER = 104_729
@@ -55,6 +60,8 @@ class EnvironmentAttempt:
     ) -> None:
         self._agent = agent
         self._timeout_s = timeout_s
+        self.longest_s = timeout_s + _GRACE_S
+        """After that, with its waiting for a process, an attempt is given up."""
         self._seed = seed
         self._pool: EnvironmentPool | None = None
         self._made: type[Environment] | None = None
@@ -103,6 +110,8 @@ class EnvironmentAttempt:
                 result_of(_in_time(played, session))
             if session.failure is not None:  # the agent went on despite the failure
                 raise session.failure
+            for name, reward in session.named_rewards.items():
+                lt.reward(reward, name)
             return session.reward
 
     def tasks(self, split: str, count: int, *, first: int = 0) -> list[Task]:
@@ -150,7 +159,7 @@ class EnvironmentAttempt:
     @contextmanager
     def _playable(self) -> Iterator[Playable]:
         if self._pool is not None:
-            with self._pool.lease() as process:
+            with self._pool.lease(self.longest_s) as process:
                 yield process
         else:
             assert self._made is not None

@@ -8,6 +8,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Self
 
+from lightning_instrumentation.access.proof import Access
+
 from lightning_trainer.environments.agent import Agent, ChatAgent
 from lightning_trainer.environments.limits import Limits
 from lightning_trainer.environments.protocol import Environment, Task
@@ -19,8 +21,6 @@ from lightning_trainer.rollouts.environment.attempt import EnvironmentAttempt
 from lightning_trainer.rollouts.step_runner import StepRunner
 
 _log = logging.getLogger(__name__)
-_GRACE_S = 30.0
-"""How long after the session's own limit its thread is abandoned."""
 
 
 class EnvironmentRunner(StepRunner[Task]):
@@ -68,13 +68,13 @@ class EnvironmentRunner(StepRunner[Task]):
                 f"the policy, {policy!r}"
             )
         if agent is None:
-            reached = daemon_of_client(endpoint)
-            options: dict[str, Any] = {
-                "base_url": f"{reached.endpoint}/v1",
-                "api_key": reached.token,
-                **(agent_options or {}),
-            }
-            agent = ChatAgent(self._model, **{**options, "name": options.get("name") or policy})
+            options = dict(agent_options or {})
+            options["name"] = options.get("name") or policy
+            if "base_url" not in options:  # another endpoint gets neither the daemon's token nor the trust in it
+                reached = daemon_of_client(endpoint)
+                access = Access(reached.endpoint, reached.token, ca_file=reached.ca_file)
+                options = {"base_url": f"{reached.endpoint}/v1", "api_key": reached.token, "tls": access.tls, **options}
+            agent = ChatAgent(self._model, **options)
         self._agent_name = agent.name if isinstance(agent, ChatAgent) else None
         self.environment = EnvironmentAttempt(
             environment,
@@ -99,7 +99,7 @@ class EnvironmentRunner(StepRunner[Task]):
             run=run,
             endpoint=endpoint,
             concurrency=concurrency,
-            timeout_s=timeout_s + _GRACE_S,
+            timeout_s=self.environment.longest_s,
             retries=retries,
             on_event=on_event,
             tasks=lambda step, count: self.environment.training_tasks(step, count, run=self.run_number),

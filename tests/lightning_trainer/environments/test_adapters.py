@@ -12,14 +12,16 @@ import time
 import urllib.request
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lightning_trainer.environments import Task
 from lightning_trainer.environments.errors import EnvironmentRaisedError
+from lightning_trainer.environments.limits import Limits
 from lightning_trainer.environments.protocol import HELD_OUT, TRAIN
-from lightning_trainer.environments.registry import KNOWN
+from lightning_trainer.environments.registry import KNOWN, EnvironmentSpec, launch_of
 from lightning_trainer.environments.session import Session
 from lightning_trainer.environments.worker.process import EnvironmentProcess
 
@@ -267,6 +269,47 @@ def test_an_openenv_server_is_played_by_text_and_by_its_fields(openenv_server: s
 def test_an_openenv_server_that_is_not_there_is_one_sentence(started: Start) -> None:
     with pytest.raises(EnvironmentRaisedError, match="Connection refused"):
         started("openenv:http://127.0.0.1:9")
+
+
+COUNTING = """
+import gymnasium
+class Counting(gymnasium.Env):
+    metadata = {"render_modes": ["ansi"]}
+    action_space = gymnasium.spaces.Discrete(2)
+    observation_space = gymnasium.spaces.Discrete(100)
+    def __init__(self, render_mode=None, goal=3):
+        self.goal = goal
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = int(self.np_random.integers(50))
+        self.goal_at = self.count + self.goal
+        return self.count, {}
+    def step(self, action):
+        self.count += int(action)
+        return self.count, float(self.count == self.goal_at), self.count == self.goal_at, False, {}
+    def render(self):
+        return f"count {self.count}"
+gymnasium.register(NAME, Counting)
+"""
+
+
+@pytest.mark.parametrize("name", ["Counting-v0", "acme/Counting-v0"])
+@pytest.mark.slow
+def test_an_environment_that_a_module_registers_is_played(name: str, started: Start, tmp_path: Path) -> None:
+    started("gymnasium:Taxi-v4").close()  # installs it
+    versions = set()
+    for comment in ("", "# changed\n"):
+        (tmp_path / "acme_counting.py").write_text(COUNTING.replace("NAME", repr(name)) + comment)
+        launch = launch_of(EnvironmentSpec.parse(f"gymnasium:acme_counting:{name}?goal=2"), FOLDER)
+        process = EnvironmentProcess(replace(launch, path=(str(tmp_path),)), Limits())
+        session = Session(process, Task("c", process.version, HELD_OUT, 1))
+        assert session.observation.text.startswith("count ")
+        assert [session.say(action)[:6] for action in "101"] == ["count "] * 3
+        assert (session.done, session.reward) == (True, 1.0)
+        versions.add(process.version)
+        process.close()
+    assert len(versions) == 2
+    assert all(version.startswith("2-gymnasium-") for version in versions)
 
 
 def test_every_adapter_is_tried_here() -> None:

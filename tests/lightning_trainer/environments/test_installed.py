@@ -1,15 +1,20 @@
 """Where environments are installed and what limits they have: the same from Python as on the command line."""
 
+import hashlib
+import os
 import shutil
 import sys
 from pathlib import Path
 
 import lightning_instrumentation as lt
 import pytest
+from typer.testing import CliRunner
 
+from lightning_trainer.cli.app import app
 from lightning_trainer.cli.environments import installed
-from lightning_trainer.environments.errors import UnknownEnvironmentError
+from lightning_trainer.environments.errors import EnvironmentRaisedError, UnknownEnvironmentError
 from lightning_trainer.environments.limits import Limits
+from lightning_trainer.environments.registry import EnvironmentSpec
 from lightning_trainer.errors import ConfigError, LightningError
 from lightning_trainer.rollouts import Runner
 
@@ -35,6 +40,27 @@ def test_python_looks_for_interpreters_where_the_command_line_installs_them(conf
         Runner.from_environment("frozenlake", **OPTIONS)
     with pytest.raises(UnknownEnvironmentError, match=r"not at /elsewhere/gymnasium"):
         Runner.from_environment("frozenlake", folder=Path("/elsewhere"), **OPTIONS)
+
+
+def test_rollouts_looks_in_the_folder_that_it_is_told(configured: Path, monkeypatch) -> None:
+    status = {"groups_per_step": 2, "group_size": 4, "steps_done": 0}
+    monkeypatch.setattr("lightning_trainer.rollouts.daemon_client.DaemonClient.policy", lambda _: status)
+    asked = [
+        "rollouts",
+        "--environment",
+        "frozenlake",
+        "--policy",
+        "p",
+        "--steps",
+        "1",
+        "--endpoint",
+        OPTIONS["endpoint"],
+    ]
+    for more, folder in (([], configured / "envs"), (["--folder", "/elsewhere"], Path("/elsewhere"))):
+        done = CliRunner().invoke(app, [*asked, *more], env={"COLUMNS": "400"})
+        assert done.exit_code == 2, done.output
+        assert f"not at {folder}/gymnasium; run: lightning-trainer environments install frozenlake" in done.stderr
+        assert f"--folder {folder}, or say where it is with --folder, or in [environments] folder" in done.stderr
 
 
 def test_the_limits_of_the_configuration_hold_from_python_unless_others_are_given(
@@ -114,3 +140,51 @@ def test_another_python_that_is_named_takes_the_place_of_the_one_that_is_there(m
     assert not (home / "first").exists()
     assert made == [sys.executable, "/bin/sh", "sh"]
     assert [path.name for path in tmp_path.iterdir()] == ["gymnasium"]
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package of two modules that a colleague has installed."""
+    for name, text in {
+        "acme_envs/__init__.py": "",
+        "acme_envs/rules.py": "ALLOWED = 6\n",
+        "acme_envs/guess.py": f"from .rules import ALLOWED\n{WORLDS.read_text()}",
+        "acme_envs-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: acme-envs\nVersion: 1.0\n",
+        "acme_envs-1.0.dist-info/entry_points.txt": "[lightning_trainer.environments]\nguess = acme_envs.guess:Guess\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    return tmp_path / "acme_envs" / "guess.py"
+
+
+@pytest.mark.parametrize("name", ["acme_envs.guess:Guess", "guess"])
+def test_an_installed_environment_has_the_same_tasks_wherever_it_is_played(
+    name: str, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    for folder in ("here", "there", "changed"):
+        (tmp_path / folder).mkdir()
+        monkeypatch.chdir(tmp_path / folder)
+        if folder == "changed":
+            package.write_text(f"{package.read_text()}# changed\n")
+        done = CliRunner().invoke(app, ["environments", "try", name, "--seed", "7", "--say", "10"])
+        assert done.exit_code == 0, done.output
+        assert "Guess my number between 1 and 20." in done.output
+        said.append(done.output.split()[1])
+    digest = hashlib.sha256(package.read_bytes().removesuffix(b"# changed\n")).hexdigest()[:8]
+    assert said[:2] == [f"{name}@{digest}#train-7"] * 2
+    assert said[2] != said[0]
+
+
+def test_an_installed_environment_is_listed_and_takes_variants_and_options(package: Path) -> None:
+    assert "acme_envs.guess:Guess" in CliRunner().invoke(app, ["environments", "list"]).output
+    parsed = EnvironmentSpec.parse("acme_envs.guess:Closes:x?how=well")
+    assert (parsed.name, parsed.attribute, parsed.variant) == ("acme_envs.guess", "Closes", "x")
+    with pytest.raises(EnvironmentRaisedError, match=r"No module named 'acme_envs\.nothing'"):
+        Runner.from_environment("acme_envs.nothing:Guess", **OPTIONS)
+    with pytest.raises(
+        UnknownEnvironmentError, match=r"there are code, .*, guess, .*file\.py:Class or package\.module:Class"
+    ):
+        Runner.from_environment("nothing", **OPTIONS)

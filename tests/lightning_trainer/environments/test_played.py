@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from queue import Queue
 
 import lightning_instrumentation as lt
 import pytest
@@ -17,16 +18,21 @@ from lightning_instrumentation.scope import current
 from typer.testing import CliRunner
 
 from lightning_trainer.cli.app import app
-from lightning_trainer.environments import Action
+from lightning_trainer.environments import Action, Observation, Step, Task
+from lightning_trainer.environments.errors import EnvironmentFailedError, EnvironmentNonsenseError
+from lightning_trainer.environments.limits import Limits
+from lightning_trainer.environments.protocol import as_step
+from lightning_trainer.environments.registry import EnvironmentSpec, launch_of
 from lightning_trainer.environments.session import Session
+from lightning_trainer.environments.worker.process import EnvironmentProcess
 from lightning_trainer.errors import ConfigError, LightningError
 from lightning_trainer.rollouts import Runner
 from lightning_trainer.rollouts.command import Command
-from lightning_trainer.rollouts.environment import runner as environment_runner
+from lightning_trainer.rollouts.environment import attempt as environment_attempt
 from lightning_trainer.rollouts.environment.program_agent import ProgramAgent
 from lightning_trainer.rollouts.environment.runner import EnvironmentRunner
 from tests.lightning_trainer.environments.openai_server import serving  # pyright: ignore[reportMissingImports]
-from tests.lightning_trainer.environments.worlds import Alike  # pyright: ignore[reportMissingImports]
+from tests.lightning_trainer.environments.worlds import Alike, Parts  # pyright: ignore[reportMissingImports]
 
 ENDPOINT = "http://127.0.0.1:9"
 WORLDS = Path(__file__).with_name("worlds.py")
@@ -43,7 +49,7 @@ def recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 def test_an_attempt_does_not_lose_its_time_while_it_waits_for_a_process(monkeypatch) -> None:
     # Before: all that had waited longer than the limit of an attempt failed, and were played all the same.
-    monkeypatch.setattr(environment_runner, "_GRACE_S", 0.5)
+    monkeypatch.setattr(environment_attempt, "_GRACE_S", 0.5)
 
     def play(session: Session) -> None:
         time.sleep(1.0)
@@ -53,6 +59,116 @@ def test_an_attempt_does_not_lose_its_time_while_it_waits_for_a_process(monkeypa
     with Runner.from_environment(f"{WORLDS}:Alike", **options) as runner:
         ended = runner.evaluate_held_out(5)
     assert [(attempt.error, attempt.reward) for attempt in ended] == [(None, 1.0)] * 5
+
+
+def test_an_attempt_that_is_given_up_leaves_its_place_to_the_next_and_plays_no_further(monkeypatch) -> None:
+    monkeypatch.setattr(environment_attempt, "_GRACE_S", 4.0)
+    released, said = threading.Event(), Queue[object]()
+
+    def play(session: Session) -> None:
+        if session.task.seed > 0:
+            session.say("x")
+            return
+        released.wait(60)
+        try:
+            said.put(session.say("x"))
+        except Exception as error:
+            said.put(error)
+
+    options = {"policy": "p", "agent": play, "endpoint": ENDPOINT, "concurrency": 1, "timeout_s": 1.0}
+    with Runner.from_environment(f"{WORLDS}:Alike", **options) as runner:
+        ended = runner.evaluate_held_out(3)
+        released.set()
+        assert isinstance(said.get(timeout=60), EnvironmentFailedError)
+    assert [(attempt.error or "").partition(":")[0] for attempt in ended] == ["TimeoutError", "", ""]
+    assert [attempt.reward for attempt in ended] == [None, 1.0, 1.0]
+
+
+def test_a_call_that_is_not_answered_ends_with_the_time_of_its_attempt() -> None:
+    answered = threading.Event()
+
+    def model(request: dict) -> dict:
+        return {"content": "x"} if answered.is_set() else {"content": str(answered.wait(60))}
+
+    with serving(model) as (url, requests):
+        options = {"policy": "p", "endpoint": ENDPOINT, "concurrency": 1, "timeout_s": 3.0}
+        with Runner.from_environment(f"{WORLDS}:Alike", agent_options={"base_url": url}, **options) as runner:
+            (late,) = runner.evaluate_held_out(1)
+            assert len(requests) == 1
+            answered.set()
+            (ended,) = runner.evaluate_held_out(1)
+    assert late.error == "EnvironmentTimeoutError: the attempt did not end within 3 s; it had 0 turns"
+    assert (ended.error, ended.reward) == (None, 1.0)
+
+
+def test_a_call_that_fails_on_the_way_is_made_again(monkeypatch) -> None:
+    monkeypatch.setattr("lightning_trainer.environments.agent._RETRY_S", 0.0)
+    with serving(lambda request: {"content": "x"} if len(requests) == 3 else {}[0]) as (url, requests):
+        options = {"policy": "p", "endpoint": ENDPOINT, "agent_options": {"base_url": url}}
+        with Runner.from_environment(Alike, **options) as runner:
+            (ended,) = runner.evaluate_held_out(1)
+    assert (ended.error, ended.reward, len(requests)) == (None, 1.0, 3)
+
+
+@pytest.mark.parametrize("environment", [Parts, f"{WORLDS}:Parts"])
+def test_the_parts_of_a_reward_are_recorded_by_their_names(environment, monkeypatch) -> None:
+    given: list[tuple[float, str]] = []
+    monkeypatch.setattr(lt, "reward", lambda value, name="reward": given.append((value, name)))
+
+    def play(session: Session) -> None:
+        session.say("1")
+        session.say("2")
+
+    with Runner.from_environment(environment, policy="p", agent=play, endpoint=ENDPOINT) as runner:
+        (ended,) = runner.evaluate_held_out(1)
+    assert (ended.error, ended.reward) == (None, 0.5)
+    assert given == [(2.0, "format"), (0.25, "short"), (3.0, "score"), (0.5, "reward")]
+
+
+def test_a_part_of_a_reward_needs_a_name_of_its_own() -> None:
+    process = EnvironmentProcess(launch_of(EnvironmentSpec.parse(f"{WORLDS}:Parts:reward")), Limits())
+    session = Session(process, Task("w", "1"))
+    session.say("1")
+    with pytest.raises(EnvironmentNonsenseError, match="'reward' is the name of the step's own reward"):
+        session.say("2")
+    assert session.named_rewards == {"format": 1.0, "short": 0.25}
+    with pytest.raises(EnvironmentNonsenseError, match=r"the rewards by name are 0\.5; they must be an object"):
+        as_step(Step(Observation(), None, True, 0.5))  # pyright: ignore[reportArgumentType]
+
+
+def test_a_curriculum_chooses_among_the_tasks_of_a_file(tmp_path: Path, monkeypatch) -> None:
+    offered: list[int] = []
+
+    def train(self, tasks_of_step, *, steps):
+        candidates = tasks_of_step(1)
+        offered.append(len(candidates))
+        self._curriculum.saw(candidates[0], 1.0)
+        assert len(self._curriculum.choose(candidates, 2)) == 2
+
+    monkeypatch.setattr(EnvironmentRunner, "train", train)
+    status = {"groups_per_step": 2, "group_size": 4, "steps_done": 0}
+    monkeypatch.setattr("lightning_trainer.rollouts.daemon_client.DaemonClient.policy", lambda _: status)
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text("".join(f'{{"id": "{number}", "difficulty": {number % 3}}}\n' for number in range(20)))
+    asked = [
+        "rollouts",
+        "--environment",
+        f"{WORLDS}:Alike",
+        "--policy",
+        "p",
+        "--endpoint",
+        ENDPOINT,
+        "--tasks",
+        str(tasks),
+    ]
+    done = CliRunner().invoke(app, [*asked, "--steps", "1", "--curriculum", "difficulty"], env={"COLUMNS": "200"})
+    assert (done.exit_code, offered) == (0, [8]), done.output
+    for more, said in (
+        (["--steps", "1", "--curriculum", "level"], "task '0' has no field 'level'"),
+        (["--evaluate", "e", "--curriculum", "difficulty"], "an evaluation tries every task"),
+    ):
+        done = CliRunner().invoke(app, [*asked, *more], env={"COLUMNS": "200"})
+        assert (done.exit_code, said in done.stderr) == (2, True), done.output
 
 
 @pytest.mark.parametrize("last", ["true", '"right"', '{"reward": "good"}', '{"rewards": [1]}', "0.25"])

@@ -11,6 +11,7 @@ import pytest
 from lightning_instrumentation.scope import Agent, current, current_agent
 
 from lightning_trainer.environments import Observation, Task, adapters
+from lightning_trainer.environments.agent import ChatAgent
 from lightning_trainer.environments.limits import Limits
 from lightning_trainer.environments.registry import KNOWN, EnvironmentSpec, launch_of
 from lightning_trainer.environments.session import Session
@@ -231,6 +232,22 @@ def test_an_old_version_is_not_trained_and_plays_as_our_agent_alone(monkeypatch)
         runner.train(steps=1)
     with pytest.raises(LightningError, match="have the agent ask for the model 'game@v0', and name the policy, 'game'"):
         Runner.from_environment(Guess, policy="game@v0", agent=bisecting, endpoint=ENDPOINT)
+
+
+def test_another_endpoint_gets_neither_the_daemons_token_nor_the_trust_in_it(tmp_path, monkeypatch) -> None:
+    told: list[dict[str, Any]] = []
+
+    class Told(ChatAgent):
+        def __init__(self, model, **options):
+            told.append(options)
+            super().__init__(model, **options)
+
+    monkeypatch.setattr("lightning_trainer.rollouts.environment.runner.ChatAgent", Told)
+    lt.init(ENDPOINT, token="the-daemons", spool_dir=tmp_path)
+    for options in ({}, {"base_url": "https://elsewhere/v1"}):
+        Runner.from_environment(Guess, policy="p", agent_options=options, endpoint=ENDPOINT)
+    assert told[0]["api_key"] == "the-daemons"
+    assert told[1] == {"base_url": "https://elsewhere/v1", "name": "p"}
 
 
 @pytest.mark.parametrize(("history", "shown"), [(None, 3), (1, 2), (0, 1)])

@@ -24,13 +24,15 @@ def session_of(process: EnvironmentProcess, seed: int = 0, split: str = TRAIN) -
 
 def test_one_turn_is_scored_by_all_of_the_rubric(started: Start) -> None:
     process = started(f"verifiers:{FILE}")
-    for seed, answer, reward in ((0, None, 1.0), (0, "no", 0.25), (1, "a long answer that is wrong", 0.0)):
+    played = ((0, None, 1.0, 1.0, 1.0), (0, "no", 0.25, 0.0, 1.0), (1, "a long answer that is wrong", 0.0, 0.0, 0.0))
+    for seed, answer, reward, exact, short in played:
         session = session_of(process, seed)
         number = session.observation.text.split()[-1]
         assert session.observation.text == f"user: reverse 12\n\nassistant: 21\n\nuser: reverse {number}"
         assert (session.observation.instructions, session.tools) == ("Digits alone.", ())
         assert session.say(answer or number[::-1]) == ""
         assert (session.done, session.reward, session.turns) == (True, reward, 1)
+        assert session.named_rewards == {"exact": exact, "short": short}
 
 
 def test_rows_are_split_by_their_content_or_as_the_environment_says(started: Start) -> None:

@@ -57,6 +57,23 @@ class Alike:
         return "fine", 1.0, True
 
 
+class Parts:
+    """Two steps; each has a reward with parts, and the second one names one by ``wrong``."""
+
+    def __init__(self, wrong: str = "") -> None:
+        self.wrong = wrong
+
+    def reset(self, task: Task) -> str:
+        self.steps = 0
+        return "Say something."
+
+    def step(self, action: Action) -> Step:
+        self.steps += 1
+        if self.steps == 1:
+            return Step(Observation("go on"), 0.5, False, {"format": 1.0, "short": 0.25})
+        return Step(Observation("fine"), None, True, {self.wrong or "format": 1.0, "score": 3})
+
+
 class Closes(Guess):
     """Notes in a file that it was made, and that it was closed."""
 

@@ -39,6 +39,17 @@ with held_run(endpoint, "r", token=token, ca_file=ca_file, numbered=False, patie
     print(run)
 runner.steps_done()
 """
+AGENT_OF_OURS = """
+from lightning_trainer.rollouts import Runner
+class World:
+    def reset(self, task):
+        return "say something"
+    def step(self, action):
+        return "well", 1.0, True
+runner = Runner.from_environment(World, policy="nobody")
+(task,) = runner.environment.held_out_tasks(1)
+runner.environment(task)
+"""
 
 
 @dataclass
@@ -135,6 +146,12 @@ def test_a_runner_heeds_the_authority_that_the_program_names(served, authority):
     done = served.run("-c", RUNNER_OF_PROGRAM, *told, **stranger | unnamed)
     assert done.stdout == "r\n", done.stderr
     assert "no policy" in done.stderr
+
+
+def test_our_own_agent_trusts_what_its_runner_trusts(served, authority):
+    for environment in ({}, served.stranger(LIGHTNING_CA_FILE=str(authority.file))):
+        assert "add a [[policy]] and start the daemon again" in served.run("-c", AGENT_OF_OURS, **environment).stderr
+    assert "unable to get local issuer certificate" in served.run("-c", AGENT_OF_OURS, **served.stranger()).stderr
 
 
 def test_another_authority_another_name_and_plain_http_are_one_sentence_each(served, authority, tmp_path):
