@@ -19,6 +19,7 @@ from lightning_trainer.explain.finding import counted
 from lightning_trainer.rollouts.daemon_client import refusal
 from lightning_trainer.samples.feedback.review import feedback_report
 from lightning_trainer.store.places import place_of, reading, recorded_place, store_at
+from lightning_trainer.store.tables.rollouts import select_rated_tasks
 from lightning_trainer.store.worklist.settling import look
 
 _SHOWN = 30
@@ -33,6 +34,7 @@ def feedback(config_path: Path | None, *, as_json: bool) -> None:
     config = load_usual_config(config_path)
     with reading(place_of(config)) as connection:
         report = feedback_report(look(connection, config.feedback, time.time_ns()), config.feedback)
+        tasks = select_rated_tasks(connection)
     if as_json:
         print(visible_json(report))
         return
@@ -43,6 +45,13 @@ def feedback(config_path: Path | None, *, as_json: bool) -> None:
     _say(console, f"{pieces} of feedback{': ' * bool(listed)}{listed}; {counted(report['rewards'], 'reward')}")
     if report["too_little_weight"]:
         _say(console, f"{report['too_little_weight']} more would be, and their sources weigh too little (min_weight)")
+    if tasks:
+        pieces = counted(sum(number for _, number in tasks), "piece")
+        _say(
+            console,
+            f"{pieces} of feedback found no rollout, because a task is named in its place ({tasks[0][0]!r}, say): a "
+            "rollout has an id of its own, which lt.rollout(task, rollout_id=...) sets",
+        )
     if report["sources"]:
         console.print(_table(report["sources"][:_SHOWN]))
     if report["sources_total"] > _SHOWN:
@@ -66,24 +75,26 @@ def _table(sources: list[dict[str, Any]]) -> Table:
 
 
 def forget(config_path: Path | None, **named: str | None) -> None:
-    """Erase what a source said, or everything of a rollout, or of a trace or a response outside of rollouts, and say
-    which versions were trained with it.
+    """Erase what a source said, or everything of a rollout, of a task, or of a trace or a response outside of rollouts,
+    and say which versions were trained with it.
 
     Args:
-        named: ``source``, ``rollout``, ``trace`` or ``response``, one of them.
+        named: ``source``, ``rollout``, ``task``, ``trace`` or ``response``, one of them.
 
     Raises:
         LightningError: nothing of that name is stored, or the daemon failed on it.
     """
     given = {kind: name for kind, name in named.items() if name is not None}
     if len(given) != 1:
-        raise ForgetError("name what to forget: --source NAME, --rollout ID, --trace ID or --response ID, one of them")
+        raise ForgetError(
+            "name what to forget: --source NAME, --rollout ID, --task NAME, --trace ID or --response ID, one of them"
+        )
     ((kind, name),) = given.items()
     config = load_usual_config(config_path)
     url = running_daemon(config)
     done = asyncio.run(_erase(config, kind, name)) if url is None else _ask(url, config, given)
     console = TerminalConsole()
-    attempts = f"{counted(done['attempts'], 'attempt')}, " if kind == "rollout" else ""
+    attempts = f"{counted(done['attempts'], 'attempt')}, " if kind in ("rollout", "task") else ""
     edited = counted(done["edits"], "edited answer")
     _say(
         console,
@@ -94,7 +105,7 @@ def forget(config_path: Path | None, **named: str | None) -> None:
         _say(console, "where others had a part in a reward, it is made again of what they say")
     for one in done["made_with"]:
         _say(console, one["sentence"])
-    if kind == "rollout" and done["made_with"]:
+    if kind in ("rollout", "task") and done["made_with"]:
         _say(console, "the recorded batches of these steps hold its tokens until retention deletes them")
     _say(console, "backups and files that `build` wrote before still have it; what clients deliver again is not stored")
     if (journal := config.store.journal) is not None:

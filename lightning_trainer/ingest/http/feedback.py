@@ -21,6 +21,7 @@ from lightning_trainer.samples.feedback.entries import LONGEST_NAME, LONGEST_TEX
 from lightning_trainer.samples.feedback.review import hour_began_ns, is_trusted, within_caps
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.tables import feedback as feedback_table
+from lightning_trainer.store.tables.rollouts import select_of_task
 from lightning_trainer.types import Attempt, Span, SpanSink
 
 Result = TypeVar("Result")
@@ -223,6 +224,12 @@ async def _known(store: FeedbackStore, subject: Subject) -> None:
         if attempt is None or rollout_id not in (None, attempt.rollout_id):
             raise JsonBodyError(404, f"there is no attempt {attempt_id!r}; check the ids, or send it later")
     elif rollout_id is not None and not await store.has_rollout(rollout_id):
+        if await store.scan(lambda c: select_of_task(c, rollout_id)):
+            raise JsonBodyError(
+                404,
+                f"{rollout_id!r} is no rollout but a task: a rollout has an id of its own, which "
+                "lt.rollout(task, rollout_id=...) sets",
+            )
         raise JsonBodyError(404, f"no span of rollout {rollout_id!r} has been seen; check the id, or send it later")
     if response_id is not None and not await store.has_response(response_id, attempt_id=attempt_id):
         raise JsonBodyError(404, f"no span of response {response_id!r} has been seen; check the id, or send it later")

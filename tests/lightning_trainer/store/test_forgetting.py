@@ -1,4 +1,5 @@
-"""What was recorded outside of rollouts is erased by its trace or its response, on each database."""
+"""What was recorded outside of rollouts is erased by its trace or its response, and a task's rollouts by its name, on
+each database."""
 
 import time
 from dataclasses import replace
@@ -8,7 +9,8 @@ from lightning_instrumentation import semconv
 
 from lightning_trainer.errors import ForgetError
 from lightning_trainer.samples.feedback.entries import Subject, feedback_span
-from lightning_trainer.store.worklist.forgetting import forget_response, forget_trace
+from lightning_trainer.store.tables.rollouts import select_rated_tasks
+from lightning_trainer.store.worklist.forgetting import forget_response, forget_rollout, forget_task, forget_trace
 
 
 @pytest.fixture
@@ -66,3 +68,33 @@ async def test_what_is_part_of_a_rollout_is_erased_with_it(store, make_root, mak
     with pytest.raises(ForgetError, match="is part of rollout 'rollout-of-a': `lightning-trainer forget --rollout"):
         await erase(store, forget, root.trace_id if forget is forget_trace else "one")
     assert await left(store) == ["1", "2"]
+
+
+async def test_a_name_of_a_task_erases_no_rollout_and_does_not_read_as_if_it_had(store, make_root):
+    """Before: ``forget --rollout`` of a task erased only feedback that named it, and said that it was forgotten."""
+    await store.append([make_root(number, name) for number, name in enumerate("abcd", 1)])
+    await store.append([said(rollout_id="task")])
+    sentence = (
+        "'task' is no rollout but a task, of which the rollouts are rollout-of-a, rollout-of-b, rollout-of-c and 1 "
+        "more: forget one of them, or all with `lightning-trainer forget --task task`"
+    )
+    with pytest.raises(ForgetError) as error:
+        await erase(store, forget_rollout, "task")
+    assert str(error.value) == sentence
+    assert len(await left(store)) == 5
+    await store.append([said(rollout_id="z"), said(rollout_id="task", attempt_id="a"), said(rollout_id="rollout-of-a")])
+    assert await store.scan(select_rated_tasks) == [("task", 1)]
+
+
+async def test_a_task_is_forgotten_with_all_its_rollouts_and_feedback_that_takes_it_for_one(store, make_root):
+    root = make_root(9, "other")
+    other = replace(root, attributes={**root.attributes, semconv.TASK_ID: "another"})
+    ours = [make_root(1, "a"), make_root(2, "b"), said(rollout_id="task"), said(rollout_id="rollout-of-b")]
+    await store.append([other, *ours])
+    done = await erase(store, forget_task, "task")
+    assert (done.name, done.attempts, done.feedback, done.spans) == ("task", 2, 2, 4)
+    assert await left(store) == ["9"]
+    assert await store.append(ours) == 0, "the spool sends it once more"
+    for name in ("task", "rollout-of-other", "nothing"):
+        with pytest.raises(ForgetError, match=f"nothing of a task '{name}' is stored"):
+            await erase(store, forget_task, name)
