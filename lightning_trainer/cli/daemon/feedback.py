@@ -20,6 +20,7 @@ from lightning_trainer.rollouts.daemon_client import refusal
 from lightning_trainer.samples.feedback.review import feedback_report
 from lightning_trainer.store.places import place_of, reading, recorded_place, store_at
 from lightning_trainer.store.tables.rollouts import select_rated_tasks
+from lightning_trainer.store.upkeep.files import STORE, set_aside_before
 from lightning_trainer.store.worklist.settling import look
 
 _SHOWN = 30
@@ -108,6 +109,8 @@ def forget(config_path: Path | None, **named: str | None) -> None:
     if kind in ("rollout", "task") and done["made_with"]:
         _say(console, "the recorded batches of these steps hold its tokens until retention deletes them")
     _say(console, "backups and files that `build` wrote before still have it; what clients deliver again is not stored")
+    for aside in set_aside_before(config.daemon.state_dir / STORE):
+        _say(console, f"{aside} was set aside and may still have it: delete it when you do not need it any more")
     if (journal := config.store.journal) is not None:
         each = "" if config.store.url is None else ", as does every other daemon's,"
         until = "until `lightning-trainer store backup` is run two minutes after the daemon's next start, or later"
@@ -116,7 +119,7 @@ def forget(config_path: Path | None, **named: str | None) -> None:
 
 async def _erase(config: Config, kind: str, name: str) -> dict[str, Any]:
     async with store_at(recorded_place(config), config.store) as store:
-        return await store.write(lambda connection: forget_and_say(connection, kind, name))
+        return await store.erase(lambda connection: forget_and_say(connection, kind, name))
 
 
 def _ask(url: str, config: Config, body: dict[str, Any]) -> dict[str, Any]:

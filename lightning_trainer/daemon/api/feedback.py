@@ -85,7 +85,7 @@ def feedback_api(store: Store, config: FeedbackConfig) -> APIRouter:
         try:
             body = await read_json(request, ForgetBody)
             ((kind, name),) = body.model_dump(exclude_none=True).items()
-            done = await store.write(lambda connection: forget_and_say(connection, kind, name))
+            done = await store.erase(lambda connection: forget_and_say(connection, kind, name))
         except JsonBodyError as error:
             return error.response()
         except ForgetError as error:

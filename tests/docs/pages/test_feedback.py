@@ -128,7 +128,10 @@ def test_the_program_and_the_commands_work_as_they_stand(url, tmp_path):
     subprocess.run([sys.executable, "-c", f"{by_task}\nassert lt.flush(30)"], env=here, check=True, timeout=120)
     assert "1 piece of feedback found no rollout, because a task is named in its place" in run(shown)
     source, rollout, task, trace, response = forgotten.splitlines()
-    assert "source user-17 is forgotten: 2 pieces of feedback" in run(source)
+    aside = tmp_path / ".lightning" / "lightning.sqlite.before-restore-20260101-000000"
+    aside.touch()
+    assert "source user-17 is forgotten: 2 pieces of feedback" in (said := run(source))
+    assert f"{aside.name} was set aside and may still have it" in said
     assert "rollout ticket-4711 is forgotten: 1 attempt, 3 pieces of feedback (1 edited answer)" in run(rollout)
     assert "task where-is-my-parcel is forgotten: 1 attempt, 1 piece of feedback" in run(task)
     assert "trace 4bf92f3577b34da6a3ce929d0e0e4736 is forgotten: 0 pieces of feedback" in run(trace)
