@@ -6,7 +6,7 @@ It is answered after the commit; with an ``id`` from the caller, a request is id
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Annotated, Literal, Protocol, TypeVar
 
 from fastapi import APIRouter, Request
@@ -19,6 +19,7 @@ from lightning_trainer.ingest.http.bodies import JsonBodyError, error_response, 
 from lightning_trainer.samples.feedback.entries import LONGEST_NAME, LONGEST_TEXT, Subject, feedback_span
 from lightning_trainer.samples.feedback.review import hour_began_ns, is_trusted, within_caps
 from lightning_trainer.store.connection import Connection
+from lightning_trainer.store.retention.sweep import expired_among
 from lightning_trainer.store.tables import feedback as feedback_table
 from lightning_trainer.store.tables.rollouts import select_of_task
 from lightning_trainer.types import Attempt, Span, SpanSink
@@ -73,6 +74,10 @@ class FeedbackStore(Protocol):
         """Return the attempt; None if it is unknown."""
         ...
 
+    async def consumed(self, *, attempt_ids: Collection[str] = ()) -> dict[str, int]:
+        """Return the step that has taken each of the named attempts, by attempt id; untaken ones are absent."""
+        ...
+
     async def scan(self, query: Callable[[Connection], Result]) -> Result:
         """Run a query on a reader's connection, off the event loop, and return its result."""
         ...
@@ -97,8 +102,8 @@ def feedback_router(store: FeedbackStore, sink: SpanSink, config: FeedbackConfig
         waits_s = 0 if is_trusted(body.source, config) else config.quarantine
         answer = {"accepted": True, "new": new, "counts_in_s": waits_s}
         rates = body.thumb is not None or body.score is not None
-        if rates and await store.scan(lambda c: feedback_table.attempt_of(c, subject)) is None:
-            return JSONResponse({**answer, "counts_in_s": None, "reason": _NO_ATTEMPT})
+        if rates and (reason := await _trains_nothing(store, subject)) is not None:
+            return JSONResponse({**answer, "counts_in_s": None, "reason": reason})
         return JSONResponse(answer)
 
     return router
@@ -157,6 +162,18 @@ def scaled(score: float, scale: tuple[float, float]) -> float:
     if not low <= score <= high:
         raise JsonBodyError(422, f"score is {score:g}, and the scale goes from {low:g} to {high:g}; give another scale")
     return (score - low) / (high - low)
+
+
+async def _trains_nothing(store: FeedbackStore, subject: Subject) -> str | None:
+    """Return why a rating of this subject trains nothing; None if it may."""
+    attempt_id = await store.scan(lambda connection: feedback_table.attempt_of(connection, subject))
+    if attempt_id is None:
+        return _NO_ATTEMPT
+    if await store.scan(lambda connection: expired_among(connection, [attempt_id])):
+        return "the spans of its attempt were deleted: it trains nothing"
+    if (step := (await store.consumed(attempt_ids=[attempt_id])).get(attempt_id)) is not None:
+        return f"its attempt belongs to step {step}: it is stored and not trained"
+    return None
 
 
 async def _known(store: FeedbackStore, subject: Subject) -> None:

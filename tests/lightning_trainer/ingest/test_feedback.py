@@ -21,8 +21,10 @@ from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.samples.feedback.entries import Subject, entries_of, feedback_span
 from lightning_trainer.samples.feedback.review import State
 from lightning_trainer.store import SqliteStore
+from lightning_trainer.store.retention.sweep import expire_attempt
 from lightning_trainer.store.tables import feedback, scores
 from lightning_trainer.store.worklist.settling import look
+from lightning_trainer.types import TrainingBatch
 
 _URL, _SCORES = "/lightning/feedback", "/api/public/scores"
 
@@ -81,6 +83,20 @@ async def test_a_rating_of_a_call_outside_of_rollouts_is_said_to_count_for_none(
     assert "what it names belongs to no rollout" in told["reason"]
     told = (await client.post(_URL, json={**body, "edit": "Better."})).json()
     assert told == {"accepted": True, "new": True, "counts_in_s": 600.0}, "an edit is shown by build"
+
+
+async def test_a_rating_that_comes_too_late_is_said_to_train_nothing(client, store, attempt_spans) -> None:
+    """Before: it counted in 600 s."""
+    await store.append(attempt_spans("b", [1], 20))
+    await store.enroll("math")
+    await store.assign(TrainingBatch("math", 1, ()), policy="math", step=1, attempt_ids=["a"], ledger=[])
+    await store.write(lambda connection: expire_attempt(connection, "b", 1))
+    for attempt, reason in (
+        ("a", "its attempt belongs to step 1: it is stored and not trained"),
+        ("b", "the spans of its attempt were deleted: it trains nothing"),
+    ):
+        answer = await client.post(_URL, json={"source": f"user-{attempt}", "attempt_id": attempt, "thumb": "up"})
+        assert (answer.json()["counts_in_s"], answer.json()["reason"]) == (None, reason)
 
 
 async def test_the_same_id_is_the_same_feedback(client, store) -> None:
