@@ -19,6 +19,7 @@ from lightning_trainer.explain.finding import counted
 from lightning_trainer.rollouts.daemon_client import refusal
 from lightning_trainer.samples.feedback.review import feedback_report
 from lightning_trainer.store.places import place_of, reading, recorded_place, store_at
+from lightning_trainer.store.tables.feedback import READ
 from lightning_trainer.store.tables.rollouts import select_rated_tasks
 from lightning_trainer.store.upkeep.files import STORE, set_aside_before
 from lightning_trainer.store.worklist.settling import look
@@ -103,7 +104,11 @@ def forget(config_path: Path | None, **named: str | None) -> None:
         f"{counted(done['rewards'], 'reward')} made of it, {counted(done['spans'], 'span')}",
     )
     if kind == "source" and done["rewards"]:
-        _say(console, "where others had a part in a reward, it is made again of what they say")
+        _say(
+            console,
+            "where others had a part in a reward, it is made again of what they say, if that is among the newest "
+            f"{READ:,} pieces; else it is missing",
+        )
     for one in done["made_with"]:
         _say(console, one["sentence"])
     if kind in ("rollout", "task") and done["made_with"]:
