@@ -8,7 +8,7 @@ not captured. The user's keys and headers are not for the gateway and are left o
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from lightning_instrumentation.scope import Agent, current, current_agent
 
 REASON = "not-captured:claude-code"
 _BASE_URL = "ANTHROPIC_BASE_URL"
+_HEADERS = "ANTHROPIC_CUSTOM_HEADERS"
 _PATH = "/messages"
 _OTHER_DOORS = ("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY")
 _OTHER_KEYS = ("ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
@@ -48,9 +49,15 @@ def _lead(transport: Any) -> None:
     if started is None or current().uncaptured:
         return
     options = transport._options
-    base_url = {**os.environ, **options.env}.get(_BASE_URL)
-    if base_url and started.hosts.trust(base_url) is HostTrust.DAEMON:
-        return  # the user has already pointed it at the daemon
+    own = {**os.environ, **options.env}
+    choice = hosts.choosing(capture_content=started.settings.capture_content)
+    base_url = own.get(_BASE_URL)
+    if base_url and started.hosts.trust(base_url) is HostTrust.DAEMON:  # the user has already pointed it at the daemon
+        if choice:
+            theirs = own.get(_HEADERS, "").rstrip("\n")
+            headers = f"{theirs}\n{_lines(choice)}" if theirs else _lines(choice)
+            transport._options = replace(options, env={**options.env, _HEADERS: headers})
+        return
     agent = current_agent()
     policy = started.router.policy_of(None if agent is None else agent.name)
     if policy is None or _PATH not in started.router.paths:
@@ -59,12 +66,12 @@ def _lead(transport: Any) -> None:
     if not started.router.proven():
         return
     # A copy: the options are the user's, who may start another Claude Code with them.
-    transport._options = replace(options, env={**options.env, **_environment(started)})
+    transport._options = replace(options, env={**options.env, **_environment(started, choice)})
 
 
-def _environment(started: Runtime) -> dict[str, str]:
+def _environment(started: Runtime, choice: Mapping[str, str]) -> dict[str, str]:
     scope = current()
-    headers = {"baggage": hosts.baggage(scope.identity, current_agent(), scope.state)}
+    headers = {"baggage": hosts.baggage(scope.identity, current_agent(), scope.state), **choice}
     if scope.span is not None:
         above = scope.span.get_span_context()
         headers["traceparent"] = hosts.traceparent(above.trace_id, above.span_id)
@@ -73,9 +80,13 @@ def _environment(started: Runtime) -> dict[str, str]:
         _BASE_URL: started.settings.endpoint,
         "ANTHROPIC_API_KEY": started.router.access.token or "none",  # Claude Code does not start without a key
         **({} if ca_file is None else {"NODE_EXTRA_CA_CERTS": str(ca_file)}),
-        "ANTHROPIC_CUSTOM_HEADERS": "\n".join(f"{name}: {value}" for name, value in headers.items()),
+        _HEADERS: _lines(headers),
         **dict.fromkeys((*_OTHER_DOORS, *_OTHER_KEYS), ""),
     }
+
+
+def _lines(headers: Mapping[str, str]) -> str:
+    return "\n".join(f"{name}: {value}" for name, value in headers.items())
 
 
 def _tell(started: Runtime, agent: Agent | None) -> None:

@@ -22,6 +22,10 @@ SPOOL_FULL = ("drop", "block")
 RedactionRule: TypeAlias = str | Pattern[str] | Callable[[str], str]
 """``"keys"``, ``"emails"``, ``"regex:..."``, a compiled pattern, or a function from text to text."""
 
+_ON = ("1", "true", "yes", "on")
+OFF = ("0", "false", "no", "off")
+"""How the environment may write that a switch is off."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -143,9 +147,9 @@ def _switch(variable: str, given: bool | None, default: bool) -> bool:
     text = os.environ.get(variable, "").strip().lower() if given is None else ""
     if not text:
         return default if given is None else given
-    if text in ("1", "true", "yes", "on"):
+    if text in _ON:
         return True
-    if text in ("0", "false", "no", "off"):
+    if text in OFF:
         return False
     raise ConfigurationError(f"{variable} is {text!r}; write 1 or 0")
 

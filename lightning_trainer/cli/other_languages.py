@@ -16,7 +16,8 @@ from urllib.parse import quote
 from lightning_instrumentation.access.proof import Access, UnprovenDaemonError
 from lightning_instrumentation.access.tls import AUTHORITY_VARIABLES, CA_FILE
 from lightning_instrumentation.gateway.selection import SelectionError, fetch_selection
-from lightning_instrumentation.settings import checked_endpoint
+from lightning_instrumentation.settings import OFF, checked_endpoint
+from lightning_instrumentation.zero_code.environ import url_settings
 
 _DEFAULT_AGENT = "default"
 """What the gateway calls an agent that a rollout's URL does not name."""
@@ -35,7 +36,6 @@ _STARTERS = frozenset(
     )
 )
 """They start other programs, which are Python for all that is known."""
-_OFF = ("0", "false", "no", "off")
 _HEAD = 256
 
 
@@ -61,7 +61,7 @@ def lead(environment: MutableMapping[str, str], program: str, agent: str | None)
     )
     agent = agent or environment.get("LIGHTNING_AGENT") or _DEFAULT_AGENT
     rollout = uuid.uuid4().hex
-    place = f"{endpoint}/rollouts/{rollout}/agents/{quote(agent, safe='')}"
+    place = f"{endpoint}/rollouts/{rollout}/agents/{quote(agent, safe='')}{url_settings(environment)}"
     policy, reason = _claiming(access, agent, environment)
     if policy is None:
         return (
@@ -87,7 +87,7 @@ def _claiming(access: Access, agent: str, environment: Mapping[str, str]) -> tup
     """Return the policy that claims the agent; without one, why there is none."""
     import http.client
 
-    if environment.get("LIGHTNING_ROUTE", "").strip().lower() in _OFF:
+    if environment.get("LIGHTNING_ROUTE", "").strip().lower() in OFF:
         return None, "LIGHTNING_ROUTE is off"
     try:
         selection = fetch_selection(access)

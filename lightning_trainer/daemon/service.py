@@ -53,6 +53,7 @@ from lightning_trainer.gateway.http_errors import answer_in_the_callers_shape
 from lightning_trainer.gateway.policies import ServedPolicy
 from lightning_trainer.gateway.routes import gateway_router
 from lightning_trainer.ingest.http.feedback import feedback_router
+from lightning_trainer.ingest.http.langfuse import langfuse_router
 from lightning_trainer.ingest.http.otlp import otlp_router
 from lightning_trainer.ingest.http.rewards import rewards_router
 from lightning_trainer.ingest.http.rollouts import rollouts_router
@@ -261,6 +262,7 @@ class Daemon:
             otlp_router(sink, max_body_bytes=config.daemon.max_body_bytes, not_kept=not_kept),
             rewards_router(store, sink),
             feedback_router(store, sink, config.feedback),
+            langfuse_router(store, sink, config.feedback),
             rollouts_router(store, sink),
             gateway,
             embeddings_router(_embeddings(config.gateway), max_body_bytes=config.gateway.max_body_bytes),

@@ -3,9 +3,10 @@ propagators.
 
 The propagators limit what they read (8 KiB of baggage, 180 members) and ignore malformed input. Our Python client sends
 both a second time (``hosts.OURS``), and the copies take precedence: an instrumentation of the caller's HTTP client may
-have replaced the others. No other header is read, so no credential ever gets into a span. A caller that sends neither
-may be identified by its URL (``/rollouts/{id}/v1``): all calls of a rollout then form one trace, below the root span
-that the rollout's end will bring.
+have replaced the others. The only other header that is read says that a call's texts are not to be recorded
+(``hosts.CAPTURE_CONTENT``), so no credential ever gets into a span. A caller that sends none of these may be identified
+by its URL (``/rollouts/{id}/v1``): all calls of a rollout then form one trace, below the root span that the rollout's
+end will bring.
 """
 
 import os
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lightning_instrumentation import semconv
-from lightning_instrumentation.gateway.hosts import OURS
+from lightning_instrumentation.gateway.hosts import CAPTURE_CONTENT, OURS
 from opentelemetry import baggage, trace
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.context import Context
@@ -36,6 +37,8 @@ class Caller:
     parent_span_id: str | None
     attributes: Mapping[str, str]
     """Identity attributes by name; only those that the caller sent."""
+    capture_content: bool = True
+    """False: the caller, or its base URL, wants no texts of the call recorded."""
 
 
 def read_caller(headers: Mapping[str, str], place: RolloutUrl | None = None) -> Caller:
@@ -51,15 +54,17 @@ def read_caller(headers: Mapping[str, str], place: RolloutUrl | None = None) -> 
         for key in semconv.GATEWAY_BAGGAGE_KEYS
         if isinstance(value := members.get(key), str) and 0 < len(value) <= _LONGEST_VALUE
     }
+    capture_content = headers.get(CAPTURE_CONTENT, "1") == "1" and (place is None or place.capture_content)
     if place is not None:
         named = {semconv.ROLLOUT_ID: place.rollout_id, semconv.ATTEMPT_ID: place.rollout_id}
         metadata = {f"{semconv.METADATA}{name}": value for name, value in place.metadata.items()}
         attributes = {**named, semconv.AGENT_NAME: place.agent, **metadata, **attributes}
     if not parent.is_valid:
         if place is not None:
-            return Caller(*root_span_ids(attributes[semconv.ROLLOUT_ID], attributes[semconv.ATTEMPT_ID]), attributes)
-        return Caller(os.urandom(16).hex(), None, attributes)
-    return Caller(f"{parent.trace_id:032x}", f"{parent.span_id:016x}", attributes)
+            ids = root_span_ids(attributes[semconv.ROLLOUT_ID], attributes[semconv.ATTEMPT_ID])
+            return Caller(*ids, attributes, capture_content)
+        return Caller(os.urandom(16).hex(), None, attributes, capture_content)
+    return Caller(f"{parent.trace_id:032x}", f"{parent.span_id:016x}", attributes, capture_content)
 
 
 def parent_of(headers: Mapping[str, str]) -> str:

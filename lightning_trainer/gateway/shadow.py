@@ -119,4 +119,4 @@ def _beside(caller: Caller, version: int) -> Caller:
     attributes[semconv.GROUP_ID] = attributes[semconv.ATTEMPT_ID]  # training compares it with nothing
     attributes[semconv.ROLLOUT_MODE] = RolloutMode.SHADOW.value
     trace_id, root = shadow_trace(attributes[semconv.ATTEMPT_ID])
-    return Caller(trace_id, root, attributes)
+    return replace(caller, trace_id=trace_id, parent_span_id=root, attributes=attributes)

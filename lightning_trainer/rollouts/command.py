@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 import lightning_instrumentation as lt
 from lightning_instrumentation.scope import current
-from lightning_instrumentation.zero_code.environ import BEGUN, ProgramRollout, with_site, write_rollout
+from lightning_instrumentation.zero_code.environ import BEGUN, ProgramRollout, url_settings, with_site, write_rollout
 
 from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts.run_name import command_label
@@ -133,7 +133,7 @@ class Command:
         environment[BEGUN] = "1"
         agent = f"/agents/{quote(self._agent, safe='')}" if self._agent is not None else ""
         named = quote(identity.rollout_id, safe="")
-        environment["LIGHTNING_ROLLOUT_URL"] = f"{self._endpoint}/rollouts/{named}{agent}/v1"
+        environment["LIGHTNING_ROLLOUT_URL"] = f"{self._endpoint}/rollouts/{named}{agent}{url_settings(environment)}/v1"
         return environment
 
 

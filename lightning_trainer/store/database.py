@@ -92,6 +92,11 @@ class Database(ABC):
         """Run a caller's short operation in the writer's thread; returns after its commit."""
         return await self._write(operation)
 
+    async def erase(self, operation: Callable[[Connection], Result]) -> Result:
+        """Like :meth:`write`, of an operation that deletes what must not be left in free space either, where the
+        database leaves that to us."""
+        return await self._write(operation)
+
     async def _write(self, operation: Callable[[Connection], Result]) -> Result:
         if self._writer is None:
             raise StoreError(f"the store {self.name} is not open")

@@ -6,13 +6,15 @@ WAL with ``synchronous=FULL``: the log is fsynced at every commit.
 import fcntl
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from lightning_trainer.config.store import StoreConfig
 from lightning_trainer.errors import StoreError
+from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.retention.retention import Retention, give_back, measure
 from lightning_trainer.store.scan import ReaderPool, is_damage
 from lightning_trainer.store.schema import migrate
@@ -22,6 +24,9 @@ from lightning_trainer.store.writer import GroupCommitWriter
 from lightning_trainer.types import Span
 
 _ADVICE_ON_DAMAGE = "; `lightning-trainer store check` says what is damaged, `store repair` keeps everything else"
+
+_BUSY_S = 30
+Result = TypeVar("Result")
 
 
 class SqliteStore(Store):
@@ -35,6 +40,8 @@ class SqliteStore(Store):
             Retention(str(path), retention or StoreConfig(), partial(measure, path=self.path), give_back=give_back),
         )
         self._lock: FileLock | None = None
+        self._erased_in_log = False
+        """Whether the log may still hold what was erased."""
 
     def _open(self) -> tuple[GroupCommitWriter, ReaderPool]:
         try:
@@ -52,6 +59,7 @@ class SqliteStore(Store):
             connection.execute(f"PRAGMA wal_autocheckpoint={min(4096, log_bytes // (4 * 8192))}")
             connection.execute(f"PRAGMA journal_size_limit={log_bytes}")
             connection.execute("PRAGMA cache_size=-8192")  # KiB: a commit of a thousand spans fits
+            _overwrite(connection, "FAST")
             migrate(connection, where=str(self.path))
         except sqlite3.Error as error:
             self._release()
@@ -61,8 +69,32 @@ class SqliteStore(Store):
             self._release()
             raise
         self.retention.size = measure(connection, self.path)
-        writer = GroupCommitWriter(connection, after_commit=self.retention.after_commit)
+        writer = GroupCommitWriter(connection, after_commit=self._after_commit)
         return writer, ReaderPool(self._connect_reader)
+
+    async def erase(self, operation: Callable[[Connection], Result]) -> Result:
+        """Like ``write``; what the operation deletes is overwritten in the file, and leaves the log as soon as nobody
+        reads what was before it."""
+
+        def overwriting(connection: Connection) -> Result:
+            _overwrite(connection, "ON")
+            try:
+                return operation(connection)
+            finally:
+                _overwrite(connection, "FAST")
+                self._erased_in_log = True
+
+        return await self.write(overwriting)
+
+    def _after_commit(self, connection: Connection) -> None:
+        self.retention.after_commit(connection)
+        if self._erased_in_log:
+            connection.execute("PRAGMA busy_timeout=0")  # with a reader in its way, it is tried after the next commit
+            try:
+                (busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            finally:
+                connection.execute(f"PRAGMA busy_timeout={_BUSY_S * 1000}")
+            self._erased_in_log = bool(busy)
 
     def _release(self) -> None:
         if self._lock is not None:
@@ -70,7 +102,7 @@ class SqliteStore(Store):
             self._lock = None
 
     def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self.path, timeout=30, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA foreign_keys=ON")
         return connection
@@ -79,6 +111,12 @@ class SqliteStore(Store):
         connection = self._connect()
         connection.execute("PRAGMA query_only=ON")
         return connection
+
+
+def _overwrite(connection: Connection, mode: str) -> None:
+    """Have what is deleted overwritten with zeros: with ``FAST`` on pages that are written anyway, with ``ON`` also on
+    those that become free, at the price of writing them."""
+    connection.execute(f"PRAGMA secure_delete={mode}").fetchall()
 
 
 class FileLock:

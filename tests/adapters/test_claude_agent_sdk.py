@@ -4,7 +4,7 @@ The SDK's own package is tried by ``make frameworks``; here its transport is a s
 """
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
 import lightning_instrumentation as lt
@@ -71,6 +71,21 @@ async def test_a_claimed_agents_calls_go_to_the_gateway_with_its_identity(start)
     assert traceparent.startswith("traceparent: 00-")
     assert "gen_ai.agent.name=writer" in baggage
     assert "lightning.rollout.id=r%2F1" in baggage
+
+
+async def test_where_no_texts_are_recorded_its_calls_say_so(start, monkeypatch):
+    """Before: the gateway recorded all that Claude Code said and read."""
+    line = "x-lightning-capture-content: 0"
+    begun = runtime()
+    assert begun is not None
+    begun = replace(begun, settings=replace(begun.settings, capture_content=False))
+    monkeypatch.setattr(adapter, "runtime", lambda: begun)
+    with lt.agent("writer"):
+        assert line in (await start())["ANTHROPIC_CUSTOM_HEADERS"].split("\n")
+    pointed = {"ANTHROPIC_BASE_URL": "http://127.0.0.1:9/rollouts/r/agents/writer"}
+    assert await start(**pointed) == {**pointed, "ANTHROPIC_CUSTOM_HEADERS": line}
+    told = await start(**pointed, ANTHROPIC_CUSTOM_HEADERS="x-mine: 1")
+    assert told["ANTHROPIC_CUSTOM_HEADERS"].split("\n") == ["x-mine: 1", line]
 
 
 async def test_the_users_options_are_not_changed(start):

@@ -106,6 +106,9 @@ def _bracketed(entry: str) -> str:
 OURS = "x-lightning-"
 """Prefix of the headers that repeat both to the daemon: an instrumentation of HTTP clients below our hooks, such as
 OpenTelemetry's, replaces the others."""
+CAPTURE_CONTENT = f"{OURS}capture-content"
+"""A header of the daemon's alone: ``0`` from a caller that records no texts, whose calls the gateway records without
+them, too. Not in the baggage, which is ignored as a whole where it is too long."""
 
 _quoted = lru_cache(maxsize=1024)(partial(quote, safe="", errors="replace"))
 
@@ -135,6 +138,11 @@ def baggage(identity: Identity | None, agent: Agent | None, state: str | None = 
 def repeated(headers: Mapping[str, str]) -> dict[str, str]:
     """Return trace context and identity with their copies, for the daemon only."""
     return {**headers, **{f"{OURS}{name}": value for name, value in headers.items()}}
+
+
+def choosing(*, capture_content: bool) -> dict[str, str]:
+    """Return the header that tells the daemon to record no texts; none where it may."""
+    return {} if capture_content else {CAPTURE_CONTENT: "0"}
 
 
 def added(headers: Mapping[str, str], present: Mapping[str, str]) -> dict[str, str]:

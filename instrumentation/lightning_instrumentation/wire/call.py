@@ -213,7 +213,8 @@ def _extras(started: Runtime, api: Api, span: SpanRecord, url: str, body: Mappin
     if baggage:
         headers["baggage"] = baggage
     if trust is HostTrust.DAEMON:
-        headers = hosts.repeated(headers) | _key(started)
+        choice = hosts.choosing(capture_content=started.settings.capture_content)
+        headers = hosts.repeated(headers) | choice | _key(started)
     asked = api.wanted(body) if trust is HostTrust.TRUSTED else NOTHING
     if asked:
         # What we remove from the answer must be decodable here.

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from lightning_instrumentation.settings import OFF
+
 SITE = Path(__file__).parent / "site"
 BEGUN = "LIGHTNING_RUN_BEGUN"
 """Set for the children of the process that has begun the rollout."""
@@ -33,6 +35,13 @@ def with_site(pythonpath: str | None) -> str:
     if not pythonpath:
         return site
     return pythonpath if site in pythonpath.split(os.pathsep) else f"{site}{os.pathsep}{pythonpath}"
+
+
+def url_settings(environment: Mapping[str, str]) -> str:
+    """Return what follows a rollout in its base URL: all that a program in another language reads of the environment's
+    choice to record no texts."""
+    off = environment.get("LIGHTNING_CAPTURE_CONTENT", "").strip().lower() in OFF
+    return "/with/capture_content=0" if off else ""
 
 
 def write_rollout(environment: dict[str, str], rollout: ProgramRollout | None) -> None:

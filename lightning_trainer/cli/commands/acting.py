@@ -162,15 +162,16 @@ def feedback(
 def forget(
     source: Annotated[str | None, typer.Option(help="Erase all feedback of this source.")] = None,
     rollout: Annotated[str | None, typer.Option(help="Erase everything of this rollout or attempt.")] = None,
+    task: Annotated[str | None, typer.Option(help="Erase everything of all rollouts of this task.")] = None,
     trace: Annotated[str | None, typer.Option(help="Erase this trace, if it is part of no rollout.")] = None,
     response: Annotated[
         str | None, typer.Option(help="Erase the call with this response id, if it is part of no rollout.")
     ] = None,
     config: Configuration = None,
 ) -> None:
-    """Erase a source's feedback, a rollout, or a trace or call outside of rollouts, and list the versions trained with
-    it; with or without a daemon."""
+    """Erase a source's feedback, a rollout or all of a task, or a trace or call outside of rollouts, and list the
+    versions trained with it; with or without a daemon."""
     with one_sentence():
         from lightning_trainer.cli.daemon.feedback import forget as run
 
-        run(config, source=source, rollout=rollout, trace=trace, response=response)
+        run(config, source=source, rollout=rollout, task=task, trace=trace, response=response)

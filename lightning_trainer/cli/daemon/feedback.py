@@ -19,6 +19,9 @@ from lightning_trainer.explain.finding import counted
 from lightning_trainer.rollouts.daemon_client import refusal
 from lightning_trainer.samples.feedback.review import feedback_report
 from lightning_trainer.store.places import place_of, reading, recorded_place, store_at
+from lightning_trainer.store.tables.feedback import READ
+from lightning_trainer.store.tables.rollouts import select_rated_tasks
+from lightning_trainer.store.upkeep.files import STORE, set_aside_before
 from lightning_trainer.store.worklist.settling import look
 
 _SHOWN = 30
@@ -33,6 +36,7 @@ def feedback(config_path: Path | None, *, as_json: bool) -> None:
     config = load_usual_config(config_path)
     with reading(place_of(config)) as connection:
         report = feedback_report(look(connection, config.feedback, time.time_ns()), config.feedback)
+        tasks = select_rated_tasks(connection)
     if as_json:
         print(visible_json(report))
         return
@@ -43,6 +47,13 @@ def feedback(config_path: Path | None, *, as_json: bool) -> None:
     _say(console, f"{pieces} of feedback{': ' * bool(listed)}{listed}; {counted(report['rewards'], 'reward')}")
     if report["too_little_weight"]:
         _say(console, f"{report['too_little_weight']} more would be, and their sources weigh too little (min_weight)")
+    if tasks:
+        pieces = counted(sum(number for _, number in tasks), "piece")
+        _say(
+            console,
+            f"{pieces} of feedback found no rollout, because a task is named in its place ({tasks[0][0]!r}, say): a "
+            "rollout has an id of its own, which lt.rollout(task, rollout_id=...) sets",
+        )
     if report["sources"]:
         console.print(_table(report["sources"][:_SHOWN]))
     if report["sources_total"] > _SHOWN:
@@ -66,24 +77,26 @@ def _table(sources: list[dict[str, Any]]) -> Table:
 
 
 def forget(config_path: Path | None, **named: str | None) -> None:
-    """Erase what a source said, or everything of a rollout, or of a trace or a response outside of rollouts, and say
-    which versions were trained with it.
+    """Erase what a source said, or everything of a rollout, of a task, or of a trace or a response outside of rollouts,
+    and say which versions were trained with it.
 
     Args:
-        named: ``source``, ``rollout``, ``trace`` or ``response``, one of them.
+        named: ``source``, ``rollout``, ``task``, ``trace`` or ``response``, one of them.
 
     Raises:
         LightningError: nothing of that name is stored, or the daemon failed on it.
     """
     given = {kind: name for kind, name in named.items() if name is not None}
     if len(given) != 1:
-        raise ForgetError("name what to forget: --source NAME, --rollout ID, --trace ID or --response ID, one of them")
+        raise ForgetError(
+            "name what to forget: --source NAME, --rollout ID, --task NAME, --trace ID or --response ID, one of them"
+        )
     ((kind, name),) = given.items()
     config = load_usual_config(config_path)
     url = running_daemon(config)
     done = asyncio.run(_erase(config, kind, name)) if url is None else _ask(url, config, given)
     console = TerminalConsole()
-    attempts = f"{counted(done['attempts'], 'attempt')}, " if kind == "rollout" else ""
+    attempts = f"{counted(done['attempts'], 'attempt')}, " if kind in ("rollout", "task") else ""
     edited = counted(done["edits"], "edited answer")
     _say(
         console,
@@ -91,12 +104,18 @@ def forget(config_path: Path | None, **named: str | None) -> None:
         f"{counted(done['rewards'], 'reward')} made of it, {counted(done['spans'], 'span')}",
     )
     if kind == "source" and done["rewards"]:
-        _say(console, "where others had a part in a reward, it is made again of what they say")
+        _say(
+            console,
+            "where others had a part in a reward, it is made again of what they say, if that is among the newest "
+            f"{READ:,} pieces; else it is missing",
+        )
     for one in done["made_with"]:
         _say(console, one["sentence"])
-    if kind == "rollout" and done["made_with"]:
+    if kind in ("rollout", "task") and done["made_with"]:
         _say(console, "the recorded batches of these steps hold its tokens until retention deletes them")
     _say(console, "backups and files that `build` wrote before still have it; what clients deliver again is not stored")
+    for aside in set_aside_before(config.daemon.state_dir / STORE):
+        _say(console, f"{aside} was set aside and may still have it: delete it when you do not need it any more")
     if (journal := config.store.journal) is not None:
         each = "" if config.store.url is None else ", as does every other daemon's,"
         until = "until `lightning-trainer store backup` is run two minutes after the daemon's next start, or later"
@@ -105,7 +124,7 @@ def forget(config_path: Path | None, **named: str | None) -> None:
 
 async def _erase(config: Config, kind: str, name: str) -> dict[str, Any]:
     async with store_at(recorded_place(config), config.store) as store:
-        return await store.write(lambda connection: forget_and_say(connection, kind, name))
+        return await store.erase(lambda connection: forget_and_say(connection, kind, name))
 
 
 def _ask(url: str, config: Config, body: dict[str, Any]) -> dict[str, Any]:

@@ -13,29 +13,42 @@ from lightning_trainer.ingest.http.bodies import JsonBodyError, error_response, 
 from lightning_trainer.samples.feedback.review import feedback_report
 from lightning_trainer.store.lately import Lately
 from lightning_trainer.store.store import Store
-from lightning_trainer.store.worklist.forgetting import forget_response, forget_rollout, forget_source, forget_trace
+from lightning_trainer.store.worklist.forgetting import (
+    forget_response,
+    forget_rollout,
+    forget_source,
+    forget_task,
+    forget_trace,
+)
 from lightning_trainer.store.worklist.settling import look
 from lightning_trainer.versions.lineage import made_with
 
 
 class ForgetBody(BaseModel):
-    """What is posted: a source, a rollout, a trace, or a response."""
+    """What is posted: a source, a rollout, a task, a trace, or a response."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     source: str | None = Field(default=None, min_length=1, max_length=256)
     rollout: str | None = Field(default=None, min_length=1, max_length=512)
+    task: str | None = Field(default=None, min_length=1, max_length=512)
     trace: str | None = Field(default=None, min_length=1, max_length=512)
     response: str | None = Field(default=None, min_length=1, max_length=512)
 
     @model_validator(mode="after")
     def _one(self) -> "ForgetBody":
         if len(self.model_dump(exclude_none=True)) != 1:
-            raise ValueError("name a source, a rollout, a trace or a response, one of them")
+            raise ValueError("name a source, a rollout, a task, a trace or a response, one of them")
         return self
 
 
-FORGET = {"source": forget_source, "rollout": forget_rollout, "trace": forget_trace, "response": forget_response}
+FORGET = {
+    "source": forget_source,
+    "rollout": forget_rollout,
+    "task": forget_task,
+    "trace": forget_trace,
+    "response": forget_response,
+}
 """What erases what, by the name of its kind."""
 
 
@@ -72,7 +85,7 @@ def feedback_api(store: Store, config: FeedbackConfig) -> APIRouter:
         try:
             body = await read_json(request, ForgetBody)
             ((kind, name),) = body.model_dump(exclude_none=True).items()
-            done = await store.write(lambda connection: forget_and_say(connection, kind, name))
+            done = await store.erase(lambda connection: forget_and_say(connection, kind, name))
         except JsonBodyError as error:
             return error.response()
         except ForgetError as error:

@@ -40,13 +40,24 @@ def record_of(
     start_ns: int,
     interrupted: str | None = None,
 ) -> Span:
-    """Return the span of a call that has ended.
+    """Return the span of a call that has ended; without its texts if the caller wants none recorded.
 
     Args:
         interrupted: why it ended before the engine was done; None if it was not interrupted.
     """
-    reason = interrupted or transcript.error
+    # What an engine says of an error may quote the prompt.
+    error = transcript.error if caller.capture_content or transcript.error is None else "the engine reported an error"
+    reason = interrupted or error
     complete = transcript.complete and reason is None
+    attributes = {
+        **caller.attributes,
+        **_request_attributes(request),
+        **_response_attributes(transcript, sampler),
+        **_token_attributes(transcript),
+        semconv.STREAM_COMPLETE: complete,
+    }
+    if not caller.capture_content:
+        attributes = {name: value for name, value in attributes.items() if name not in semconv.CONTENT_KEYS}
     return Span(
         trace_id=caller.trace_id,
         span_id=os.urandom(8).hex(),
@@ -54,13 +65,7 @@ def record_of(
         name=SPAN_NAME,
         start_ns=start_ns,
         end_ns=time.time_ns(),
-        attributes={
-            **caller.attributes,
-            **_request_attributes(request),
-            **_response_attributes(transcript, sampler),
-            **_token_attributes(transcript),
-            semconv.STREAM_COMPLETE: complete,
-        },
+        attributes=attributes,
         status=SpanStatus.OK if complete else SpanStatus.ERROR,
         status_message="" if complete else reason or "the response ended before the last choice did",
         scope=semconv.GATEWAY_SCOPE,

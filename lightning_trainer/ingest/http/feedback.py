@@ -1,14 +1,13 @@
-"""``POST /lightning/feedback`` and ``POST /api/public/scores``: feedback from people and systems, over HTTP.
+"""``POST /lightning/feedback``: feedback from people and systems, over HTTP.
 
-The second route is Langfuse's score API, for programs that already use it. Both answer after the commit; with an ``id``
-from the caller, a request is idempotent. Feedback is evaluated in ``lightning_trainer/samples/feedback/``. Source:
-Langfuse public API, ``POST /api/public/scores`` (CreateScoreRequest, CreateScoreResponse).
+It is answered after the commit; with an ``id`` from the caller, a request is idempotent. Feedback is evaluated in
+``lightning_trainer/samples/feedback/``.
 """
 
 import math
 import time
-from collections.abc import Callable
-from typing import Annotated, Any, Literal, Protocol, TypeVar
+from collections.abc import Callable, Collection
+from typing import Annotated, Literal, Protocol, TypeVar
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
@@ -20,7 +19,9 @@ from lightning_trainer.ingest.http.bodies import JsonBodyError, error_response, 
 from lightning_trainer.samples.feedback.entries import LONGEST_NAME, LONGEST_TEXT, Subject, feedback_span
 from lightning_trainer.samples.feedback.review import hour_began_ns, is_trusted, within_caps
 from lightning_trainer.store.connection import Connection
+from lightning_trainer.store.retention.sweep import expired_among
 from lightning_trainer.store.tables import feedback as feedback_table
+from lightning_trainer.store.tables.rollouts import select_of_task
 from lightning_trainer.types import Attempt, Span, SpanSink
 
 Result = TypeVar("Result")
@@ -58,24 +59,8 @@ class FeedbackBody(BaseModel):
     """The source's own id for this feedback: a second one with the same id changes nothing."""
 
 
-class LangfuseScore(BaseModel):
-    """The fields of Langfuse's ``CreateScoreRequest`` that are used; others are ignored."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    id: _Label | None = None
-    traceId: _Label | None = None
-    sessionId: _Label | None = None
-    observationId: _Label | None = None
-    name: _Label
-    value: Annotated[float, Field(allow_inf_nan=False)] | _Text
-    dataType: Literal["NUMERIC", "CATEGORICAL", "BOOLEAN", "TEXT", "CORRECTION"] | None = None
-    comment: Annotated[str, Field(max_length=LONGEST_TEXT)] | None = None
-    metadata: dict[str, Any] | None = None
-
-
 class FeedbackStore(Protocol):
-    """The queries that these routes make to the store."""
+    """The queries that these routes and ``langfuse.py``'s make to the store."""
 
     async def has_rollout(self, rollout_id: str) -> bool:
         """Whether any span of the rollout has been stored."""
@@ -89,13 +74,17 @@ class FeedbackStore(Protocol):
         """Return the attempt; None if it is unknown."""
         ...
 
+    async def consumed(self, *, attempt_ids: Collection[str] = ()) -> dict[str, int]:
+        """Return the step that has taken each of the named attempts, by attempt id; untaken ones are absent."""
+        ...
+
     async def scan(self, query: Callable[[Connection], Result]) -> Result:
         """Run a query on a reader's connection, off the event loop, and return its result."""
         ...
 
 
 def feedback_router(store: FeedbackStore, sink: SpanSink, config: FeedbackConfig) -> APIRouter:
-    """Return the routes; ``sink`` commits the span."""
+    """Return the route; ``sink`` commits the span."""
     router = APIRouter()
 
     @router.post("/lightning/feedback")
@@ -105,7 +94,7 @@ def feedback_router(store: FeedbackStore, sink: SpanSink, config: FeedbackConfig
             span = _span(body)
             subject = Subject(body.rollout_id, body.attempt_id, body.response_id, body.trace_id)
             await _known(store, subject)
-            new = await _take(span, body.source)
+            new = await take(store, sink, config, span, body.source)
         except JsonBodyError as error:
             return error.response()
         except StoreError as error:
@@ -113,37 +102,31 @@ def feedback_router(store: FeedbackStore, sink: SpanSink, config: FeedbackConfig
         waits_s = 0 if is_trusted(body.source, config) else config.quarantine
         answer = {"accepted": True, "new": new, "counts_in_s": waits_s}
         rates = body.thumb is not None or body.score is not None
-        if rates and await store.scan(lambda c: feedback_table.attempt_of(c, subject)) is None:
-            return JSONResponse({**answer, "counts_in_s": None, "reason": _NO_ATTEMPT})
+        if rates and (reason := await _trains_nothing(store, subject)) is not None:
+            return JSONResponse({**answer, "counts_in_s": None, "reason": reason})
         return JSONResponse(answer)
 
-    @router.post("/api/public/scores")
-    async def score(request: Request) -> JSONResponse:
-        try:
-            body = await read_json(request, LangfuseScore)
-            span, source = await _of_langfuse(store, body)
-            await _take(span, source)
-        except JsonBodyError as error:
-            return error.response()
-        except StoreError as error:
-            return error_response(503, str(error), retry_after_s=1)
-        return JSONResponse({"id": body.id or span.span_id})
-
-    async def _take(span: Span, source: str) -> bool:
-        if not is_trusted(source, config):
-            since_ns = hour_began_ns(time.time_ns())
-            said = within_caps(await store.scan(lambda c: feedback_table.said_lately(c, since_ns)), config)
-            for number, most, who in (
-                (said.get(source, 0), config.source_per_hour, f"source {source!r}: source_per_hour"),
-                (sum(said.values()), config.all_per_hour, "all sources together: all_per_hour"),
-            ):
-                if number >= most:
-                    raise JsonBodyError(
-                        429, f"{number} pieces of feedback came in this hour of {who} = {most}; send it later"
-                    )
-        return bool(await sink.append([span]))
-
     return router
+
+
+async def take(store: FeedbackStore, sink: SpanSink, config: FeedbackConfig, span: Span, source: str) -> bool:
+    """Store feedback; return whether it is new.
+
+    Raises:
+        JsonBodyError: more came in this hour than counts (429).
+    """
+    if not is_trusted(source, config):
+        since_ns = hour_began_ns(time.time_ns())
+        said = within_caps(await store.scan(lambda c: feedback_table.said_lately(c, since_ns)), config)
+        for number, most, who in (
+            (said.get(source, 0), config.source_per_hour, f"source {source!r}: source_per_hour"),
+            (sum(said.values()), config.all_per_hour, "all sources together: all_per_hour"),
+        ):
+            if number >= most:
+                raise JsonBodyError(
+                    429, f"{number} pieces of feedback came in this hour of {who} = {most}; send it later"
+                )
+    return bool(await sink.append([span]))
 
 
 def _span(body: FeedbackBody) -> Span:
@@ -181,36 +164,16 @@ def scaled(score: float, scale: tuple[float, float]) -> float:
     return (score - low) / (high - low)
 
 
-async def _of_langfuse(store: FeedbackStore, body: LangfuseScore) -> tuple[Span, str]:
-    """Return Langfuse's score as feedback. Raises JsonBodyError: its subject or value has no equivalent in feedback."""
-    if body.traceId is None:
-        raise JsonBodyError(422, "give a traceId: scores of sessions and of dataset runs are not feedback on an answer")
-    correction = body.value if body.dataType == "CORRECTION" and isinstance(body.value, str) else None
-    if isinstance(body.value, str) and correction is None:
-        raise JsonBodyError(
-            422,
-            f"value {body.value[:LONGEST_NAME]!r} is a category: send a number from 0 to 1 (NUMERIC, BOOLEAN), or "
-            'dataType "CORRECTION" with the answer as it should have been',
-        )
-    value = None if isinstance(body.value, str) else scaled(body.value, (0.0, 1.0))
-    told = body.metadata or {}
-    given = next((told[key] for key in ("source", "user_id", "userId") if isinstance(told.get(key), str)), None)
-    source = (given or "langfuse")[:LONGEST_NAME].encode(errors="replace").decode() or "langfuse"
-    trace_id = body.traceId.replace("-", "").lower()
-    observed = (trace_id, (body.observationId or "").lower())
-    # A score may arrive before its trace: only subjects that are already known are looked up in detail.
-    response_id = await store.scan(lambda connection: feedback_table.response_of(connection, *observed))
-    span = feedback_span(
-        Subject(trace_id=trace_id, response_id=response_id),
-        source=source,
-        kind="person" if given else "system",
-        name=body.name,
-        value=value,
-        correction=correction,
-        comment=body.comment or None,
-        entry_id=body.id,
-    )
-    return span, source
+async def _trains_nothing(store: FeedbackStore, subject: Subject) -> str | None:
+    """Return why a rating of this subject trains nothing; None if it may."""
+    attempt_id = await store.scan(lambda connection: feedback_table.attempt_of(connection, subject))
+    if attempt_id is None:
+        return _NO_ATTEMPT
+    if await store.scan(lambda connection: expired_among(connection, [attempt_id])):
+        return "the spans of its attempt were deleted: it trains nothing"
+    if (step := (await store.consumed(attempt_ids=[attempt_id])).get(attempt_id)) is not None:
+        return f"its attempt belongs to step {step}: it is stored and not trained"
+    return None
 
 
 async def _known(store: FeedbackStore, subject: Subject) -> None:
@@ -223,6 +186,12 @@ async def _known(store: FeedbackStore, subject: Subject) -> None:
         if attempt is None or rollout_id not in (None, attempt.rollout_id):
             raise JsonBodyError(404, f"there is no attempt {attempt_id!r}; check the ids, or send it later")
     elif rollout_id is not None and not await store.has_rollout(rollout_id):
+        if await store.scan(lambda c: select_of_task(c, rollout_id)):
+            raise JsonBodyError(
+                404,
+                f"{rollout_id!r} is no rollout but a task: a rollout has an id of its own, which "
+                "lt.rollout(task, rollout_id=...) sets",
+            )
         raise JsonBodyError(404, f"no span of rollout {rollout_id!r} has been seen; check the id, or send it later")
     if response_id is not None and not await store.has_response(response_id, attempt_id=attempt_id):
         raise JsonBodyError(404, f"no span of response {response_id!r} has been seen; check the id, or send it later")

@@ -38,6 +38,7 @@ SAMPLING = {
 }
 """The request parameters that a URL may set, with their types."""
 METADATA = "metadata."
+CAPTURE_CONTENT = "capture_content"
 _LONGEST = 256
 _LONGEST_VALUE = 1024
 _MOST_METADATA = 32
@@ -55,6 +56,8 @@ class RolloutUrl:
     sampling: Mapping[str, float] = field(default_factory=dict)
     """Overrides the program's parameters."""
     metadata: Mapping[str, str] = field(default_factory=dict)
+    capture_content: bool = True
+    """False: its calls are recorded without texts."""
 
     def __post_init__(self) -> None:
         for what, name in (("rollout id", self.rollout_id), ("agent name", self.agent)):
@@ -101,19 +104,24 @@ def rollout_url(names: Mapping[str, str]) -> RolloutUrl | None:
         return None
     sampling: dict[str, float] = {}
     metadata: dict[str, str] = {}
+    capture_content = True
     for name, value in parse_qsl(names.get("settings", ""), keep_blank_values=True, max_num_fields=100):
         if name.startswith(METADATA) and 0 < len(name.removeprefix(METADATA)) <= 64 and len(value) <= _LONGEST_VALUE:
             metadata[name.removeprefix(METADATA)] = value
         elif name in SAMPLING:
             sampling[name] = _number(name, value)
+        elif name == CAPTURE_CONTENT:
+            if value not in ("0", "1"):
+                raise ValueError(f"{name} is {value[:64]!r} in the URL: write 0, or 1")
+            capture_content = value == "1"
         else:
             raise ValueError(
-                f"{name[:64]!r} in the URL after /with/: set {', '.join(SAMPLING)}, or {METADATA}NAME of up to 64 "
-                f"characters with a value of up to {_LONGEST_VALUE}"
+                f"{name[:64]!r} in the URL after /with/: set {', '.join(SAMPLING)}, {CAPTURE_CONTENT}, or "
+                f"{METADATA}NAME of up to 64 characters with a value of up to {_LONGEST_VALUE}"
             )
     if len(metadata) > _MOST_METADATA:
         raise ValueError(f"the URL sets {len(metadata)} fields of metadata: {_MOST_METADATA} at most")
-    return RolloutUrl(names["rollout_id"], names.get("agent", DEFAULT_AGENT), sampling, metadata)
+    return RolloutUrl(names["rollout_id"], names.get("agent", DEFAULT_AGENT), sampling, metadata, capture_content)
 
 
 def _number(name: str, value: str) -> float:

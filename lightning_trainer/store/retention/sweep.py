@@ -113,6 +113,16 @@ def expired_among(connection: Connection, attempt_ids: Collection[str]) -> set[s
     return {attempt_id for (attempt_id,) in rows}
 
 
+def kept_among(connection: Connection, attempt_ids: Collection[str]) -> set[str]:
+    """Return those of some attempts of which spans are stored, and are not being deleted."""
+    rows = connection.execute(
+        """SELECT DISTINCT attempt_id FROM spans WHERE attempt_id IN (SELECT value FROM json_each(?))
+           AND NOT EXISTS (SELECT 1 FROM expired WHERE expired.attempt_id = spans.attempt_id)""",
+        (json.dumps(list(attempt_ids)),),
+    )
+    return {attempt_id for (attempt_id,) in rows}
+
+
 def expire_attempt(connection: Connection, attempt_id: str, now_ns: int) -> int:
     """Delete an attempt's spans, as many as keep the transaction short; the sweep meets the rest later."""
     new = connection.execute("INSERT INTO expired VALUES (?, ?) ON CONFLICT DO NOTHING", (attempt_id, now_ns)).rowcount
@@ -225,9 +235,20 @@ def forget_names(connection: Connection, before_ns: int) -> int:
         "expired",
     ):
         connection.execute(f"DELETE FROM {table} WHERE {of_ids}", listed)
+    delete_settled(connection, ids)
     changes = {state: -number for state, number in states.items()}
     totals.add(connection, {**changes, "rollouts": totals.rollouts_of(connection, rollouts) - known})
     return len(ids)
+
+
+def delete_settled(connection: Connection, attempt_ids: Collection[str]) -> None:
+    """Forget which rewards were made from feedback, of attempts whose spans are gone and on which none is kept."""
+    connection.execute(
+        """DELETE FROM settled WHERE attempt_id IN (SELECT value FROM json_each(?))
+           AND NOT EXISTS (SELECT 1 FROM spans WHERE spans.attempt_id = settled.attempt_id)
+           AND NOT EXISTS (SELECT 1 FROM feedback WHERE feedback.attempt_id = settled.attempt_id)""",
+        (json.dumps(list(attempt_ids)),),
+    )
 
 
 def forget_marks(connection: Connection) -> None:

@@ -15,7 +15,7 @@ from lightning_trainer.otlp.span_codec import decode_span, encode_span
 from lightning_trainer.samples.feedback.entries import SCOPE, Entry, Subject, entries_of, is_feedback
 from lightning_trainer.samples.feedback.review import Kept, Outcome, target_of
 from lightning_trainer.store.connection import ALL, Connection
-from lightning_trainer.store.retention.sweep import delete_rows, expired_among
+from lightning_trainer.store.retention.sweep import delete_rows, delete_settled, kept_among
 from lightning_trainer.store.tables import cursors, forgotten
 from lightning_trainer.types import Span
 
@@ -299,8 +299,8 @@ def put_settled(connection: Connection, made: Sequence[tuple[Outcome, Settled]])
 
     Left out are those of attempts that were deleted, and those in whose place another daemon has put its own.
     """
-    gone = expired_among(connection, {outcome.attempt_id for outcome, _ in made})
-    made = [(outcome, settled) for outcome, settled in made if outcome.attempt_id not in gone]
+    kept = kept_among(connection, {outcome.attempt_id for outcome, _ in made})
+    made = [(outcome, settled) for outcome, settled in made if outcome.attempt_id in kept]
     connection.executemany(
         "INSERT INTO settled VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
         [(s.target, s.number, outcome.attempt_id, s.trace_id, s.span_id, s.value) for outcome, s in made],
@@ -387,8 +387,10 @@ def _without_feedback(span: Span) -> Span:
 def expire(connection: Connection, before_ns: int) -> int:
     """Delete feedback that arrived before then, with its spans; the rewards made from it stay."""
     rows = connection.execute(
-        "SELECT trace_id, span_id FROM feedback WHERE received_ns < ? LIMIT ?", (before_ns, _NAMES)
+        "SELECT trace_id, span_id, attempt_id FROM feedback WHERE received_ns < ? LIMIT ?", (before_ns, _NAMES)
     ).fetchall()
-    connection.executemany("DELETE FROM feedback WHERE trace_id = ? AND span_id = ?", rows)
-    delete_spans(connection, rows)
+    keys = [(trace_id, span_id) for trace_id, span_id, _ in rows]
+    connection.executemany("DELETE FROM feedback WHERE trace_id = ? AND span_id = ?", keys)
+    delete_spans(connection, keys)
+    delete_settled(connection, {attempt_id for *_, attempt_id in rows if attempt_id is not None})
     return len(rows)

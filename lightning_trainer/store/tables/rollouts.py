@@ -106,6 +106,24 @@ def _matching(
     return []
 
 
+def select_of_task(connection: Connection, task_id: str) -> list[str]:
+    """Return the ids of a task's rollouts, oldest first; shadows go with theirs."""
+    rows = connection.execute(
+        """SELECT rollout_id FROM attempts WHERE task_id = ? AND coalesce(mode, 'train') != 'shadow'
+           GROUP BY rollout_id ORDER BY min(started_ns), rollout_id""",
+        (task_id,),
+    )
+    return [rollout_id for (rollout_id,) in rows]
+
+
+def select_rated_tasks(connection: Connection) -> list[tuple[str, int]]:
+    """Return tasks that feedback names where it means a rollout, and how often; it finds no attempt."""
+    return connection.execute(
+        """SELECT rollout_id, count(*) FROM feedback WHERE attempt_id IS NULL AND named_attempt IS NULL
+           AND rollout_id IN (SELECT task_id FROM attempts) GROUP BY rollout_id ORDER BY 2 DESC, 1"""
+    ).fetchall()
+
+
 def nearest_names(connection: Connection, name: str, count: int = 3) -> list[str]:
     """Return the ids and tasks of rollouts most similar to a name; the newest rollouts if none is."""
     newest = select_recent(connection, _COMPARED)

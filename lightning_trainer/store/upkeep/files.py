@@ -51,6 +51,12 @@ def set_aside(store: Path, why: str) -> Path:
     return aside
 
 
+def set_aside_before(store: Path) -> list[Path]:
+    """Return the files of stores that were set aside, oldest first."""
+    found = [*store.parent.glob(f"{store.name}.before-restore-*"), *store.parent.glob(f"{store.name}.damaged-*")]
+    return sorted(found, key=lambda file: (file.stat().st_mtime_ns, file.name))
+
+
 def put_in_place(partial: Path, final: Path) -> None:
     """Rename a finished file to its final name, durably."""
     os.chmod(partial, 0o600)

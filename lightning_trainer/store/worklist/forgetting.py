@@ -1,5 +1,5 @@
-"""Erasure: everything from one source, of one rollout, or of a trace or response outside of rollouts, is deleted, and
-cannot be delivered again.
+"""Erasure: everything from one source, of one rollout, of one task, or of a trace or response outside of rollouts, is
+deleted, and cannot be delivered again.
 
 Its effect on trained weights cannot be removed: the steps are named, so that a user can go back to a version before the
 first of them.
@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from lightning_trainer.errors import ForgetError
 from lightning_trainer.samples.feedback.review import target_of
 from lightning_trainer.store.connection import Connection
-from lightning_trainer.store.retention.sweep import delete_rows, expire_attempt
+from lightning_trainer.store.retention.sweep import delete_rows, expire_attempt, expired_among
 from lightning_trainer.store.tables import feedback, forgotten
 from lightning_trainer.store.tables.forgotten import Named
+from lightning_trainer.store.tables.rollouts import select_of_task
 from lightning_trainer.store.tables.spans import numbers_of_attempts
 from lightning_trainer.types import SHADOW_MARK
+
+_LISTED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,22 +81,48 @@ def forget_rollout(connection: Connection, rollout: str, *, now_ns: int) -> Forg
     candidates answered beside it.
 
     Raises:
+        ForgetError: nothing of it is stored, or it is the name of a task.
+    """
+    ids = _attempts_of(connection, rollout)
+    if not ids and (of_task := select_of_task(connection, rollout)):
+        listed = ", ".join(of_task[:_LISTED]) + (f" and {more} more" if (more := len(of_task) - _LISTED) > 0 else "")
+        raise ForgetError(
+            f"{rollout!r} is no rollout but a task, of which the rollouts are {listed}: forget one of them, or all "
+            f"with `lightning-trainer forget --task {rollout}`"
+        )
+    return _forget_attempts(connection, "rollout", rollout, ids, now_ns)
+
+
+def forget_task(connection: Connection, task: str, *, now_ns: int) -> Forgotten:
+    """Delete everything of all rollouts of a task, as ``forget_rollout`` does of one, and feedback that names the task
+    where it means a rollout.
+
+    Raises:
         ForgetError: nothing of it is stored.
     """
-    ids = [
-        one
-        for (one,) in connection.execute(
-            """SELECT attempt_id FROM attempts WHERE rollout_id = ?1 OR attempt_id = ?1 OR (mode = 'shadow' AND
-               (rollout_id >= ?2 AND rollout_id < ?3 OR attempt_id >= ?2 AND attempt_id < ?3)) ORDER BY attempt_id""",
-            (rollout, f"{rollout}{SHADOW_MARK}", f"{rollout}{SHADOW_MARK}\U0010ffff"),
-        )
-    ]
-    said = feedback.of_attempts(connection, rollout, ids)
+    rollouts = select_of_task(connection, task)
+    ids = sorted({one for rollout in rollouts for one in _attempts_of(connection, rollout)})
+    return _forget_attempts(connection, "task", task, ids, now_ns)
+
+
+def _attempts_of(connection: Connection, rollout: str) -> list[str]:
+    """Return the attempts of a rollout, or the one of this id, with those of candidates beside them."""
+    rows = connection.execute(
+        """SELECT attempt_id FROM attempts WHERE rollout_id = ?1 OR attempt_id = ?1 OR (mode = 'shadow' AND
+           (rollout_id >= ?2 AND rollout_id < ?3 OR attempt_id >= ?2 AND attempt_id < ?3)) ORDER BY attempt_id""",
+        (rollout, f"{rollout}{SHADOW_MARK}", f"{rollout}{SHADOW_MARK}\U0010ffff"),
+    )
+    return [attempt_id for (attempt_id,) in rows]
+
+
+def _forget_attempts(connection: Connection, kind: str, name: str, ids: Sequence[str], now_ns: int) -> Forgotten:
+    said = feedback.of_attempts(connection, name, ids) if ids or kind == "rollout" else []
     numbers = numbers_of_attempts(connection, ids)
     if not numbers and not said:
-        raise ForgetError(f"nothing of a rollout {rollout!r} is stored; `lightning-trainer explain` lists rollouts")
+        raise ForgetError(f"nothing of a {kind} {name!r} is stored; `lightning-trainer explain` lists rollouts")
     steps = _steps(connection, ids)
-    _refuse_from_now_on(connection, rollout, ids, now_ns)
+    attempts = len(ids) - len(expired_among(connection, ids))
+    _refuse_from_now_on(connection, name, ids, now_ns)
     listed = (json.dumps(ids),)
     of_ids = "attempt_id IN (SELECT value FROM json_each(?))"
     made = connection.execute(f"SELECT trace_id, span_id FROM settled WHERE {of_ids}", listed).fetchall()
@@ -106,7 +135,7 @@ def forget_rollout(connection: Connection, rollout: str, *, now_ns: int) -> Forg
     for attempt_id in ids:
         spans += expire_attempt(connection, attempt_id, now_ns)
     edits = sum(edited for *_, edited in said)
-    return Forgotten(rollout, len(said), edits, len(made), len(ids), spans, steps)
+    return Forgotten(name, len(said), edits, len(made), attempts, spans, steps)
 
 
 def forget_trace(connection: Connection, trace_id: str, *, now_ns: int) -> Forgotten:

@@ -39,6 +39,7 @@ def url(tmp_path, monkeypatch, rollout_spans, calls_outside):
     async def record():
         async with SqliteStore(tmp_path / ".lightning" / "lightning.sqlite") as store:
             await store.append(rollout_spans("ticket-4711", "chatcmpl-1"))
+            await store.append(rollout_spans("ticket-4712", "chatcmpl-3", trace="7" * 32))
             await store.append(calls_outside("4bf92f3577b34da6a3ce929d0e0e4736", "chatcmpl-2"))
 
     asyncio.run(record())
@@ -66,12 +67,12 @@ def rollout_spans():
 
     from lightning_trainer.types import Span
 
-    def make(rollout: str, response: str) -> list[Span]:
-        own = {semconv.ROLLOUT_ID: rollout, semconv.ATTEMPT_ID: f"{rollout}-1", semconv.TASK_ID: rollout}
+    def make(rollout: str, response: str, trace: str = "1" * 32) -> list[Span]:
+        own = {semconv.ROLLOUT_ID: rollout, semconv.ATTEMPT_ID: f"{rollout}-1", semconv.TASK_ID: "where-is-my-parcel"}
         call = {**own, semconv.OPERATION: semconv.CHAT, semconv.RESPONSE_ID: response}
         return [
-            Span("1" * 32, "2" * 16, None, "rollout", 1, 9, {**own, semconv.ROLLOUT_ROOT: True}),
-            Span("1" * 32, "3" * 16, "2" * 16, "chat", 2, 3, call),
+            Span(trace, "2" * 16, None, "rollout", 1, 9, {**own, semconv.ROLLOUT_ROOT: True}),
+            Span(trace, "3" * 16, "2" * 16, "chat", 2, 3, call),
         ]
 
     return make
@@ -123,9 +124,16 @@ def test_the_program_and_the_commands_work_as_they_stand(url, tmp_path):
         ("user-18", "feedback", 0.75, False, attempt),
     ]
     assert "5 pieces of feedback: 5 quarantined" in run(shown)
-    source, rollout, trace, response = forgotten.splitlines()
-    assert "source user-17 is forgotten: 2 pieces of feedback" in run(source)
+    by_task = f"{program.splitlines()[0]}\nlt.feedback(source='u', thumb='up', rollout_id='where-is-my-parcel')"
+    subprocess.run([sys.executable, "-c", f"{by_task}\nassert lt.flush(30)"], env=here, check=True, timeout=120)
+    assert "1 piece of feedback found no rollout, because a task is named in its place" in run(shown)
+    source, rollout, task, trace, response = forgotten.splitlines()
+    aside = tmp_path / ".lightning" / "lightning.sqlite.before-restore-20260101-000000"
+    aside.touch()
+    assert "source user-17 is forgotten: 2 pieces of feedback" in (said := run(source))
+    assert f"{aside.name} was set aside and may still have it" in said
     assert "rollout ticket-4711 is forgotten: 1 attempt, 3 pieces of feedback (1 edited answer)" in run(rollout)
+    assert "task where-is-my-parcel is forgotten: 1 attempt, 1 piece of feedback" in run(task)
     assert "trace 4bf92f3577b34da6a3ce929d0e0e4736 is forgotten: 0 pieces of feedback" in run(trace)
     assert "response chatcmpl-2 is forgotten: 0 pieces of feedback" in (said := run(response))
     assert "1 span\n" in said

@@ -1,6 +1,7 @@
 """Names from the program's own OpenTelemetry spans and baggage, where nothing nearer to the call says otherwise."""
 
 import asyncio
+import contextlib
 import gc
 import threading
 import weakref
@@ -156,7 +157,7 @@ def _by_openai(url: str, headers: dict[str, str]) -> None:
         client.chat.completions.create(**ASKED, extra_headers=headers)
 
 
-@pytest.mark.parametrize(
+every_client = pytest.mark.parametrize(
     "post",
     [
         lambda url, headers: httpx.post(url, json=ASKED, headers=headers),
@@ -166,6 +167,9 @@ def _by_openai(url: str, headers: dict[str, str]) -> None:
     ],
     ids=["httpx", "requests", "aiohttp", "openai"],
 )
+
+
+@every_client
 def test_our_baggage_goes_beside_the_users(recording, model, post):
     """Before: theirs took its place, and the gateway knew neither the rollout nor the agent."""
     with lt.rollout("t", rollout_id="r"), lt.agent("writer"):
@@ -210,7 +214,34 @@ def test_the_gateway_knows_the_caller_whatever_is_written_below_our_hook(begin, 
     assert semconv.SEQUENCE in caller.attributes
 
 
+@every_client
+@pytest.mark.parametrize("way", ["routed", "addressed", "by url"])
+@pytest.mark.parametrize("capture_content", [True, False])
+def test_the_gateway_knows_whether_texts_may_be_recorded(begin, daemon, host, post, way, capture_content):
+    """Before: a client that records none had them all recorded by the gateway as soon as a policy claimed it."""
+    daemon.select("prose", "writer")
+    begin()
+    lt.init(capture_content=capture_content)
+    base_url = {"routed": host.base_url, "addressed": f"{daemon.url}/v1", "by url": f"{daemon.url}/rollouts/r/v1"}[way]
+    agent = lt.agent("writer") if way == "routed" else contextlib.nullcontext()  # nothing else to say of the others
+    with agent:
+        post(f"{base_url}/chat/completions", {})
+    ((_, headers, _),) = daemon.requests
+    assert read_caller(headers).capture_content is capture_content
+
+
+@pytest.mark.usefixtures("instrumented")
+def test_nor_does_what_is_written_below_our_hook_or_a_long_name_change_that(begin, daemon, host):
+    daemon.select("prose", "writer")
+    begin(capture_content=False)
+    with lt.rollout("t" * 9000), lt.agent("writer"):
+        httpx.post(f"{host.base_url}/chat/completions", json=ASKED)
+    ((_, headers, _),) = daemon.requests
+    assert not read_caller(headers).capture_content
+
+
 def test_a_host_that_is_not_the_daemon_gets_our_context_once(recording, model):
+    lt.init(capture_content=False)
     with lt.rollout("t"), lt.agent("writer"):
         httpx.post(f"{model.base_url}/chat/completions", json=ASKED)
     ((_, headers, _),) = model.requests

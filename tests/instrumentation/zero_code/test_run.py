@@ -294,12 +294,12 @@ class TestOtherLanguages:
         assert "by OPENAI_BASE_URL, OPENAI_API_BASE, ANTHROPIC_BASE_URL" in said
         assert "/end" in said
 
-    def test_the_daemons_token_is_its_key(self, monkeypatch) -> None:
+    def test_the_daemons_token_is_its_key_and_its_url_says_that_no_texts_are_recorded(self, monkeypatch) -> None:
         self.select(monkeypatch, Selection((("sql", ("*",)),)))
-        environment = {"LIGHTNING_TOKEN": "token", "OPENAI_API_KEY": "sk-mine"}
+        environment = {"LIGHTNING_TOKEN": "token", "OPENAI_API_KEY": "sk-mine", "LIGHTNING_CAPTURE_CONTENT": "off"}
         other_languages.lead(environment, "node", None)
         assert (environment["OPENAI_API_KEY"], environment["ANTHROPIC_API_KEY"]) == ("token", "token")
-        assert environment["ANTHROPIC_BASE_URL"].endswith("/agents/default")
+        assert environment["ANTHROPIC_BASE_URL"].endswith("/agents/default/with/capture_content=0")
 
     @pytest.mark.parametrize(
         ("answer", "sentence"),

@@ -271,6 +271,15 @@ async def test_beside_the_live_version_the_candidate_is_asked_the_same_and_nobod
     assert (route.dropped, route.failed) == (0, 0)
 
 
+async def test_what_the_candidate_is_asked_and_answers_is_no_more_recorded_than_the_callers_own(shadows) -> None:
+    gateway, _, _, route = shadows
+    route.begin(4)
+    baggage = f"{semconv.ROLLOUT_ID}=r,{semconv.ATTEMPT_ID}=a"
+    await gateway.post(headers={"baggage": baggage, "x-lightning-capture-content": "0"})
+    await until(lambda: len(gateway.sink.spans) == 2)
+    assert not any(semconv.CONTENT_KEYS & set(span.attributes) for span in gateway.sink.spans)
+
+
 async def test_a_call_beside_a_busy_candidate_is_dropped_and_counted_and_the_live_answer_waits_for_nothing(
     shadows,
 ) -> None:

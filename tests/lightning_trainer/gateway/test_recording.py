@@ -8,6 +8,10 @@ from lightning_instrumentation import semconv
 from lightning_instrumentation.telemetry.packing import unpack_logprobs, unpack_token_ids
 
 from lightning_trainer.errors import StoreError
+from lightning_trainer.gateway.caller import Caller
+from lightning_trainer.gateway.calls.span import Sampler, record_of
+from lightning_trainer.gateway.engine.transcript import Transcript
+from lightning_trainer.gateway.request import engine_request
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.types import SpanStatus
 
@@ -88,6 +92,42 @@ async def test_tool_calls_pass_through_and_are_recorded_whole(gateway, stream: b
     called = {"type": "tool_call", "id": "call_1", "name": "calculator", "arguments": {"expression": "6*7"}}
     (message,) = json.loads(attributes[semconv.OUTPUT_MESSAGES])
     assert (message["parts"], message["finish_reason"]) == ([called], "tool_calls")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("road", ["header", "url", "both"])
+async def test_a_caller_that_wants_no_texts_recorded_is_recorded_without(gateway, stream: bool, road: str) -> None:
+    """Before: the gateway wrote every prompt and answer of a client with ``capture_content=False``."""
+    gateway.engine.tool_call = True
+    tools = [{"type": "function", "function": {"name": "secret_tool", "parameters": {"type": "object"}}}]
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,secretimage"}}
+    messages = [{"role": "user", "content": [{"type": "text", "text": "my secret"}, image]}]
+    base = "/v1" if road == "header" else "/rollouts/r/with/capture_content=0/v1"
+    answer = await gateway.http.post(
+        f"{base}/chat/completions",
+        json={"model": "sql", "messages": messages, "tools": tools, "stream": stream},
+        headers={} if road == "url" else {"x-lightning-capture-content": "0"},
+    )
+    assert answer.status_code == 200
+    assert "6*7" in answer.text
+    assert gateway.engine.requests[0]["messages"] == messages
+    span = await gateway.record()
+    assert not semconv.CONTENT_KEYS & set(span.attributes)
+    assert "secret" not in repr(span)
+    assert "6*7" not in repr(span)
+    (call,) = read_spans([span]).calls
+    assert (call.prompt_ids, call.response_ids) == ((11, 12, 13), tuple(gateway.engine.tokens(0)))
+    assert (call.behavior_logprobs, call.complete) == (tuple(gateway.engine.logprobs(0)), True)
+
+
+async def test_words_of_an_engines_error_are_no_more_recorded_than_the_prompt(gateway) -> None:
+    said = {"error": {"message": "cannot read 'my secret'"}}
+    transcript = Transcript(1)
+    transcript.add(said)
+    asked = engine_request({"model": "sql", "messages": []}, version=None)
+    for capture_content, message in ((True, "cannot read 'my secret'"), (False, "the engine reported an error")):
+        caller = Caller("a" * 32, None, {}, capture_content)
+        assert record_of(asked, caller, Sampler("sql", 1), transcript, start_ns=1).status_message == message
 
 
 async def test_the_caller_is_known_by_traceparent_and_our_own_baggage(gateway) -> None:

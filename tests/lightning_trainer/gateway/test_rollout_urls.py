@@ -136,6 +136,7 @@ async def test_an_openai_client_takes_settings_in_its_base_url(gateway) -> None:
         ("temperature=nan", "temperature is 'nan' in the URL: it is a number"),
         (f"seed={2**63}", f"seed is '{2**63}' in the URL: it is a number of 64 bits at most"),
         ("temprature=1", "'temprature' in the URL after /with/: set temperature, top_p"),
+        ("capture_content=no", "capture_content is 'no' in the URL: write 0, or 1"),
         ("metadata.=x", "'metadata.' in the URL after /with/: set temperature, top_p"),
         ("&".join(f"metadata.k{n}=v" for n in range(33)), "the URL sets 33 fields of metadata: 32 at most"),
         ("&".join(["seed=1"] * 101), "Max number of fields exceeded"),

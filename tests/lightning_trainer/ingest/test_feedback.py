@@ -15,13 +15,16 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from lightning_trainer.config.sections import FeedbackConfig
 from lightning_trainer.gateway.auth import require_token
 from lightning_trainer.ingest.http.feedback import feedback_router
+from lightning_trainer.ingest.http.langfuse import langfuse_router
 from lightning_trainer.ingest.http.otlp import otlp_router
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.samples.feedback.entries import Subject, entries_of, feedback_span
 from lightning_trainer.samples.feedback.review import State
 from lightning_trainer.store import SqliteStore
+from lightning_trainer.store.retention.sweep import expire_attempt
 from lightning_trainer.store.tables import feedback, scores
 from lightning_trainer.store.worklist.settling import look
+from lightning_trainer.types import TrainingBatch
 
 _URL, _SCORES = "/lightning/feedback", "/api/public/scores"
 
@@ -30,7 +33,10 @@ _URL, _SCORES = "/lightning/feedback", "/api/public/scores"
 async def client(store: SqliteStore, client_of, attempt_spans) -> AsyncIterator[httpx.AsyncClient]:
     await store.append(attempt_spans("a", [1], 10))
     config = FeedbackConfig(trusted=("crm",), source_per_hour=3)
-    async with client_of(feedback_router(store, store, config)) as opened:
+    routes = APIRouter()
+    routes.include_router(feedback_router(store, store, config))
+    routes.include_router(langfuse_router(store, store, config))
+    async with client_of(routes) as opened:
         yield opened
 
 
@@ -79,6 +85,20 @@ async def test_a_rating_of_a_call_outside_of_rollouts_is_said_to_count_for_none(
     assert told == {"accepted": True, "new": True, "counts_in_s": 600.0}, "an edit is shown by build"
 
 
+async def test_a_rating_that_comes_too_late_is_said_to_train_nothing(client, store, attempt_spans) -> None:
+    """Before: it counted in 600 s."""
+    await store.append(attempt_spans("b", [1], 20))
+    await store.enroll("math")
+    await store.assign(TrainingBatch("math", 1, ()), policy="math", step=1, attempt_ids=["a"], ledger=[])
+    await store.write(lambda connection: expire_attempt(connection, "b", 1))
+    for attempt, reason in (
+        ("a", "its attempt belongs to step 1: it is stored and not trained"),
+        ("b", "the spans of its attempt were deleted: it trains nothing"),
+    ):
+        answer = await client.post(_URL, json={"source": f"user-{attempt}", "attempt_id": attempt, "thumb": "up"})
+        assert (answer.json()["counts_in_s"], answer.json()["reason"]) == (None, reason)
+
+
 async def test_the_same_id_is_the_same_feedback(client, store) -> None:
     body = {"source": "u", "rollout_id": "r-a", "thumb": "up", "id": "click-1"}
     answers = [(await client.post(_URL, json=body)).json()["new"] for _ in range(2)]
@@ -100,6 +120,7 @@ async def test_a_trace_leads_to_its_attempt(client, store) -> None:
     ("body", "status", "sentence"),
     [
         ({"rollout_id": "z", "thumb": "up"}, 404, "no span of rollout 'z' has been seen"),
+        ({"rollout_id": "t", "thumb": "up"}, 404, "'t' is no rollout but a task: a rollout has an id of its own"),
         ({"response_id": "z", "thumb": "up"}, 404, "no span of response 'z' has been seen"),
         ({"trace_id": "f" * 32, "thumb": "up"}, 404, f"no span of trace '{'f' * 32}' has been seen"),
         ({"rollout_id": "r-a", "attempt_id": "b", "thumb": "up"}, 404, "there is no attempt 'b'"),
@@ -194,6 +215,40 @@ async def test_langfuses_scores_are_feedback(client, store) -> None:
     ]
 
 
+async def test_a_score_is_what_was_last_said_under_its_id(client, store) -> None:
+    """Before: of one id only the first value was ever stored, and all were answered as if they had been."""
+    (root, *_) = await store.spans_of_attempts(["a"])
+    body = {"traceId": root.trace_id, "name": "thumbs", "id": "s/1", "metadata": {"user_id": "u7"}}
+    trusted = FeedbackConfig(trusted=("u7",))
+
+    async def reward() -> float | None:
+        await store.write(feedback.match)
+        (outcome,) = (await store.scan(lambda connection: look(connection, trusted, time.time_ns()))).outcomes
+        return outcome.value
+
+    for value in (1, 1, 0, 1):
+        assert (await client.post(_SCORES, json={**body, "value": value})).json() == {"id": "s/1"}
+        assert await reward() == value
+    assert [one.value for one in await kept(store)] == [1.0, 0.0, 1.0], "what is sent again is the same"
+
+
+async def test_a_score_is_deleted_by_its_id(client, store) -> None:
+    """Before: 404."""
+    (root, *_) = await store.spans_of_attempts(["a"])
+    body = {"traceId": root.trace_id, "name": "thumbs", "id": "s/1", "value": 1, "metadata": {"user_id": "u7"}}
+    await client.post(_SCORES, json=body)
+    assert [(await client.delete(f"{_SCORES}/s/1")).status_code for _ in range(2)] == [204, 204]
+    assert [(one.source, one.name, one.taken_back) for one in await kept(store)] == [
+        ("u7", "thumbs", False),
+        ("u7", "thumbs", True),
+    ]
+    unknown = await client.delete(f"{_SCORES}/s2")
+    assert unknown.status_code == 404
+    assert unknown.json()["error"]["message"] == "there is no score 's2': check the id it was given"
+    await client.post(_SCORES, json=body)
+    assert (await kept(store))[-1].value == 1.0
+
+
 async def test_langfuses_corrections_may_be_as_long_as_an_edit(client, store) -> None:
     (root, *_) = await store.spans_of_attempts(["a"])
     body = {"traceId": root.trace_id, "name": "output", "value": "Better. " * 100, "dataType": "CORRECTION"}
@@ -218,7 +273,7 @@ async def test_scores_that_are_no_feedback_are_refused(client, body, sentence) -
 
 async def test_langfuses_clients_send_the_token_as_their_secret_key(store, client_of) -> None:
     router = APIRouter(dependencies=[Depends(require_token("the-token"))])
-    router.include_router(feedback_router(store, store, FeedbackConfig()))
+    router.include_router(langfuse_router(store, store, FeedbackConfig()))
     body = {"traceId": "1" * 32, "name": "thumbs", "value": 1}
     async with client_of(router) as client:
         for password, status in (("the-token", 200), ("another", 401), ("", 401)):

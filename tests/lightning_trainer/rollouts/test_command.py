@@ -102,6 +102,12 @@ assert os.environ['LIGHTNING_TASK_ID'] == 't' and os.environ['LIGHTNING_AGENT'] 
     assert ended.error is None
 
 
+def test_its_url_says_that_no_texts_are_recorded(monkeypatch) -> None:
+    monkeypatch.setenv("LIGHTNING_CAPTURE_CONTENT", "0")
+    code = "import os; assert os.environ['LIGHTNING_ROLLOUT_URL'].endswith('/with/capture_content=0/v1')"
+    assert run(python(code)).error is None
+
+
 def test_a_program_that_fails_says_how() -> None:
     ended = run(python("import sys; print(1); sys.exit('the tool is broken')"))
     assert (ended.reward, ended.error) == (None, "CommandError: exit status 1: the tool is broken")

@@ -18,6 +18,7 @@ from lightning_trainer.store import Store
 from lightning_trainer.store import schema as sqlite_schema
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.postgres import schema as postgres_schema
+from lightning_trainer.store.retention import sweep
 from lightning_trainer.store.tables import canaries, feedback
 from lightning_trainer.store.tables.canaries import CanaryRecord
 from lightning_trainer.store.upkeep import journal
@@ -254,6 +255,25 @@ async def test_feedback_from_before_named_attempts_were_kept_finds_its_attempt(m
     async with make_store() as store:
         await store.append(attempt_spans("a0", [1], 10))
         assert await store.write(feedback.match) == 1
+
+
+@pytest.mark.parametrize("first", ["the attempt's name", "the feedback"])
+async def test_nothing_is_left_of_a_reward_when_neither_its_attempt_nor_feedback_on_it_is(store, attempt_spans, first):
+    """Before: one row stayed for each rated answer, for ever."""
+    spans = [said("u1", 1.0, rollout_id="r-a0"), said("u1", 1.0, rollout_id="r-b0")]
+    await store.append([*attempt_spans("a0", [1], 10), *attempt_spans("b0", [1], 10), *spans])
+    settler = FeedbackSettler(OPEN, store, store)
+    await settler.settle()
+    steps = [
+        lambda c: (sweep.expire_attempt(c, "a0", 1), sweep.forget_names(c, 2)),
+        lambda c: c.execute("UPDATE feedback SET received_ns = 1 WHERE attempt_id = 'a0'").rowcount,
+    ]
+    for number, step in enumerate(steps if first == "the attempt's name" else reversed(steps)):
+        await store.write(step)
+        await store.append([said("u2", float(number), rollout_id="r-b0")])
+        assert await settler.settle() == 1, "of what is kept of the other, no reward is made again"
+    assert {attempt_id for _, _, attempt_id, *_ in await store.scan(select_settled)} == {"b0"}
+    assert await rewards(store, "a0") == {}
 
 
 SECOND = 10**9

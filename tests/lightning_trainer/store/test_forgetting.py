@@ -1,14 +1,22 @@
-"""What was recorded outside of rollouts is erased by its trace or its response, on each database."""
+"""What was recorded outside of rollouts is erased by its trace or its response, and a task's rollouts by its name, on
+each database."""
 
+import sqlite3
 import time
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
 from lightning_instrumentation import semconv
 
+from lightning_trainer.config.store import StoreConfig
 from lightning_trainer.errors import ForgetError
 from lightning_trainer.samples.feedback.entries import Subject, feedback_span
-from lightning_trainer.store.worklist.forgetting import forget_response, forget_trace
+from lightning_trainer.store import SqliteStore
+from lightning_trainer.store.scan import read_only
+from lightning_trainer.store.tables.rollouts import select_rated_tasks
+from lightning_trainer.store.upkeep.backup import back_up
+from lightning_trainer.store.worklist.forgetting import forget_response, forget_rollout, forget_task, forget_trace
 
 
 @pytest.fixture
@@ -66,3 +74,75 @@ async def test_what_is_part_of_a_rollout_is_erased_with_it(store, make_root, mak
     with pytest.raises(ForgetError, match="is part of rollout 'rollout-of-a': `lightning-trainer forget --rollout"):
         await erase(store, forget, root.trace_id if forget is forget_trace else "one")
     assert await left(store) == ["1", "2"]
+
+
+async def test_what_was_forgotten_is_in_no_byte_of_the_store_nor_of_a_backup_made_afterwards(tmp_path, attempt_spans):
+    """Before: it stayed in free pages and in the log, and every later backup copied the former."""
+    path, config = tmp_path / "lightning.sqlite", StoreConfig()
+
+    def copies() -> set[str]:
+        files = [*tmp_path.glob("lightning.sqlite*"), *tmp_path.glob("backup-*/*")]
+        return {file.name for file in files if b"marker" in file.read_bytes()}
+
+    async with SqliteStore(path, config) as store:
+        for attempt in range(40):
+            for words in (20, 2_000):  # in a page of its own, and in pages with others
+                spans = attempt_spans(f"{attempt}-{words}", [1], 10)
+                text = "marker " * words if attempt == 7 else "another " * words
+                said = {**spans[1].attributes, semconv.OUTPUT_MESSAGES: text}
+                await store.append([spans[0], replace(spans[1], attributes=said)])
+        with closing(sqlite3.connect(path)) as beside:
+            beside.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        await store.append(attempt_spans("later", [1], 10))
+        assert copies() == {"lightning.sqlite"}
+        for name in ("r-7-20", "r-7-2000"):
+            await store.erase(lambda connection, name=name: forget_rollout(connection, name, now_ns=time.time_ns()))
+        await store.write(lambda _: None)  # the log is emptied after the commit
+        assert copies() == set()
+        back_up(tmp_path, tmp_path / "backup-1", {})
+        assert copies() == set()
+        assert len(await left(store)) > 100, "the others stay"
+
+
+async def test_the_log_is_emptied_when_the_last_reader_of_what_was_forgotten_is_done(tmp_path, attempt_spans):
+    path = tmp_path / "lightning.sqlite"
+    async with SqliteStore(path, StoreConfig()) as store:
+        await store.append(attempt_spans("marker", [1], 10))
+        with read_only(path) as reader:
+            assert reader.execute("SELECT count(*) FROM spans").fetchone() == (2,)
+            await store.erase(lambda connection: forget_rollout(connection, "r-marker", now_ns=time.time_ns()))
+            await store.write(lambda _: None)
+            assert path.with_name("lightning.sqlite-wal").stat().st_size > 0
+        await store.write(lambda _: None)
+        await store.write(lambda _: None)
+        assert path.with_name("lightning.sqlite-wal").stat().st_size == 0
+
+
+async def test_a_name_of_a_task_erases_no_rollout_and_does_not_read_as_if_it_had(store, make_root):
+    """Before: ``forget --rollout`` of a task erased only feedback that named it, and said that it was forgotten."""
+    await store.append([make_root(number, name) for number, name in enumerate("abcd", 1)])
+    await store.append([said(rollout_id="task")])
+    sentence = (
+        "'task' is no rollout but a task, of which the rollouts are rollout-of-a, rollout-of-b, rollout-of-c and 1 "
+        "more: forget one of them, or all with `lightning-trainer forget --task task`"
+    )
+    with pytest.raises(ForgetError) as error:
+        await erase(store, forget_rollout, "task")
+    assert str(error.value) == sentence
+    assert len(await left(store)) == 5
+    await store.append([said(rollout_id="z"), said(rollout_id="task", attempt_id="a"), said(rollout_id="rollout-of-a")])
+    assert await store.scan(select_rated_tasks) == [("task", 1)]
+
+
+async def test_a_task_is_forgotten_with_all_its_rollouts_and_feedback_that_takes_it_for_one(store, make_root):
+    root = make_root(9, "other")
+    other = replace(root, attributes={**root.attributes, semconv.TASK_ID: "another"})
+    ours = [make_root(1, "a"), make_root(2, "b"), said(rollout_id="task"), said(rollout_id="rollout-of-b")]
+    await store.append([other, *ours])
+    done = await erase(store, forget_task, "task")
+    assert (done.name, done.attempts, done.feedback, done.spans) == ("task", 2, 2, 4)
+    assert await left(store) == ["9"]
+    assert await store.append(ours) == 0, "the spool sends it once more"
+    for name in ("task", "rollout-of-other", "nothing"):
+        with pytest.raises(ForgetError, match=f"nothing of a task '{name}' is stored"):
+            await erase(store, forget_task, name)
