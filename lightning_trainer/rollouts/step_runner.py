@@ -27,7 +27,7 @@ from lightning_trainer.rollouts.curriculum import Curriculum
 from lightning_trainer.rollouts.daemon_client import DaemonClient, daemon_of_client
 from lightning_trainer.rollouts.lost_groups import LostGroups
 from lightning_trainer.rollouts.run_name import checked_run, default_run, held_run
-from lightning_trainer.rollouts.step_watch import StepWatch
+from lightning_trainer.rollouts.step_watch import StepWatch, check_recording
 from lightning_trainer.rollouts.team import TeamClient
 from lightning_trainer.rollouts.worker_pool import WorkerPool
 
@@ -125,12 +125,13 @@ class StepRunner(Generic[TaskT]):
 
         Raises:
             LightningError: the tasks do not make the step that the daemon waits for, the policy needs a baseline and
-                there is none, a curriculum gets no tasks, another process holds the run's name, or the daemon cannot be
-                reached.
+                there is none, a curriculum gets no tasks, another process holds the run's name, the daemon cannot be
+                reached, or attempts do not reach it.
             TrainingError: training stopped before the last step, or all attempts of a step failed.
         """
         if not self._policies:
             raise LightningError("there is no policy to train; name it, as in Runner('my-policy', attempt)")
+        check_recording()
         self._daemon.wait_until_there()
         status = self._daemon.policy()
         self._check(status)
@@ -168,7 +169,7 @@ class StepRunner(Generic[TaskT]):
         in_flight: set[str] = set()
         ends: list[float] = []
         rewards: list[float | None] = []
-        watch = StepWatch(status)
+        watch = StepWatch(status, self._daemon, run, endpoint=self._reached.endpoint)
 
         def on_attempt(attempt: AttemptEnded) -> None:
             watch.attempt_ended(attempt)
@@ -208,6 +209,7 @@ class StepRunner(Generic[TaskT]):
                         pool.add(batch)
                 status = self._daemon.wait_for_step(done + 1, groups_wanted=status["groups_wanted"])
                 if status["steps_done"] <= done:
+                    watch.check_arrival()
                     continue
                 done += 1
                 now = time.monotonic()
