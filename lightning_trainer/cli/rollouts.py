@@ -24,7 +24,7 @@ from lightning_trainer.errors import ConfigError, EvaluationError
 from lightning_trainer.rollouts import AttemptEnded, Command, Curriculum, Event, Runner, StepEnded
 from lightning_trainer.rollouts.daemon_client import DaemonClient
 from lightning_trainer.rollouts.run_name import command_label
-from lightning_trainer.rollouts.task_file import Epochs, FileTask, file_label, read_tasks
+from lightning_trainer.rollouts.task_file import Epochs, FileTask, read_tasks
 
 _GRACE_S = 30.0
 """The command's own limit comes first; this much later its thread is given up."""
@@ -77,11 +77,12 @@ def rollouts(options: Options) -> None:
     endpoint = checked_endpoint(options.endpoint)
     if options.tasks is None:
         raise ConfigError("name the tasks with --tasks FILE, or the environment that they come from with --environment")
-    tasks = read_tasks(options.tasks)
+    from_file = read_tasks(options.tasks)
+    tasks = from_file.tasks
     # Calls of a program that another one names must not be put down as this process's.
     command = Command(options.command, endpoint=endpoint, agent=options.agent, timeout_s=options.timeout_s)
     # Other tasks, or the same in another order, are another run: ids of tasks in two files may be the same.
-    command.run_label = command_label(options.command, file_label(options.tasks), options.seed)
+    command.run_label = command_label(options.command, from_file.label, options.seed)
     console = TerminalConsole()
     try:
         with ends_at_sigterm():

@@ -18,7 +18,7 @@ from lightning_trainer.rollouts.daemon_client import DaemonClient
 from lightning_trainer.rollouts.environment.program_agent import ProgramAgent
 from lightning_trainer.rollouts.environment.runner import EnvironmentRunner
 from lightning_trainer.rollouts.run_name import command_label
-from lightning_trainer.rollouts.task_file import Epochs, FileTask, file_label, read_tasks
+from lightning_trainer.rollouts.task_file import Epochs, FileTask, TaskFile, read_tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,9 @@ def play(options: Options, play: Play) -> None:
             "--curriculum tells tasks of --tasks apart by a field, and an environment's tasks have none: leave it out, "
             "or choose in your own program (lightning_trainer.rollouts.Curriculum)"
         )
-    if options.tasks is not None:
-        check_file_task(play.environment, read_tasks(options.tasks)[0].id)
+    from_file = None if options.tasks is None else read_tasks(options.tasks)
+    if from_file is not None:
+        check_file_task(play.environment, from_file.tasks[0].id)
     if options.command and shutil.which(options.command[0]) is None:
         raise ConfigError(f"there is no command {options.command[0]!r} on PATH; check its spelling, or give its path")
     options = placed(options)
@@ -69,15 +70,17 @@ def play(options: Options, play: Play) -> None:
     try:
         with ends_at_sigterm():
             if options.evaluate is not None:
-                _evaluate(options, play, endpoint, program)
+                _evaluate(options, play, endpoint, program, from_file)
             else:
-                _train(options, play, endpoint, program)
+                _train(options, play, endpoint, program, from_file)
     finally:
         if program is not None:
             program.stop()
 
 
-def _train(options: Options, play: Play, endpoint: str, program: ProgramAgent | None) -> None:
+def _train(
+    options: Options, play: Play, endpoint: str, program: ProgramAgent | None, from_file: TaskFile | None
+) -> None:
     assert options.steps is not None
     assert options.policy is not None
     console = TerminalConsole()
@@ -88,23 +91,24 @@ def _train(options: Options, play: Play, endpoint: str, program: ProgramAgent | 
     attempts = status["groups_per_step"] * status["group_size"]
     with (
         shown(console, options.steps, attempts) as show,
-        _runner(options, play, endpoint, program, show) as runner,
+        _runner(options, play, endpoint, program, from_file, show) as runner,
     ):
         show.steps_done = status["steps_done"]
         order = None
-        if options.tasks is not None:
-            epochs = Epochs(read_tasks(options.tasks), per_step=status["groups_per_step"], seed=options.seed)
+        if from_file is not None:
+            epochs = Epochs(from_file.tasks, per_step=status["groups_per_step"], seed=options.seed)
             order = lambda step: _named(runner, epochs(step))  # noqa: E731
         runner.train(order, steps=options.steps)
 
 
-def _evaluate(options: Options, play: Play, endpoint: str, program: ProgramAgent | None) -> None:
+def _evaluate(
+    options: Options, play: Play, endpoint: str, program: ProgramAgent | None, from_file: TaskFile | None
+) -> None:
     assert options.evaluate is not None
     console = TerminalConsole()
-    from_file = None if options.tasks is None else read_tasks(options.tasks)
-    count = play.count if from_file is None else len(from_file)
-    with shown(console, 1, count) as show, _runner(options, play, endpoint, program, show) as runner:
-        tasks = runner.environment.held_out_tasks(count) if from_file is None else _named(runner, from_file)
+    count = play.count if from_file is None else len(from_file.tasks)
+    with shown(console, 1, count) as show, _runner(options, play, endpoint, program, from_file, show) as runner:
+        tasks = runner.environment.held_out_tasks(count) if from_file is None else _named(runner, from_file.tasks)
         ended = runner.evaluate(tasks, stage=options.evaluate)
     print_summary(console, options.evaluate, ended)
     if from_file is None and runner.environment.nothing_held_out is not None:
@@ -115,10 +119,17 @@ def _named(runner: EnvironmentRunner, tasks: Sequence[FileTask]) -> list[Task]:
     return [runner.environment.named_task(task.id, task.fields) for task in tasks]
 
 
-def _runner(options: Options, play: Play, endpoint: str, program: ProgramAgent | None, show: Show) -> EnvironmentRunner:
+def _runner(
+    options: Options,
+    play: Play,
+    endpoint: str,
+    program: ProgramAgent | None,
+    from_file: TaskFile | None,
+    show: Show,
+) -> EnvironmentRunner:
     assert options.policy is not None
     settings = environment_settings(options.config)
-    source = file_label(options.tasks) if options.tasks is not None else "seeds"
+    source = from_file.label if from_file is not None else "seeds"
     label = command_label(options.command, play.environment, source, options.seed) if options.command else None
     return EnvironmentRunner(
         play.environment,

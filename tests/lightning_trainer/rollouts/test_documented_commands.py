@@ -10,6 +10,7 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import lightning_instrumentation as lt
 import pytest
 from typer.testing import CliRunner
 
@@ -19,10 +20,17 @@ from lightning_trainer.cli.rollouts import Options
 from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts import AttemptEnded, Runner
 from lightning_trainer.rollouts.daemon_client import DaemonClient
-from lightning_trainer.rollouts.task_file import file_label
+from lightning_trainer.rollouts.environment.runner import EnvironmentRunner
+from lightning_trainer.rollouts.task_file import read_tasks
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "rollouts.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^\$ lightning-trainer (rollouts .*)$", DOCUMENT, flags=re.MULTILINE)
+
+
+@pytest.fixture(autouse=True)
+def afresh() -> None:
+    """No client of a test before, with a token of its own."""
+    lt.shutdown(0)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -320,9 +328,35 @@ def test_other_tasks_in_a_file_of_the_same_name_are_another_run(tmp_path) -> Non
     ):
         path.parent.mkdir(exist_ok=True)
         path.write_text(task)
-    one, other, moved = map(file_label, paths)
+    one, other, moved = (read_tasks(path).label for path in paths)
     assert one.startswith("tasks.jsonl@")
     assert one == moved != other
+
+
+@pytest.mark.parametrize("played", [False, True])
+def test_tasks_come_from_a_pipe_as_well(played: bool, monkeypatch) -> None:
+    # Before: it was read again for the run's name, as empty, so all runs of one program had the same groups; and of an
+    # environment's tasks none was left.
+    tried: dict[str, list[str]] = {}
+
+    def evaluate(self, tasks, *, stage):
+        tried[self._run] = [task.id for task in tasks]
+        return []
+
+    monkeypatch.setattr(Runner, "evaluate", evaluate)
+    monkeypatch.setattr(EnvironmentRunner, "evaluate", evaluate)
+    worlds = Path(__file__).parents[1] / "environments" / "worlds.py"
+    program = f"--environment {worlds}:Alike" if played else "-- python agent.py"
+    for level in (1, 2):
+        read, write = os.pipe()
+        os.write(write, f'{{"id": "a", "level": {level}}}\n{{"id": "b"}}\n'.encode())
+        os.close(write)
+        command = f"rollouts --policy p --tasks /dev/fd/{read} --evaluate e {program}"
+        done = CliRunner().invoke(app, shlex.split(command), catch_exceptions=False)
+        os.close(read)
+        assert done.exit_code == 0, done.output
+    assert len(tried) == 2
+    assert all(len(tasks) == 2 for tasks in tried.values())
 
 
 def test_a_run_that_cannot_be_called_so_is_one_sentence(tmp_path) -> None:

@@ -19,22 +19,29 @@ def write(tmp_path: Path, text: str) -> Path:
 
 def test_an_id_names_a_task_or_else_its_line(tmp_path: Path) -> None:
     path = write(tmp_path, '{"id": 7, "q": "a"}\n\n{"q": "b"}\n')
-    assert read_tasks(path) == (FileTask("7", {"id": 7, "q": "a"}), FileTask("line-3", {"q": "b"}))
+    assert read_tasks(path).tasks == (FileTask("7", {"id": 7, "q": "a"}), FileTask("line-3", {"q": "b"}))
 
 
 @pytest.mark.parametrize("inside", ["\u2028", "\u2029", "\u0085"])
 def test_only_a_line_feed_ends_a_line(tmp_path: Path, inside: str) -> None:
     path = write(tmp_path, f'{{"q": "a{inside}b"}}\r\n{{"q": "c"}}\n')
-    assert [task.fields["q"] for task in read_tasks(path)] == [f"a{inside}b", "c"]
+    assert [task.fields["q"] for task in read_tasks(path).tasks] == [f"a{inside}b", "c"]
 
 
 def test_a_task_without_a_value_for_its_id_is_named_by_its_line(tmp_path: Path) -> None:
     path = write(tmp_path, '{"id": null}\n{"id": null}\n')
-    assert [task.id for task in read_tasks(path)] == ["line-1", "line-2"]
+    assert [task.id for task in read_tasks(path).tasks] == ["line-1", "line-2"]
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_task(tmp_path: Path) -> None:
-    assert read_tasks(write(tmp_path, '\ufeff{"id": "a"}\n')) == (FileTask("a", {"id": "a"}),)
+    assert read_tasks(write(tmp_path, '\ufeff{"id": "a"}\n')).tasks == (FileTask("a", {"id": "a"}),)
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
+def test_lines_may_end_as_on_any_system(tmp_path: Path, line_end: str) -> None:
+    path = tmp_path / "tasks.jsonl"
+    path.write_bytes(line_end.join(['{"id": "a"}', '{"id": "b"}', ""]).encode())
+    assert [task.id for task in read_tasks(path).tasks] == ["a", "b"]
 
 
 @pytest.mark.parametrize(
