@@ -1,6 +1,7 @@
 """What a run is told of its steps: what the daemon found wrong in them, and if no attempt works or none arrives."""
 
 import logging
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import lightning_instrumentation as lt
@@ -8,8 +9,6 @@ from lightning_instrumentation.runtime import runtime
 
 from lightning_trainer.errors import LightningError, TrainingError
 from lightning_trainer.rollouts.attempt import AttemptEnded
-from lightning_trainer.rollouts.daemon_client import DaemonClient
-from lightning_trainer.rollouts.team import TeamClient
 
 _log = logging.getLogger(__name__)
 
@@ -27,21 +26,54 @@ def check_recording() -> None:
         )
 
 
+class Arrivals:
+    """Whether attempts of one run arrive at the daemon; once one has, the others will.
+
+    Args:
+        there: asks the daemon how many of them it has, by group.
+        endpoint: where the daemon is.
+    """
+
+    def __init__(self, there: Callable[[], Mapping[str, int]], endpoint: str) -> None:
+        self._there = there
+        self._endpoint = endpoint
+        self._before = self._count()
+        self._seen = False
+
+    def check(self, ended: int, *, wait_s: float = 0.0) -> None:
+        """Check that one of those that have ended by now has arrived.
+
+        Args:
+            wait_s: how long to wait for spans that are on their way; then they may still arrive, and the client has
+                said what they wait for.
+
+        Raises:
+            LightningError: none has, though nothing waits: the daemon answers only when it has stored what it was sent.
+        """
+        if self._seen or not ended or not lt.flush(wait_s):
+            return
+        self._seen = self._count() > self._before
+        if not self._seen:
+            raise LightningError(
+                f"the daemon at {self._endpoint} has received none of the {ended} attempts that have ended: "
+                f"{_where_they_went(self._endpoint)}"
+            )
+
+    def _count(self) -> int:
+        return sum(self._there().values())
+
+
 class StepWatch:
     """Follows the attempts and steps of one run.
 
     Args:
         status: the policy's as the run begins: what the daemon has said by then is of other runs.
-        endpoint: where the daemon is.
+        arrivals: of the attempts that are trained.
     """
 
-    def __init__(self, status: dict[str, Any], daemon: DaemonClient | TeamClient, run: str, *, endpoint: str) -> None:
-        self._daemon = daemon
-        self._prefix = f"{run}/step-"
-        self._endpoint = endpoint
-        self._there_before = self._there()
+    def __init__(self, status: dict[str, Any], arrivals: Arrivals) -> None:
+        self._arrivals = arrivals
         self._ended = 0
-        self._arrive = False
         self._whole = status["group_size"] * status["groups_per_step"]
         self._said = set(status["problems"])
         self._failed: dict[int, list[str]] = {}
@@ -54,23 +86,8 @@ class StepWatch:
             self._failed.setdefault(attempt.step, []).append(attempt.error)
 
     def check_arrival(self) -> None:
-        """Check, until one has, that attempts which have ended arrive at the daemon.
-
-        Raises:
-            LightningError: none has, though none waits here: it answers only after it has stored what it was sent.
-        """
-        ended = self._ended
-        if self._arrive or not ended or not lt.flush(0.0):  # what waits may still arrive; the client says why it waits
-            return
-        self._arrive = self._there() > self._there_before
-        if not self._arrive:
-            raise LightningError(
-                f"the daemon at {self._endpoint} has received none of the {ended} attempts that have ended, and no "
-                f"step would come: {_where_they_went(self._endpoint)}"
-            )
-
-    def _there(self) -> int:
-        return sum(self._daemon.groups(self._prefix).values())
+        """Check that attempts which have ended arrive at the daemon; see ``Arrivals``."""
+        self._arrivals.check(self._ended)
 
     def step_ended(self, step: int, status: dict[str, Any]) -> None:
         """Log each sentence that the daemon had not said before.
@@ -104,4 +121,18 @@ def _where_they_went(endpoint: str) -> str:
     return (
         "this program's spans were lost or refused, or it called lt.shutdown() in an attempt; what the client logged "
         "says more"
+    )
+
+
+def reward_mean(status: dict, step: int) -> float | None:
+    """Return the mean reward of what that step trained; attempts that ended meanwhile may belong to later ones."""
+    return next((done["metrics"].get("reward/mean") for done in status["steps"] if done["step"] == step), None)
+
+
+def with_attempts(status: dict, first: int, last: int) -> int:
+    """Return how many of the steps need attempts: those of a stage that trains on a file do not."""
+    shown = status.get("shown_steps", ())
+    return sum(
+        not any(begin <= step and (end is None or step <= end) for begin, end in shown)
+        for step in range(first, last + 1)
     )

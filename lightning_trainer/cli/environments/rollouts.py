@@ -7,7 +7,16 @@ from dataclasses import dataclass
 
 from lightning_instrumentation.settings import checked_endpoint
 
-from lightning_trainer.cli.rollouts import Options, Show, check_purpose, ends_at_sigterm, placed, print_summary, shown
+from lightning_trainer.cli.rollouts import (
+    Options,
+    Show,
+    check_purpose,
+    ends_at_sigterm,
+    placed,
+    print_summary,
+    shown,
+    try_each,
+)
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.environments.limits import environment_settings, limits_of
 from lightning_trainer.environments.protocol import Task
@@ -36,7 +45,7 @@ class Play:
 
 
 def play(options: Options, play: Play) -> None:
-    """Play until the steps are done, or every held-out task was tried once.
+    """Play until the steps are done, or every task was tried as often as it should be.
 
     Raises:
         ConfigError: the options do not go together, the environment reads no tasks from a file, or there is no such
@@ -69,8 +78,8 @@ def play(options: Options, play: Play) -> None:
         program = ProgramAgent(command)
     try:
         with ends_at_sigterm():
-            if options.evaluate is not None:
-                _evaluate(options, play, endpoint, program, from_file)
+            if options.steps is None:
+                _try_each(options, play, endpoint, program, from_file)
             else:
                 _train(options, play, endpoint, program, from_file)
     finally:
@@ -101,17 +110,23 @@ def _train(
         runner.train(order, steps=options.steps)
 
 
-def _evaluate(
+def _try_each(
     options: Options, play: Play, endpoint: str, program: ProgramAgent | None, from_file: TaskFile | None
 ) -> None:
-    assert options.evaluate is not None
     console = TerminalConsole()
+    held_out = options.evaluate is not None and from_file is None
     count = play.count if from_file is None else len(from_file.tasks)
-    with shown(console, 1, count) as show, _runner(options, play, endpoint, program, from_file, show) as runner:
-        tasks = runner.environment.held_out_tasks(count) if from_file is None else _named(runner, from_file.tasks)
-        ended = runner.evaluate(tasks, stage=options.evaluate)
-    print_summary(console, options.evaluate, ended)
-    if from_file is None and runner.environment.nothing_held_out is not None:
+    attempts = count * (options.record or 1)
+    with shown(console, 1, attempts) as show, _runner(options, play, endpoint, program, from_file, show) as runner:
+        if from_file is not None:
+            tasks = _named(runner, from_file.tasks)
+        elif held_out:
+            tasks = runner.environment.held_out_tasks(count)
+        else:
+            tasks = runner.environment.training_tasks(1, count)
+        ended = try_each(runner, tasks, options)
+    print_summary(console, options, ended)
+    if held_out and runner.environment.nothing_held_out is not None:
         console.print(runner.environment.nothing_held_out, markup=False, highlight=False)
 
 

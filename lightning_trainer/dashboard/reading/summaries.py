@@ -169,7 +169,7 @@ def _weights(
     connection: Connection, attempt: Attempt, policy: PolicyConfig, next_steps: Mapping[str, int]
 ) -> Mapping[str, float]:
     """Return what the attempt is rewarded by; see ``Summary.reward``."""
-    if not policy.stage or attempt.mode is RolloutMode.EVALUATE:
+    if not policy.stage or attempt.mode in (RolloutMode.EVALUATE, RolloutMode.RECORD):
         return policy.reward_weights
     (step,) = connection.execute(
         "SELECT max(step) FROM assignments WHERE policy = ? AND attempt_id = ?", (policy.name, attempt.attempt_id)

@@ -41,11 +41,11 @@ def test_it_is_taken(command: str, monkeypatch) -> None:
     assert done.exit_code == 0, done.output
     (options,) = taken
     assert options.command == ("python", "agent.py")
-    assert (options.steps is None) != (options.evaluate is None)
+    assert [options.steps, options.evaluate, options.record].count(None) == 2
 
 
-def test_there_are_three_of_them() -> None:
-    assert len(COMMANDS) == 3
+def test_there_are_four_of_them() -> None:
+    assert len(COMMANDS) == 4
 
 
 def test_a_curriculum_needs_its_field_in_every_task(tmp_path) -> None:
@@ -81,7 +81,7 @@ def test_an_evaluation_in_which_every_attempt_failed_has_failed(failed, status, 
     done = CliRunner().invoke(app, shlex.split(command), env={"COLUMNS": "200"})
     assert done.exit_code == status, done.output
     assert f"over {2 - failed} of 2 tasks; {failed} failed" in done.output
-    assert ("held-out evaluated nothing, since every attempt failed" in done.output) is (status == 1)
+    assert ("held-out: every attempt failed" in done.output) is (status == 1)
 
 
 @pytest.mark.parametrize(("tasks", "candidates"), [(40, 8), (6, 6), (2, 2)])
@@ -111,12 +111,17 @@ def test_a_curriculum_chooses_from_four_times_as_many_tasks_as_a_step_takes_if_t
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ("", "say what the rollouts are for: --steps N to train, or --evaluate NAME"),
+        ("", "say what the rollouts are for: --steps N to train, --evaluate NAME, or --record N"),
         ("--evaluate ''", "say what the rollouts are for"),
         ("--steps 1 --evaluate a", "say what the rollouts are for"),
         ("--steps 1 --endpoint nowhere", "the endpoint 'nowhere' is not an http(s) URL"),
         ("--steps 1", "cannot read the tasks none.jsonl"),
-        ("--evaluate a --curriculum level", "--curriculum chooses tasks to train on; an evaluation tries every task"),
+        (
+            "--evaluate a --curriculum level",
+            "--curriculum chooses tasks to train on; --evaluate and --record try every",
+        ),
+        ("--record 8 --evaluate a", "say what the rollouts are for"),
+        ("--record 8 --steps 1", "--steps N to train, --evaluate NAME, or --record N to make a dataset"),
     ],
 )
 def test_a_mistake_is_one_sentence(options: str, sentence: str) -> None:

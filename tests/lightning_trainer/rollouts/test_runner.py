@@ -82,11 +82,14 @@ class Daemon:
         """Groups that someone dropped: no step takes them."""
         self.hears = True
         """Whether attempts arrive here."""
+        self.recorded: Counter[str] = Counter()
         self.runs: list[str] = []
         """Names that were held."""
         self._changed = threading.Condition()
 
     def on_event(self, event: object) -> None:
+        if isinstance(event, AttemptEnded) and event.stage == "record":
+            self.recorded[f"{RUN}/record/{event.task_id}"] += 1
         if isinstance(event, AttemptEnded) and event.stage == "train":
             with self._changed:
                 self.ended[f"{RUN}/step-{event.step}/{event.task_id}"] += 1
@@ -129,7 +132,7 @@ class Daemon:
                 ended = dict.fromkeys(self.consumed[: self.consumed_by[int(query["taken_until"])]], SIZE)
             else:
                 here = self.before + self.ended if self.hears else self.before
-                ended = {"train": here, "baseline": self.baselines_before}[query["mode"]]
+                ended = {"train": here, "baseline": self.baselines_before, "record": self.recorded}[query["mode"]]
             return {group: n for group, n in ended.items() if group.startswith(query["prefix"])}
         with self._changed:
             if "steps_done" in query and self.phase == "collecting":
@@ -837,7 +840,7 @@ def test_a_run_that_is_recorded_elsewhere_ends_in_a_sentence(serve, afresh) -> N
     with pytest.raises(LightningError) as refused:
         Runner("p", lambda task: 1.0, run=RUN, endpoint=endpoint).train(tasks_of, steps=1)
     assert re.fullmatch(
-        rf"the daemon at {endpoint} has received none of the \d attempts that have ended, and no step would come: this "
+        rf"the daemon at {endpoint} has received none of the \d attempts that have ended: this "
         rf"program records for {elsewhere}; give the Runner and lt.init\(...\) the same endpoint, .*",
         str(refused.value),
     )
