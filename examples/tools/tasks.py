@@ -51,7 +51,7 @@ def made(server: Sequence[str], demonstrations: Path | None = None) -> Tasks:
         subprocess.run([*command, "--out", folder, "--", *server], check=True)
         if demonstrations is not None:
             shutil.copyfile(Path(folder, "demonstrations.jsonl"), demonstrations)
-        return Tasks(read_tasks(Path(folder, "train.jsonl")), read_tasks(Path(folder, "held-out.jsonl")))
+        return Tasks(*(read_tasks(Path(folder, f"{split}.jsonl")).tasks for split in ("train", "held-out")))
 
 
 if __name__ == "__main__":

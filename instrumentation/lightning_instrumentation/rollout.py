@@ -24,7 +24,7 @@ from lightning_instrumentation.telemetry.messages import as_json, plain_copy
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
-_MODES = ("train", "evaluate", "baseline")
+_MODES = ("train", "evaluate", "baseline", "record")
 _RETRIED = "retried"
 
 
@@ -33,7 +33,7 @@ class Rollout(Block):
 
     Raises:
         TypeError: ``task_id`` is None.
-        ValueError: the mode is none of ``train``, ``evaluate``, and ``baseline``.
+        ValueError: the mode is none of ``train``, ``evaluate``, ``baseline``, and ``record``.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Rollout(Block):
         if task_id is None:
             raise TypeError("a rollout needs a task id, got None; pass any text or number that names the task")
         if str(mode) not in _MODES:
-            raise ValueError(f'the mode of a rollout is "train", "evaluate" or "baseline", got {mode!r}')
+            raise ValueError(f'the mode of a rollout is "train", "evaluate", "baseline" or "record", got {mode!r}')
         self.task_id = str(task_id)
         self.group_id = self.task_id if group_id is None else str(group_id)
         """Attempts with the same group id are compared with each other."""
@@ -132,7 +132,7 @@ def rollout(
         rollout_id: names the requested execution; new by default.
         attempt_id: names this try at it; new by default.
         mode: ``train``; ``evaluate`` for an attempt that is recorded and never trained; ``baseline`` for one of these
-            whose reward is the baseline of its group (ReMax).
+            whose reward is the baseline of its group (ReMax); ``record`` for one that only datasets are made from.
         input: the task itself, recorded as JSON on the root span.
         policies: whose steps count the attempt's group even if they answer no call in it, as a ``Runner``'s do.
     """

@@ -60,7 +60,10 @@ def rollouts(
     environment: Annotated[
         str | None, typer.Option(help="The environment; without a program, our own agent plays it.")
     ] = None,
-    count: Annotated[int, typer.Option(help="Number of held-out tasks for --environment --evaluate.", min=1)] = 64,
+    count: Annotated[
+        int,
+        typer.Option(help="Number of tasks of --environment: held-out ones for --evaluate, else for --record.", min=1),
+    ] = 64,
     max_turns: Annotated[int, typer.Option(help="Maximum turns of our agent per attempt.", min=1)] = 32,
     max_tokens: Annotated[int, typer.Option(help="Maximum tokens per answer of our agent.", min=1)] = 64,
     temperature: Annotated[float, typer.Option(help="Our agent's temperature in training.", min=0.0)] = 1.0,
@@ -77,8 +80,8 @@ def rollouts(
     policy: Annotated[
         str | None,
         typer.Option(
-            help="The policy to train or evaluate, or POLICY@vN to evaluate a version; default: the only one in "
-            "--config; optional with --evaluate."
+            help="The policy that answers, or POLICY@vN for a version of it, not to train; default: the only one in "
+            "--config; optional with --evaluate and --record."
         ),
     ] = None,
     config: Annotated[
@@ -87,6 +90,10 @@ def rollouts(
     steps: Annotated[int | None, typer.Option(help="Train until this many steps are done.", min=1)] = None,
     evaluate: Annotated[
         str | None, typer.Option(help="Instead of training, try each task once under this name.")
+    ] = None,
+    record: Annotated[
+        int | None,
+        typer.Option(help="Instead of training, make a dataset: this many attempts at each task.", min=1),
     ] = None,
     endpoint: Annotated[str | None, typer.Option(envvar="LIGHTNING_ENDPOINT", help="The daemon's URL.")] = None,
     agent: Annotated[str | None, typer.Option(help="Agent name for calls that the program does not name.")] = None,
@@ -122,6 +129,7 @@ def rollouts(
             seed=seed,
             run=run,
             curriculum=curriculum,
+            record=record,
         )
         if environment is None:
             run_them(options)

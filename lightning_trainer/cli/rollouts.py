@@ -23,9 +23,11 @@ from lightning_trainer.config.file import load_config
 from lightning_trainer.daemon.access.token import token_for_clients
 from lightning_trainer.errors import ConfigError, EvaluationError
 from lightning_trainer.rollouts import AttemptEnded, Command, Curriculum, Event, Runner, StepEnded
+from lightning_trainer.rollouts.attempt import TaskT
 from lightning_trainer.rollouts.daemon_client import DaemonClient, policy_of
 from lightning_trainer.rollouts.run_name import command_label
-from lightning_trainer.rollouts.task_file import Epochs, FileTask, file_label, read_tasks
+from lightning_trainer.rollouts.step_runner import StepRunner
+from lightning_trainer.rollouts.task_file import Epochs, FileTask, read_tasks
 
 _GRACE_S = 30.0
 """The command's own limit comes first; this much later its thread is given up."""
@@ -40,7 +42,7 @@ class Options:
     command: tuple[str, ...]
     tasks: Path | None
     policy: str | None
-    """None: an evaluation that no policy answers, which is recorded all the same."""
+    """None: attempts that no policy answers, which are recorded all the same."""
     steps: int | None
     evaluate: str | None
     endpoint: str | None
@@ -53,10 +55,12 @@ class Options:
     config: Path | None = None
     curriculum: str | None = None
     """Field of a task that says what kind it is."""
+    record: int | None = None
+    """Attempts at each task, for a dataset."""
 
 
 def rollouts(options: Options) -> None:
-    """Run until the steps are done, or every task has been tried once.
+    """Run until the steps are done, or every task has been tried as often as it should be.
 
     Raises:
         ConfigError: the options do not go together, or the command does not exist.
@@ -71,21 +75,22 @@ def rollouts(options: Options) -> None:
     if options.steps is not None and options.policy is None:
         raise ConfigError(
             "--steps trains a policy: name it with --policy NAME, or the daemon's configuration with --config FILE; "
-            "--evaluate NAME records without one"
+            "--evaluate NAME and --record N need none"
         )
     endpoint = checked_endpoint(options.endpoint)
     if options.tasks is None:
         raise ConfigError("name the tasks with --tasks FILE, or the environment that they come from with --environment")
-    tasks = read_tasks(options.tasks)
+    from_file = read_tasks(options.tasks)
+    tasks = from_file.tasks
     # Calls of a program that another one names must not be put down as this process's.
     command = Command(options.command, endpoint=endpoint, agent=options.agent, timeout_s=options.timeout_s)
     # Other tasks, or the same in another order, are another run: ids of tasks in two files may be the same.
-    command.run_label = command_label(options.command, file_label(options.tasks), options.seed)
+    command.run_label = command_label(options.command, from_file.label, options.seed)
     console = TerminalConsole()
     try:
         with ends_at_sigterm():
-            if options.evaluate is not None:
-                _evaluate(options, endpoint, command, tasks, console)
+            if options.steps is None:
+                _try_each(options, endpoint, command, tasks, console)
             else:
                 _train(options, endpoint, command, tasks, console)
     finally:
@@ -113,10 +118,13 @@ def check_purpose(options: Options) -> None:
         ConfigError: they are for nothing, or for two things; a curriculum has no training to choose for; or a version
             is named that they would train, or that a program does not heed.
     """
-    if (options.steps is None) == (options.evaluate is None) or options.evaluate == "":
-        raise ConfigError("say what the rollouts are for: --steps N to train, or --evaluate NAME")
+    purposes = (options.steps, options.evaluate, options.record)
+    if sum(purpose is not None for purpose in purposes) != 1 or options.evaluate == "":
+        raise ConfigError(
+            "say what the rollouts are for: --steps N to train, --evaluate NAME, or --record N to make a dataset"
+        )
     if options.curriculum is not None and options.steps is None:
-        raise ConfigError("--curriculum chooses tasks to train on; an evaluation tries every task")
+        raise ConfigError("--curriculum chooses tasks to train on; --evaluate and --record try every task")
     if options.policy is None or (policy := policy_of(options.policy)) == options.policy:
         return
     if options.steps is not None:
@@ -194,29 +202,37 @@ def curriculum_of(options: Options, tasks: Sequence[FileTask]) -> Curriculum[Any
     return Curriculum(lambda task: json.dumps(task.fields[field], sort_keys=True), seed=options.seed)
 
 
-def _evaluate(options: Options, endpoint: str, command: Command, tasks: Sequence[FileTask], console: Console) -> None:
+def _try_each(options: Options, endpoint: str, command: Command, tasks: Sequence[FileTask], console: Console) -> None:
+    with shown(console, 1, len(tasks) * (options.record or 1)) as show:
+        ended = try_each(_runner(options, endpoint, command, show), tasks, options)
+    print_summary(console, options, ended)
+
+
+def try_each(runner: StepRunner[TaskT], tasks: Sequence[TaskT], options: Options) -> list[AttemptEnded]:
+    """Try every task as often as the options say: once in an evaluation."""
+    if options.record is not None:
+        return runner.record(tasks, attempts=options.record)
     assert options.evaluate is not None
-    with shown(console, 1, len(tasks)) as show:
-        ended = _runner(options, endpoint, command, show).evaluate(tasks, stage=options.evaluate)
-    print_summary(console, options.evaluate, ended)
+    return runner.evaluate(tasks, stage=options.evaluate)
 
 
-def print_summary(console: Console, stage: str, ended: Sequence[AttemptEnded]) -> None:
-    """Print an evaluation's mean reward, over the attempts that have one, and how many attempts failed.
+def print_summary(console: Console, options: Options, ended: Sequence[AttemptEnded]) -> None:
+    """Print the mean reward, over the attempts that have one, and how many attempts failed.
 
     Raises:
         EvaluationError: all of them did, so nothing was evaluated.
     """
+    stage, things = (options.evaluate, "tasks") if options.record is None else ("recorded", "attempts")
     rewards = [attempt.reward for attempt in ended if attempt.reward is not None]
     mean = f"mean reward {sum(rewards) / len(rewards):.3f}" if rewards else "no reward was given"
     failed = sum(attempt.error is not None for attempt in ended)
     console.print(
-        f"{stage}: {mean} over {len(rewards)} of {len(ended)} tasks; {failed} failed",
+        f"{stage}: {mean} over {len(rewards)} of {len(ended)} {things}; {failed} failed",
         markup=False,
         highlight=False,
     )
     if ended and failed == len(ended):
-        raise EvaluationError(f"{stage} evaluated nothing, since every attempt failed; see the errors above")
+        raise EvaluationError(f"{stage}: every attempt failed; see the errors above")
 
 
 def _runner(

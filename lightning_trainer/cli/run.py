@@ -33,7 +33,7 @@ base URL in OPENAI_BASE_URL and ANTHROPIC_BASE_URL.
   --task ID        the whole run is one attempt at this task: it begins with the program and ends with it
   --rollout ID     id of that rollout (new unless given); alone, it names the task too
   --group ID       attempts with one group id are compared with each other (the task's id unless given)
-  --mode MODE      train (default), evaluate or baseline
+  --mode MODE      train (default), evaluate, baseline or record
 """
 _EXIT_USAGE, _EXIT_NOT_EXECUTABLE, _EXIT_NOT_FOUND = 2, 126, 127
 _NAMES = ("endpoint", "agent", "task", "rollout", "group", "mode")
@@ -104,8 +104,8 @@ def _rollout(order: _Order) -> ProgramRollout | None:
     options = order.options
     task_id = options.get("task") or options.get("rollout")
     mode = options.get("mode", "train")
-    if mode not in ("train", "evaluate", "baseline"):
-        raise ConfigurationError(f"--mode is {mode!r}; write train, evaluate or baseline")
+    if mode not in ("train", "evaluate", "baseline", "record"):
+        raise ConfigurationError(f"--mode is {mode!r}; write train, evaluate, baseline or record")
     if task_id is None:
         given = [f"--{name}" for name in ("group", "mode") if name in options]
         if given:

@@ -20,6 +20,7 @@ _MOST_CALLS = 200
 _UNTRAINED: Mapping[str, str] = {
     RolloutMode.EVALUATE: "evaluation",
     RolloutMode.BASELINE: "baseline",
+    RolloutMode.RECORD: "recorded",
     RolloutMode.RETRIED: "retried",
     RolloutMode.SHADOW: "shadow",
     RolloutMode.DROPPED: "dropped",

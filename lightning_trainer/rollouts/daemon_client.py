@@ -117,6 +117,7 @@ class DaemonClient:
     ) -> None:
         self._health = f"{endpoint.rstrip('/')}/healthz"
         self._url = f"{endpoint.rstrip('/')}/lightning/policies/{urllib.parse.quote(policy or '')}"
+        self._recorded = f"{endpoint.rstrip('/')}/lightning/groups"
         self._named = policy is not None
         parts = urllib.parse.urlsplit(endpoint)
         self._origin = f"{parts.scheme}://{parts.netloc}"
@@ -156,20 +157,24 @@ class DaemonClient:
         what is new since the last request is fetched.
         """
         if taken_until is None:
-            return self._groups("groups", {"prefix": prefix, "mode": mode})
+            return self._groups(f"{self._url}/groups", {"prefix": prefix, "mode": mode})
         known_until, known = self._taken.get((prefix, mode), (0, {}))
         if taken_until < known_until:
             known_until, known = 0, {}
         among = {"prefix": prefix, "mode": mode, "taken_after": known_until, "taken_until": taken_until}
-        new = self._groups("groups", among)
+        new = self._groups(f"{self._url}/groups", among)
         for group, attempts in new.items():
             known[group] = known.get(group, 0) + attempts
         self._taken[prefix, mode] = taken_until, known
         return known
 
+    def recorded(self, prefix: str) -> dict[str, int]:
+        """Return the number of ended attempts that were made for a dataset, by id of the groups with the prefix."""
+        return self._groups(self._recorded, {"prefix": prefix, "mode": "record"})
+
     def lost(self, prefix: str) -> set[str]:
         """Return the ids, with the prefix, of whole groups that no step will take: they were dropped or deleted."""
-        found = set(self._groups("lost_groups", {"prefix": prefix}))
+        found = set(self._groups(f"{self._url}/lost_groups", {"prefix": prefix}))
         self._lost |= found
         return found
 
@@ -178,10 +183,10 @@ class DaemonClient:
         lost = {group for group in self._lost if group.startswith(prefix)}
         return len(self.groups(prefix, taken_until=taken_until).keys() | lost)
 
-    def _groups(self, what: str, query: dict[str, str | int]) -> dict[str, int]:
+    def _groups(self, url: str, query: dict[str, str | int]) -> dict[str, int]:
         found: dict[str, int] = {}
         while True:
-            page = self._get(f"{self._url}/{what}?{urllib.parse.urlencode(query)}", timeout_s=30.0)
+            page = self._get(f"{url}?{urllib.parse.urlencode(query)}", timeout_s=30.0)
             found |= page
             if len(page) < _PAGE:
                 return found

@@ -9,6 +9,7 @@ import hashlib
 import http.client
 import itertools
 import logging
+import os
 import re
 import secrets
 import socket
@@ -32,6 +33,10 @@ _NAME = re.compile(rf"[^\s/]{{1,{_LONGEST}}}")
 _SILENCE_S = 60.0
 """The daemon sends a line every ten seconds; after this long without one, the connection counts as lost."""
 _AGAIN_S = 0.5
+_NOTEBOOK_OF_VS_CODE = "__vsc_ipynb_file__"
+"""A variable of the notebook itself, with its path."""
+_NOTEBOOK_OF_JUPYTER = "JPY_SESSION_NAME"
+"""An environment variable of the kernel, and of all that it starts, with the notebook's path."""
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +65,7 @@ def command_label(command: Sequence[str], *rest: object) -> str:
 
 
 def attempt_label(attempt: Callable[..., Any]) -> str:
-    """Return what a function adds to a run's name: its own name and its program's, or its ``run_label``."""
+    """Return what a function adds to a run's name: its own name and its module's or program's, or its ``run_label``."""
     label = getattr(attempt, "run_label", None)
     if isinstance(label, str):
         return label
@@ -69,8 +74,22 @@ def attempt_label(attempt: Callable[..., Any]) -> str:
     named = attempt if hasattr(attempt, "__qualname__") else type(attempt)
     module = named.__module__
     if module == "__main__":
-        module = Path(sys.argv[0]).stem or "main"
+        module = _program()
     return f"{module}.{named.__qualname__.replace('.<locals>', '')}"
+
+
+def _program() -> str:
+    """Return a name for what runs as ``__main__``, a script or a notebook, that no other one has: ``train.py`` may be
+    in several folders, and all notebooks of a machine are run by the same script. Where it is in no file, its folder
+    stands for it."""
+    main = sys.modules["__main__"]
+    script = getattr(main, "__file__", None)
+    if script is not None:
+        name, path = Path(sys.argv[0]).stem, Path(script)
+    else:
+        path = Path(getattr(main, _NOTEBOOK_OF_VS_CODE, None) or os.environ.get(_NOTEBOOK_OF_JUPYTER) or "").absolute()
+        name = path.stem
+    return f"{name or 'main'}@{hashlib.sha256(os.fsencode(path.absolute())).hexdigest()[:8]}"
 
 
 def _short(name: str) -> str:

@@ -17,7 +17,8 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from itertools import chain
 from typing import Generic, NamedTuple
 
@@ -27,13 +28,14 @@ from lightning_trainer.rollouts.curriculum import Curriculum
 from lightning_trainer.rollouts.daemon_client import DaemonClient, daemon_of_client
 from lightning_trainer.rollouts.lost_groups import LostGroups
 from lightning_trainer.rollouts.run_name import checked_run, default_run, held_run
-from lightning_trainer.rollouts.step_watch import StepWatch
+from lightning_trainer.rollouts.step_watch import Arrivals, StepWatch, check_recording, reward_mean, with_attempts
 from lightning_trainer.rollouts.team import TeamClient
 from lightning_trainer.rollouts.worker_pool import WorkerPool
 
 _log = logging.getLogger(__name__)
 _INTERRUPTED = 130
 """128 plus the number of SIGINT."""
+_FLUSH_S = 30.0
 _NO_POLICY = "recorded"
 """In the default name of a run of no policy."""
 
@@ -127,12 +129,13 @@ class StepRunner(Generic[TaskT]):
 
         Raises:
             LightningError: the tasks do not make the step that the daemon waits for, the policy needs a baseline and
-                there is none, a curriculum gets no tasks, another process holds the run's name, or the daemon cannot be
-                reached.
+                there is none, a curriculum gets no tasks, another process holds the run's name, the daemon cannot be
+                reached, or attempts do not reach it.
             TrainingError: training stopped before the last step, or all attempts of a step failed.
         """
         if not self._policies:
             raise LightningError("there is no policy to train; name it, as in Runner('my-policy', attempt)")
+        check_recording()
         self._daemon.wait_until_there()
         status = self._daemon.policy()
         self._check(status)
@@ -149,10 +152,13 @@ class StepRunner(Generic[TaskT]):
         if status["steps_done"] >= steps:
             _log.warning("%d steps are done already; steps=%d is their total", status["steps_done"], steps)
             return
-        endpoint, token, ca_file = self._reached
-        with held_run(endpoint, self._run, token=token, ca_file=ca_file, numbered=not self._named) as run:
+        with self._held() as run:
             self.run_number = int(run[len(self._run) + 1 :] or 1)
             self._train(run, status, tasks_of_step, steps)
+
+    def _held(self) -> AbstractContextManager[str]:
+        endpoint, token, ca_file = self._reached
+        return held_run(endpoint, self._run, token=token, ca_file=ca_file, numbered=not self._named)
 
     def _check(self, status: dict) -> None:
         """Refuse, in a sentence, a policy that could not be trained with these attempts."""
@@ -171,7 +177,7 @@ class StepRunner(Generic[TaskT]):
         in_flight: set[str] = set()
         ends: list[float] = []
         rewards: list[float | None] = []
-        watch = StepWatch(status)
+        watch = StepWatch(status, Arrivals(partial(self._daemon.groups, f"{run}/step-"), self._reached.endpoint))
 
         def on_attempt(attempt: AttemptEnded) -> None:
             watch.attempt_ended(attempt)
@@ -192,14 +198,14 @@ class StepRunner(Generic[TaskT]):
                 replaced = lost.look(in_flight, taken, done + 1)
                 in_flight -= replaced
                 wanted = self._daemon.used_up(f"{run}/step-", taken_until=done) - len(replaced)
-                wanted += status["groups_wanted"] * _with_attempts(status, done + 1, done + 1)
-                wanted += per_step * _with_attempts(status, done + 2, min(done + 1 + ahead, steps))
+                wanted += status["groups_wanted"] * with_attempts(status, done + 1, done + 1)
+                wanted += per_step * with_attempts(status, done + 2, min(done + 1 + ahead, steps))
                 # Whole steps, and just as many groups beyond as were lost: what no step waits for would grow old.
                 most = before - (before - wanted) // per_step * per_step + len(replaced)
                 while begun < most:
                     if not waiting:
                         started += 1
-                        if not _with_attempts(status, started, started):
+                        if not with_attempts(status, started, started):
                             continue
                         tasks = self._chosen(run, [*tasks_of_step(started)], started, status)
                         waiting = self._groups(run, tasks, started, status, taken)
@@ -211,6 +217,7 @@ class StepRunner(Generic[TaskT]):
                         pool.add(batch)
                 status = self._daemon.wait_for_step(done + 1, groups_wanted=status["groups_wanted"])
                 if status["steps_done"] <= done:
+                    watch.check_arrival()
                     continue
                 done += 1
                 now = time.monotonic()
@@ -221,7 +228,7 @@ class StepRunner(Generic[TaskT]):
                 self._on_event(
                     StepEnded(
                         done,
-                        _reward_mean(status, done),
+                        reward_mean(status, done),
                         status["live_version"],
                         rolled_out - began,
                         now - rolled_out,
@@ -255,13 +262,47 @@ class StepRunner(Generic[TaskT]):
             LightningError: the daemon cannot be reached, or has no such policy.
         """
         self._daemon.wait_until_there()
+        return self._run_all([_Work(task, f"{self._run}/{stage}/{task.id}", stage, None, "evaluate") for task in tasks])
 
+    @ends_in_one_line()
+    def record(self, tasks: Sequence[TaskT], *, attempts: int) -> list[AttemptEnded]:
+        """Run until each task has that many attempts, a group to make a dataset from; no step ever takes them.
+
+        Those that the daemon has of an earlier part of the run count. Results are of the attempts made now, in the
+        order of the tasks.
+
+        Raises:
+            LightningError: there are no attempts to make, tasks share an id, another process holds the run's name, or
+                the daemon cannot be reached, has no such policy, or attempts do not reach it.
+        """
+        if attempts < 1 or len({task.id for task in tasks}) < len(tasks):
+            raise LightningError(
+                f"attempts is {attempts}, at {len(tasks)} tasks with {len({task.id for task in tasks})} different ids; "
+                "record at least 1 attempt at each, and give every task an id of its own"
+            )
+        check_recording()
+        self._daemon.wait_until_there()
+        with self._held() as run:
+            recorded = partial(self._daemon.recorded, f"{run}/record/")
+            there, arrivals = recorded(), Arrivals(recorded, self._reached.endpoint)
+            works = [
+                _Work(task, group_id, "record", None, "record")
+                for task in tasks
+                for group_id in [f"{run}/record/{task.id}"]
+                for _ in range(attempts - there.get(group_id, 0))
+            ]
+            if not works:
+                _log.warning("all of it is recorded already; attempts=%d is the total of each task", attempts)
+            ended = self._run_all(works)
+            arrivals.check(len(ended), wait_s=_FLUSH_S)
+            return ended
+
+    def _run_all(self, works: Sequence[_Work[TaskT]]) -> list[AttemptEnded]:
         def run(work: _Work[TaskT]) -> AttemptEnded:
             return self._attempted(work, self._on_event, pool)
 
         with WorkerPool(run, self._concurrency) as pool:
-            batch = pool.add([_Work(task, f"{self._run}/{stage}/{task.id}", stage, None, "evaluate") for task in tasks])
-            return [future.result() for future in batch.futures]
+            return [future.result() for future in pool.add(works).futures]
 
     def _where_it_was(self, run: str, status: dict, done: int, ahead: int) -> tuple[int, int]:
         """Return how many groups of this run the steps took that need none from it any more, and the last of those."""
@@ -275,7 +316,7 @@ class StepRunner(Generic[TaskT]):
         whole = min(status["groups_per_step"], max(made.values()))
         started = first - 1
         while started < max(made) and (
-            taken[started + 1] >= whole or not _with_attempts(status, started + 1, started + 1)
+            taken[started + 1] >= whole or not with_attempts(status, started + 1, started + 1)
         ):
             started += 1
         return sum(taken[step] for step in range(first, started + 1)), started
@@ -339,7 +380,7 @@ class StepRunner(Generic[TaskT]):
                 mode=work.mode,
                 timeout_s=self._timeout_s,
                 may_retry=lambda left=left: left > 0 or pool.ended,
-                policies=() if work.mode == "evaluate" else self._policies,
+                policies=() if work.mode in ("evaluate", "record") else self._policies,
             )
             if ended.stage == "retried" and pool.ended:
                 break
@@ -349,20 +390,6 @@ class StepRunner(Generic[TaskT]):
             if ended.stage != "retried":
                 break
         return ended
-
-
-def _reward_mean(status: dict, step: int) -> float | None:
-    """Return the mean reward of what that step trained; attempts that ended meanwhile may belong to later ones."""
-    return next((done["metrics"].get("reward/mean") for done in status["steps"] if done["step"] == step), None)
-
-
-def _with_attempts(status: dict, first: int, last: int) -> int:
-    """Return how many of the steps need attempts: those of a stage that trains on a file do not."""
-    shown = status.get("shown_steps", ())
-    return sum(
-        not any(begin <= step and (end is None or step <= end) for begin, end in shown)
-        for step in range(first, last + 1)
-    )
 
 
 def _by_step(run: str, groups: Iterable[str]) -> Counter[int]:

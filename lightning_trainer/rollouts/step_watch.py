@@ -1,12 +1,66 @@
-"""What a run is told of its steps: what the daemon found wrong in them, and when none of its attempts works."""
+"""What a run is told of its steps: what the daemon found wrong in them, and if no attempt works or none arrives."""
 
 import logging
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from lightning_trainer.errors import TrainingError
+import lightning_instrumentation as lt
+from lightning_instrumentation.runtime import runtime
+
+from lightning_trainer.errors import LightningError, TrainingError
 from lightning_trainer.rollouts.attempt import AttemptEnded
 
 _log = logging.getLogger(__name__)
+
+
+def check_recording() -> None:
+    """Check that this program records.
+
+    Raises:
+        LightningError: it does not: a step would wait for its attempts for ever.
+    """
+    if runtime() is None:
+        raise LightningError(
+            "OTEL_SDK_DISABLED is set, so this program records nothing and no attempt would ever reach the daemon; "
+            "unset it"
+        )
+
+
+class Arrivals:
+    """Whether attempts of one run arrive at the daemon; once one has, the others will.
+
+    Args:
+        there: asks the daemon how many of them it has, by group.
+        endpoint: where the daemon is.
+    """
+
+    def __init__(self, there: Callable[[], Mapping[str, int]], endpoint: str) -> None:
+        self._there = there
+        self._endpoint = endpoint
+        self._before = self._count()
+        self._seen = False
+
+    def check(self, ended: int, *, wait_s: float = 0.0) -> None:
+        """Check that one of those that have ended by now has arrived.
+
+        Args:
+            wait_s: how long to wait for spans that are on their way; then they may still arrive, and the client has
+                said what they wait for.
+
+        Raises:
+            LightningError: none has, though nothing waits: the daemon answers only when it has stored what it was sent.
+        """
+        if self._seen or not ended or not lt.flush(wait_s):
+            return
+        self._seen = self._count() > self._before
+        if not self._seen:
+            raise LightningError(
+                f"the daemon at {self._endpoint} has received none of the {ended} attempts that have ended: "
+                f"{_where_they_went(self._endpoint)}"
+            )
+
+    def _count(self) -> int:
+        return sum(self._there().values())
 
 
 class StepWatch:
@@ -14,9 +68,12 @@ class StepWatch:
 
     Args:
         status: the policy's as the run begins: what the daemon has said by then is of other runs.
+        arrivals: of the attempts that are trained.
     """
 
-    def __init__(self, status: dict[str, Any]) -> None:
+    def __init__(self, status: dict[str, Any], arrivals: Arrivals) -> None:
+        self._arrivals = arrivals
+        self._ended = 0
         self._whole = status["group_size"] * status["groups_per_step"]
         self._said = set(status["problems"])
         self._failed: dict[int, list[str]] = {}
@@ -24,8 +81,13 @@ class StepWatch:
 
     def attempt_ended(self, attempt: AttemptEnded) -> None:
         """Take note of how it ended."""
+        self._ended += attempt.stage == "train"
         if attempt.stage == "train" and attempt.step is not None and attempt.error is not None:
             self._failed.setdefault(attempt.step, []).append(attempt.error)
+
+    def check_arrival(self) -> None:
+        """Check that attempts which have ended arrive at the daemon; see ``Arrivals``."""
+        self._arrivals.check(self._ended)
 
     def step_ended(self, step: int, status: dict[str, Any]) -> None:
         """Log each sentence that the daemon had not said before.
@@ -47,3 +109,30 @@ class StepWatch:
                     f"all {len(errors)} attempts of step {number} failed and nothing was trained, the first with: "
                     f"{errors[0]}; mend that and start the run again"
                 )
+
+
+def _where_they_went(endpoint: str) -> str:
+    client = runtime()
+    if client is not None and client.settings.endpoint != endpoint:
+        return (
+            f"this program records for {client.settings.endpoint}; give the Runner and lt.init(...) the same endpoint, "
+            "or set LIGHTNING_ENDPOINT for both"
+        )
+    return (
+        "this program's spans were lost or refused, or it called lt.shutdown() in an attempt; what the client logged "
+        "says more"
+    )
+
+
+def reward_mean(status: dict, step: int) -> float | None:
+    """Return the mean reward of what that step trained; attempts that ended meanwhile may belong to later ones."""
+    return next((done["metrics"].get("reward/mean") for done in status["steps"] if done["step"] == step), None)
+
+
+def with_attempts(status: dict, first: int, last: int) -> int:
+    """Return how many of the steps need attempts: those of a stage that trains on a file do not."""
+    shown = status.get("shown_steps", ())
+    return sum(
+        not any(begin <= step and (end is None or step <= end) for begin, end in shown)
+        for step in range(first, last + 1)
+    )

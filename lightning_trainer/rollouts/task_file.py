@@ -6,6 +6,7 @@ Without one, a digest of the content does: it stays the same in an edited file, 
 import hashlib
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,15 +30,26 @@ class FileTask:
         return dict(self.fields)
 
 
-def read_tasks(path: Path) -> tuple[FileTask, ...]:
-    """Return the tasks in the order of the file.
+@dataclass(frozen=True, slots=True)
+class TaskFile:
+    """All tasks of a file. It is read once: a pipe (``--tasks <(...)``) would be empty the second time."""
+
+    tasks: tuple[FileTask, ...]
+    """In the order of the file."""
+    label: str
+    """What the file adds to a run's name: another file of that name, or other tasks in it, are another run."""
+
+
+def read_tasks(path: Path) -> TaskFile:
+    """Return what is in the file.
 
     Raises:
         LightningError: the file cannot be read, a line is not a JSON object, an id occurs twice, or there is no task.
     """
     try:
+        content = path.read_bytes()
         # Not splitlines(): JSON may have other line ends of Unicode inside of a text.
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
+        lines = re.split("\r\n?|\n", content.decode("utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         raise LightningError(f"cannot read the tasks {path}: {error}") from error
     tasks: dict[str, FileTask] = {}
@@ -62,17 +74,11 @@ def read_tasks(path: Path) -> tuple[FileTask, ...]:
         tasks[name] = FileTask(name, fields)
     if not tasks:
         raise LightningError(f"there is no task in {path}; write one JSON object a line")
-    return tuple(tasks.values())
+    return TaskFile(tuple(tasks.values()), f"{path.name}@{hashlib.sha256(content).hexdigest()[:8]}")
 
 
 def _name_by_content(fields: Mapping[str, Any]) -> str:
     return f"task-{hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:12]}"
-
-
-def file_label(path: Path) -> str:
-    """Return what a file of tasks adds to a run's name: another file of that name, or other tasks in it, are another
-    run."""
-    return f"{path.name}@{hashlib.sha256(path.read_bytes()).hexdigest()[:8]}"
 
 
 class Epochs:

@@ -60,6 +60,10 @@ class TeamClient:
                 found[group] = max(ended, found.get(group, 0))
         return found
 
+    def recorded(self, prefix: str) -> dict[str, int]:
+        """Return how many attempts were made for a dataset, by id of the groups with the prefix: of no policy."""
+        return self._members[0].recorded(prefix)
+
     def lost(self, prefix: str) -> set[str]:
         """Return the ids, with the prefix, of whole groups that no step of some policy will take."""
         return set[str]().union(*(member.lost(prefix) for member in self._trained))

@@ -81,6 +81,8 @@ class RolloutMode(StrEnum):
     """Recorded, never trained."""
     BASELINE = "baseline"
     """Recorded, never trained: its reward is what the attempts of its group are compared with (ReMax)."""
+    RECORD = "record"
+    """Recorded for a dataset: no step takes it, and ``build`` does."""
     RETRIED = "retried"
     """It failed, and another attempt was made in its place; recorded, never trained."""
     SHADOW = "shadow"

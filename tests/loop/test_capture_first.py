@@ -198,6 +198,37 @@ def test_a_program_is_run_over_tasks_and_recorded(recording):
     assert (refused.returncode, "--steps trains a policy: name it with --policy" in refused.stderr) == (2, True)
 
 
+def test_a_dataset_is_made_from_attempts_that_a_program_is_run_for(recording, theirs):
+    # Before: evaluations were held out of it, and training needed a policy.
+    tasks, best = recording.folder / "tasks.jsonl", recording.folder / "best.jsonl"
+    tasks.write_text('{"id": "one"}\n{"id": "two"}\n')
+    told = (recording.folder / "told").absolute()
+    program = f"""
+import os, openai
+client = openai.OpenAI(base_url="http://{theirs}/v1", api_key="k")
+asked = [{{"role": "user", "content": os.environ["LIGHTNING_TASK_ID"]}}]
+client.chat.completions.create(model="theirs", messages=asked)
+with open({str(told)!r}, "a") as file:
+    file.write("x")
+print(float(os.path.getsize({str(told)!r}) % 2))
+"""
+    line = [sys.executable, "-m", "lightning_trainer", "rollouts", "--tasks", str(tasks), "--endpoint", recording.url]
+    line += ["--record", "2", "--agent", "picker", "--concurrency", "1", "--run", "dataset", "--"]
+    environment = recording._environment() | {"LIGHTNING_TRUSTED_HOSTS": theirs}
+    done = subprocess.run([*line, sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert "recorded: mean reward 0.500 over 4 of 4 attempts; 0 failed" in done.stdout, done.stderr
+    groups = recording.get("/lightning/groups?mode=record")
+    assert groups == {"dataset/record/one": 2, "dataset/record/two": 2}
+    (_, agents), (code, shown) = commands(
+        recording,
+        ("agents",),
+        ("build", "--agent", "picker", "--for", "sft", "--min-reward", "1", "--out", str(best)),
+    )
+    assert "picker" in agents
+    assert (code, "2 demonstrations written" in shown) == (0, True), shown
+    assert {json.loads(row)["group_id"] for row in best.read_text().splitlines()} == groups.keys()
+
+
 def test_a_policy_that_is_added_finds_them_and_trains_none_by_accident(recording, theirs):
     config = with_policy(recording.folder, POLICY.format(more=""))
     asked = ("agents",), ("explain", "rain-1"), ("build", "--out", str(recording.folder / "none.jsonl"))

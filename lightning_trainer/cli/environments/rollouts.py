@@ -18,6 +18,7 @@ from lightning_trainer.cli.rollouts import (
     placed,
     print_summary,
     shown,
+    try_each,
 )
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.environments.limits import environment_settings, limits_of
@@ -30,7 +31,7 @@ from lightning_trainer.rollouts.daemon_client import DaemonClient
 from lightning_trainer.rollouts.environment.program_agent import ProgramAgent
 from lightning_trainer.rollouts.environment.runner import EnvironmentRunner
 from lightning_trainer.rollouts.run_name import command_label
-from lightning_trainer.rollouts.task_file import FileTask, file_label, read_tasks
+from lightning_trainer.rollouts.task_file import FileTask, TaskFile, read_tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class Play:
 
 
 def play(options: Options, play: Play) -> None:
-    """Play until the steps are done, or every held-out task was tried once.
+    """Play until the steps are done, or every task was tried as often as it should be.
 
     Raises:
         ConfigError: the options do not go together, the environment reads no tasks from a file, a task lacks the
@@ -64,8 +65,9 @@ def play(options: Options, play: Play) -> None:
             "--curriculum tells tasks of --tasks apart by a field, and an environment's own tasks have none: leave it "
             "out, or choose in your own program (lightning_trainer.rollouts.Curriculum)"
         )
-    if options.tasks is not None:
-        check_file_task(play.environment, read_tasks(options.tasks)[0].id)
+    from_file = None if options.tasks is None else read_tasks(options.tasks)
+    if from_file is not None:
+        check_file_task(play.environment, from_file.tasks[0].id)
     if options.command and shutil.which(options.command[0]) is None:
         raise ConfigError(f"there is no command {options.command[0]!r} on PATH; check its spelling, or give its path")
     options = placed(options)
@@ -82,21 +84,22 @@ def play(options: Options, play: Play) -> None:
         program = ProgramAgent(command)
     try:
         with ends_at_sigterm():
-            if options.evaluate is not None:
-                _evaluate(options, play, endpoint, program)
+            if options.steps is None:
+                _try_each(options, play, endpoint, program, from_file)
             else:
-                _train(options, play, endpoint, program)
+                _train(options, play, endpoint, program, from_file)
     finally:
         if program is not None:
             program.stop()
 
 
-def _train(options: Options, play: Play, endpoint: str, program: ProgramAgent | None) -> None:
+def _train(
+    options: Options, play: Play, endpoint: str, program: ProgramAgent | None, from_file: TaskFile | None
+) -> None:
     assert options.steps is not None
     assert options.policy is not None
     console = TerminalConsole()
-    tasks = None if options.tasks is None else read_tasks(options.tasks)
-    curriculum = None if tasks is None else curriculum_of(options, tasks)
+    curriculum = None if from_file is None else curriculum_of(options, from_file.tasks)
     status = DaemonClient(endpoint, options.policy, token=os.environ.get("LIGHTNING_TOKEN")).policy()
     if status["steps_done"] >= options.steps:
         console.print(f"{status['steps_done']} steps are done already; --steps is their total")
@@ -104,26 +107,33 @@ def _train(options: Options, play: Play, endpoint: str, program: ProgramAgent | 
     attempts = status["groups_per_step"] * status["group_size"]
     with (
         shown(console, options.steps, attempts) as show,
-        _runner(options, play, endpoint, program, show, curriculum) as runner,
+        _runner(options, play, endpoint, program, from_file, show, curriculum) as runner,
     ):
         show.steps_done = status["steps_done"]
         order = None
-        if tasks is not None:
-            epochs = epochs_of(options, tasks, status["groups_per_step"])
+        if from_file is not None:
+            epochs = epochs_of(options, from_file.tasks, status["groups_per_step"])
             order = lambda step: _named(runner, epochs(step, run=runner.run_number))  # noqa: E731
         runner.train(order, steps=options.steps)
 
 
-def _evaluate(options: Options, play: Play, endpoint: str, program: ProgramAgent | None) -> None:
-    assert options.evaluate is not None
+def _try_each(
+    options: Options, play: Play, endpoint: str, program: ProgramAgent | None, from_file: TaskFile | None
+) -> None:
     console = TerminalConsole()
-    from_file = None if options.tasks is None else read_tasks(options.tasks)
-    count = play.count if from_file is None else len(from_file)
-    with shown(console, 1, count) as show, _runner(options, play, endpoint, program, show) as runner:
-        tasks = runner.environment.held_out_tasks(count) if from_file is None else _named(runner, from_file)
-        ended = runner.evaluate(tasks, stage=options.evaluate)
-    print_summary(console, options.evaluate, ended)
-    if from_file is None and runner.environment.nothing_held_out is not None:
+    held_out = options.evaluate is not None and from_file is None
+    count = play.count if from_file is None else len(from_file.tasks)
+    attempts = count * (options.record or 1)
+    with shown(console, 1, attempts) as show, _runner(options, play, endpoint, program, from_file, show) as runner:
+        if from_file is not None:
+            tasks = _named(runner, from_file.tasks)
+        elif held_out:
+            tasks = runner.environment.held_out_tasks(count)
+        else:
+            tasks = runner.environment.training_tasks(1, count)
+        ended = try_each(runner, tasks, options)
+    print_summary(console, options, ended)
+    if held_out and runner.environment.nothing_held_out is not None:
         console.print(runner.environment.nothing_held_out, markup=False, highlight=False)
 
 
@@ -136,12 +146,13 @@ def _runner(
     play: Play,
     endpoint: str,
     program: ProgramAgent | None,
+    from_file: TaskFile | None,
     show: Show,
     curriculum: Curriculum[Task] | None = None,
 ) -> EnvironmentRunner:
     assert options.policy is not None
     settings = environment_settings(options.config, play.folder)
-    source = file_label(options.tasks) if options.tasks is not None else "seeds"
+    source = from_file.label if from_file is not None else "seeds"
     label = command_label(options.command, play.environment, source, options.seed) if options.command else None
     return EnvironmentRunner(
         play.environment,

@@ -43,7 +43,7 @@ def try_environment(trial: Trial, *, config: Path | None, folder: Path | None) -
     Raises:
         LightningError: there is no such environment, it reads no tasks from a file, or it failed.
     """
-    named = None if trial.tasks is None else read_tasks(trial.tasks)[0]
+    named = None if trial.tasks is None else read_tasks(trial.tasks).tasks[0]
     if named is not None:
         check_file_task(trial.environment, named.id)
     actions = [*map(Action, trial.say), *map(_called, trial.call)]

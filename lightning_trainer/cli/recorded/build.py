@@ -41,7 +41,7 @@ from lightning_trainer.store.places import StorePlace, place_of, reading
 from lightning_trainer.store.scan import traces
 from lightning_trainer.store.worklist import drops
 from lightning_trainer.store.worklist.settling import not_released
-from lightning_trainer.types import LedgerRow, RolloutMode, Span
+from lightning_trainer.types import Attempt, LedgerRow, RolloutMode, Span
 
 NOTHING_TO_WRITE = 1
 """Exit code: everything went well, and there is nothing to train on."""
@@ -175,7 +175,7 @@ def _recording(options: Options, config: Config, policy: PolicyConfig, errors: C
             spans += map(redacted, read_source(source, problems, watch))
     again = options.retokenize or options.engine is not None
     recording = read_recording(spans, with_words=again or options.purpose is not Purpose.RL)
-    recording = _with_drops(_without_unreleased(recording, options, config), options, config)
+    recording = _with_modes(_without_unreleased(recording, options, config), options, config)
     recording = replace(recording, problems=(*problems, *recording.problems))
     if not again:
         return recording
@@ -228,16 +228,20 @@ def _without_unreleased(recording: Recording, options: Options, config: Config) 
     return replace(recording, edits=edits, problems=(*recording.problems, *said))
 
 
-def _with_drops(recording: Recording, options: Options, config: Config) -> Recording:
-    """Mark the attempts that somebody took out of training: spans do not say it."""
+def _with_modes(recording: Recording, options: Options, config: Config) -> Recording:
+    """Take what was recorded for a dataset as what a step would have trained, and mark the attempts that somebody took
+    out of training: spans do not say it."""
     dropped: set[str] = set()
     for store in _stores(options, config):
         with reading(store) as connection:
             dropped |= drops.attempt_ids(connection)
-    attempts = tuple(
-        replace(one, mode=RolloutMode.DROPPED) if one.attempt_id in dropped else one for one in recording.attempts
-    )
-    return replace(recording, attempts=attempts)
+
+    def mode(one: Attempt) -> RolloutMode:
+        if one.attempt_id in dropped:
+            return RolloutMode.DROPPED
+        return RolloutMode.TRAIN if one.mode is RolloutMode.RECORD else one.mode
+
+    return replace(recording, attempts=tuple(replace(one, mode=mode(one)) for one in recording.attempts))
 
 
 def _tokenizer(config: Config, policy: PolicyConfig) -> PolicyTokenizer:

@@ -1,4 +1,4 @@
-"""``/lightning/status``, ``/lightning/agents``, ``/lightning/policies/{name}``: what the daemon is doing, as JSON.
+"""``/lightning/status``, ``/agents``, ``/groups``, ``/policies/{name}``: what the daemon is doing, as JSON.
 
 Below a policy: ``/versions`` and ``/metrics``.
 """
@@ -66,6 +66,7 @@ def status_router(
     router = APIRouter()
     router.get("/lightning/status")(routes.status)
     router.get("/lightning/agents", response_model=None)(routes.agents)
+    router.get("/lightning/groups")(routes.groups_of_any)
     router.get("/lightning/policies/{name}")(routes.policy)
     router.get("/lightning/policies/{name}/groups")(routes.groups)
     router.get("/lightning/policies/{name}/lost_groups")(routes.lost_groups)
@@ -101,6 +102,17 @@ class _Status:
         policies = [watched.policy for watched in self._by_name.values()]
         report = agents_report(seen.agents, seen.losses, policies, seen.unread)
         return {**report, "spans_read": seen.spans_read, "spans_held": seen.spans_held}
+
+    async def groups_of_any(
+        self,
+        prefix: str = Query("", max_length=512),
+        mode: RolloutMode = RolloutMode.TRAIN,
+        after: str | None = Query(None, max_length=512),
+        limit: int = Query(_LONGEST_PAGE, ge=1, le=_LONGEST_PAGE),
+    ) -> dict[str, int]:
+        """How many attempts of a mode have ended of each group whose id begins with ``prefix``, whosoever it is: of no
+        policy's, too. Paged as ``groups``."""
+        return await self._store.ended_by_group(prefix, mode=mode, after=after, limit=limit)
 
     async def policy(
         self,

@@ -211,7 +211,7 @@ def _rewards(
     """Return the weights of what the attempt is rewarded by, and which of it is corrected; see ``Summary.reward``."""
     if attempt.mode is RolloutMode.EVALUATE:
         return policy.reward_weights, _NONE
-    if policy.stage:
+    if policy.stage and attempt.mode is not RolloutMode.RECORD:
         (step,) = connection.execute(
             "SELECT max(step) FROM assignments WHERE policy = ? AND attempt_id = ?", (policy.name, attempt.attempt_id)
         ).fetchone()

@@ -1,4 +1,4 @@
-"""Nothing is wrong: evaluations, baselines, retried attempts, and dropped ones are never trained."""
+"""Nothing is wrong: evaluations, baselines, attempts for a dataset, retried and dropped ones are never trained."""
 
 from lightning_trainer.explain.case import Case
 from lightning_trainer.explain.finding import Finding
@@ -14,6 +14,12 @@ def diagnose(case: Case) -> Finding | None:
             "baseline",
             f'attempt {case.attempt_id} was made with mode "baseline": its reward is what the others of group '
             f"{case.attempt.group_id} are compared with",
+        )
+    if case.attempt.mode is RolloutMode.RECORD:
+        return Finding(
+            "recorded",
+            f'attempt {case.attempt_id} was made with mode "record": datasets are made from it (`lightning-trainer '
+            "build`), and no step takes it",
         )
     if case.attempt.mode is RolloutMode.RETRIED:
         return Finding(

@@ -17,6 +17,7 @@ _DIAGNOSED = frozenset(
         Reason.NO_REWARD,
         Reason.EVALUATION,
         Reason.BASELINE,
+        Reason.RECORDED,
         Reason.RETRIED,
         Reason.SHADOW,
         Reason.TAKEN_OUT,

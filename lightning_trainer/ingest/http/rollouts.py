@@ -40,7 +40,7 @@ class EndBody(BaseModel):
     """What was attempted; defaults to the task in the calls' baggage, else the rollout's own id."""
     group_id: _Label | None = None
     """Attempts with the same group id are compared with each other; the task's id by default."""
-    mode: Literal["train", "evaluate", "baseline", "retried"] | None = None
+    mode: Literal["train", "evaluate", "baseline", "record", "retried"] | None = None
     """The attempt's mode; to take an ended attempt out of training, use ``lightning-trainer drop``."""
     attempt_id: _Label | None = None
     """The rollout's id by default, as for calls through a rollout's base URL."""

@@ -22,6 +22,7 @@ from lightning_trainer.types import Attempt, AttemptState, Call, Fidelity, Rollo
 AGAINST_MODE: Mapping[RolloutMode | str, Reason] = {
     RolloutMode.EVALUATE: Reason.EVALUATION,
     RolloutMode.BASELINE: Reason.BASELINE,
+    RolloutMode.RECORD: Reason.RECORDED,
     RolloutMode.RETRIED: Reason.RETRIED,
     RolloutMode.SHADOW: Reason.SHADOW,
     RolloutMode.DROPPED: Reason.TAKEN_OUT,

@@ -82,6 +82,7 @@ class Reason(StrEnum):
     UNKNOWN_ATTEMPT = "unknown_attempt", "The call names an attempt that is not part of this batch."
     EVALUATION = "evaluation", "The attempt is an evaluation; evaluations are never trained."
     BASELINE = "baseline", "The attempt is the baseline of its group: its reward is used, and it is never trained."
+    RECORDED = "recorded", "The attempt was recorded for a dataset: `build` takes it, and no step does."
     RETRIED = "retried", "The attempt failed, and another one was made in its place."
     SHADOW = "shadow", "A candidate answered beside the live version, to be compared with it."
     TAKEN_OUT = "dropped", "Somebody took the attempt out of what is trained (`lightning-trainer drop`)."

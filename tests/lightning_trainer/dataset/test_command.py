@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,17 @@ def run(command: str, *, exit_code: int = 0) -> str:
     done = CliRunner().invoke(app, ["build", *shlex.split(command)])
     assert done.exit_code == exit_code, done.output
     return done.output
+
+
+@pytest.mark.parametrize("mode", ["record", "evaluate"])
+def test_what_was_recorded_for_a_dataset_is_built_and_evaluations_are_not(
+    folder, otlp_line, two_attempts, mode
+) -> None:
+    spans = [replace(one, attributes={**one.attributes, semconv.ROLLOUT_MODE: mode}) for one in two_attempts]
+    (folder / "recorded.jsonl").write_text("".join(f"{otlp_line([span])}\n" for span in spans))
+    for purpose in ("rl", "sft", "dpo"):
+        built = run(f"--spans recorded.jsonl --for {purpose} --out {purpose}.jsonl", exit_code=int(mode == "evaluate"))
+        assert ("nothing to write" in built) is (mode == "evaluate")
 
 
 def test_a_file_of_spans_becomes_the_samples_that_the_daemon_would_train(folder, two_attempts) -> None:

@@ -143,6 +143,14 @@ async def test_an_evaluation_is_not_trained_and_nothing_is_wrong(store, explain,
     assert "also" not in lines
 
 
+async def test_what_was_recorded_for_a_dataset_is_not_trained_and_nothing_is_wrong(store, explain, attempt):
+    await store.append(attempt("a1", mode="record").spans)
+    assert explain("r-a1")[0].startswith(
+        'rollout r-a1 is not trained: recorded: attempt a1 was made with mode "record": datasets are made from it'
+    )
+    assert explain()[1].split()[-1] == "recorded"
+
+
 async def test_a_baseline_is_not_trained_and_nothing_is_wrong(store, explain, attempt):
     await store.append(attempt("a1", mode="baseline").spans)
     first = explain("r-a1")[0]

@@ -216,7 +216,7 @@ async def test_a_reward_that_comes_with_a_second_end_is_not_lost(daemon, store) 
         ('{"reward": NaN}', 422, "reward is nan"),
         ('{"reward": "good"}', 422, "reward: Input should be a valid number"),
         ('{"task": "x"}', 422, "task: Extra inputs"),
-        ('{"mode": "test"}', 422, "mode: Input should be 'train', 'evaluate', 'baseline' or 'retried'"),
+        ('{"mode": "test"}', 422, "mode: Input should be 'train', 'evaluate', 'baseline', 'record' or 'retried'"),
         ("", 400, "the body is not JSON"),
     ],
 )

@@ -10,6 +10,7 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import lightning_instrumentation as lt
 import pytest
 from typer.testing import CliRunner
 
@@ -19,10 +20,17 @@ from lightning_trainer.cli.rollouts import Options
 from lightning_trainer.errors import ConfigError, LightningError
 from lightning_trainer.rollouts import AttemptEnded, Runner
 from lightning_trainer.rollouts.daemon_client import DaemonClient
-from lightning_trainer.rollouts.task_file import file_label
+from lightning_trainer.rollouts.environment.runner import EnvironmentRunner
+from lightning_trainer.rollouts.task_file import read_tasks
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "rollouts.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^\$ lightning-trainer (rollouts .*)$", DOCUMENT, flags=re.MULTILINE)
+
+
+@pytest.fixture(autouse=True)
+def afresh() -> None:
+    """No client of a test before, with a token of its own."""
+    lt.shutdown(0)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -33,11 +41,11 @@ def test_it_is_taken(command: str, monkeypatch) -> None:
     assert done.exit_code == 0, done.output
     (options,) = taken
     assert options.command == ("python", "agent.py")
-    assert (options.steps is None) != (options.evaluate is None)
+    assert [options.steps, options.evaluate, options.record].count(None) == 2
 
 
-def test_there_are_three_of_them() -> None:
-    assert len(COMMANDS) == 3
+def test_there_are_four_of_them() -> None:
+    assert len(COMMANDS) == 4
 
 
 def test_a_curriculum_needs_its_field_in_every_task(tmp_path) -> None:
@@ -97,7 +105,7 @@ def test_an_evaluation_in_which_every_attempt_failed_has_failed(failed, status, 
     done = CliRunner().invoke(app, shlex.split(command), env={"COLUMNS": "200"})
     assert done.exit_code == status, done.output
     assert f"over {2 - failed} of 2 tasks; {failed} failed" in done.output
-    assert ("held-out evaluated nothing, since every attempt failed" in done.output) is (status == 1)
+    assert ("held-out: every attempt failed" in done.output) is (status == 1)
 
 
 @pytest.mark.parametrize(("tasks", "candidates"), [(40, 8), (6, 6), (2, 2)])
@@ -127,12 +135,17 @@ def test_a_curriculum_chooses_from_four_times_as_many_tasks_as_a_step_takes_if_t
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ("", "say what the rollouts are for: --steps N to train, or --evaluate NAME"),
+        ("", "say what the rollouts are for: --steps N to train, --evaluate NAME, or --record N"),
         ("--evaluate ''", "say what the rollouts are for"),
         ("--steps 1 --evaluate a", "say what the rollouts are for"),
         ("--steps 1 --endpoint nowhere", "the endpoint 'nowhere' is not an http(s) URL"),
         ("--steps 1", "cannot read the tasks none.jsonl"),
-        ("--evaluate a --curriculum level", "--curriculum chooses tasks to train on; an evaluation tries every task"),
+        (
+            "--evaluate a --curriculum level",
+            "--curriculum chooses tasks to train on; --evaluate and --record try every",
+        ),
+        ("--record 8 --evaluate a", "say what the rollouts are for"),
+        ("--record 8 --steps 1", "--steps N to train, --evaluate NAME, or --record N to make a dataset"),
     ],
 )
 def test_a_mistake_is_one_sentence(options: str, sentence: str) -> None:
@@ -344,9 +357,35 @@ def test_other_tasks_in_a_file_of_the_same_name_are_another_run(tmp_path) -> Non
     ):
         path.parent.mkdir(exist_ok=True)
         path.write_text(task)
-    one, other, moved = map(file_label, paths)
+    one, other, moved = (read_tasks(path).label for path in paths)
     assert one.startswith("tasks.jsonl@")
     assert one == moved != other
+
+
+@pytest.mark.parametrize("played", [False, True])
+def test_tasks_come_from_a_pipe_as_well(played: bool, monkeypatch) -> None:
+    # Before: it was read again for the run's name, as empty, so all runs of one program had the same groups; and of an
+    # environment's tasks none was left.
+    tried: dict[str, list[str]] = {}
+
+    def evaluate(self, tasks, *, stage):
+        tried[self._run] = [task.id for task in tasks]
+        return []
+
+    monkeypatch.setattr(Runner, "evaluate", evaluate)
+    monkeypatch.setattr(EnvironmentRunner, "evaluate", evaluate)
+    worlds = Path(__file__).parents[1] / "environments" / "worlds.py"
+    program = f"--environment {worlds}:Alike" if played else "-- python agent.py"
+    for level in (1, 2):
+        read, write = os.pipe()
+        os.write(write, f'{{"id": "a", "level": {level}}}\n{{"id": "b"}}\n'.encode())
+        os.close(write)
+        command = f"rollouts --policy p --tasks /dev/fd/{read} --evaluate e {program}"
+        done = CliRunner().invoke(app, shlex.split(command), catch_exceptions=False)
+        os.close(read)
+        assert done.exit_code == 0, done.output
+    assert len(tried) == 2
+    assert all(len(tasks) == 2 for tasks in tried.values())
 
 
 def test_a_run_that_cannot_be_called_so_is_one_sentence(tmp_path) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import functools
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -162,6 +163,51 @@ def test_the_default_name_tells_environments_and_who_plays_them_apart() -> None:
         named(World, program("b.py")),
     }
     assert len(different) == 8
+
+
+WITHOUT_A_DAEMON = """
+from lightning_trainer.rollouts.run_name import default_run
+def attempt(task): ...
+print(default_run(["p"], attempt))
+"""
+
+
+def named(*command: str | Path, cwd: Path, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)), **environment},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_programs_of_one_name_in_two_folders_are_two_runs_wherever_they_are_started(tmp_path: Path) -> None:
+    # Before: both were p:train.attempt, and one that was started after the other took its groups for its own.
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "train.py").write_text(WITHOUT_A_DAEMON)
+    names = [named("train.py", cwd=tmp_path / folder) for folder in ("a", "b")]
+    assert len({*names}) == 2
+    assert all(re.fullmatch(r"p:train@[0-9a-f]{8}\.attempt", name) for name in names)
+    assert names[0] == named("a/train.py", cwd=tmp_path) == named(tmp_path / "a" / "train.py", cwd=tmp_path / "b")
+    started_by_a_notebook = named("train.py", cwd=tmp_path / "a", JPY_SESSION_NAME="/home/me/study.ipynb")
+    assert started_by_a_notebook == names[0]
+
+
+def test_a_notebook_is_known_by_its_path_or_else_by_its_folder(tmp_path: Path) -> None:
+    # Before: every notebook was p:ipykernel_launcher.attempt. A kernel's __main__ has no file, as that of python -c.
+    def notebook(says: str = "", **environment: str) -> str:
+        return named("-c", says + WITHOUT_A_DAEMON, cwd=tmp_path, **environment)
+
+    study = notebook(JPY_SESSION_NAME="/home/me/study.ipynb")
+    assert re.fullmatch(r"p:study@[0-9a-f]{8}\.attempt", study)
+    assert notebook("__vsc_ipynb_file__ = '/home/me/study.ipynb'") == study
+    others = {notebook(JPY_SESSION_NAME="/home/you/study.ipynb"), notebook(JPY_SESSION_NAME="/home/me/other.ipynb")}
+    assert len({study, *others}) == 3
+    assert notebook(JPY_SESSION_NAME="").startswith(f"p:{tmp_path.name}@")
 
 
 def test_a_long_name_is_cut_and_stays_its_own() -> None:

@@ -80,11 +80,16 @@ class Daemon:
         self.phase = "collecting"
         self.lost: set[str] = set()
         """Groups that someone dropped: no step takes them."""
+        self.hears = True
+        """Whether attempts arrive here."""
+        self.recorded: Counter[str] = Counter()
         self.runs: list[str] = []
         """Names that were held."""
         self._changed = threading.Condition()
 
     def on_event(self, event: object) -> None:
+        if isinstance(event, AttemptEnded) and event.stage == "record":
+            self.recorded[f"{RUN}/record/{event.task_id}"] += 1
         if isinstance(event, AttemptEnded) and event.stage == "train":
             with self._changed:
                 self.ended[f"{RUN}/step-{event.step}/{event.task_id}"] += 1
@@ -126,7 +131,8 @@ class Daemon:
             if "taken_until" in query:
                 ended = dict.fromkeys(self.consumed[: self.consumed_by[int(query["taken_until"])]], SIZE)
             else:
-                ended = {"train": self.before, "baseline": self.baselines_before}[query["mode"]]
+                here = self.before + self.ended if self.hears else self.before
+                ended = {"train": here, "baseline": self.baselines_before, "record": self.recorded}[query["mode"]]
             return {group: n for group, n in ended.items() if group.startswith(query["prefix"])}
         with self._changed:
             if "steps_done" in query and self.phase == "collecting":
@@ -356,6 +362,7 @@ def test_a_run_whose_groups_per_step_changes_begins_as_many_groups_as_a_step_lac
 ) -> None:
     """Steps of two groups at first: counted in the present size, they were too few or too many for good."""
     daemon = Daemon(max_staleness=None, groups_per_step=groups_per_step)
+    daemon.hears = False  # the second part is to find what the first one did
     made = [f"{RUN}/step-{step}/task-{number}" for step in range(1, 5) for number in range(GROUPS)]
     daemon.steps_done, daemon.consumed, daemon.consumed_by = 3, made[:6], [0, 2, 4, 6]
     daemon.complete = made[: 6 + begun_before]
@@ -808,6 +815,81 @@ def test_an_evaluation_of_a_policy_that_is_not_there_does_not_begin(serve) -> No
             Runner(policy, tried.append, endpoint=endpoint).evaluate([Task("a", 0)], stage="before")
     assert not tried
     assert Runner("p", lambda task: 1.0, endpoint=endpoint).evaluate([Task("a", 0)], stage="before")[0].reward == 1.0
+
+
+@pytest.fixture
+def afresh(tmp_path: Path, monkeypatch) -> Iterator[None]:
+    """A client that nothing has started."""
+    monkeypatch.delenv("LIGHTNING_ENDPOINT", raising=False)
+    monkeypatch.setenv("LIGHTNING_SPOOL_DIR", str(tmp_path))
+    monkeypatch.setattr(daemon_client, "_POLL_S", 0.05)
+    lt.shutdown(0)
+    yield
+    lt.shutdown(0)
+
+
+def test_a_run_that_is_recorded_elsewhere_ends_in_a_sentence(serve, afresh) -> None:
+    # Before: it waited for its first step for ever.
+    daemon, elsewhere = Daemon(None), serve(Daemon(None))
+    daemon.hears = False
+    daemon.before.update({f"{RUN}/step-1/task-0": 1})  # of an earlier part of the run, which was recorded here
+    endpoint = serve(daemon)
+    lt.init(elsewhere)
+    with lt.rollout("something"):
+        pass
+    with pytest.raises(LightningError) as refused:
+        Runner("p", lambda task: 1.0, run=RUN, endpoint=endpoint).train(tasks_of, steps=1)
+    assert re.fullmatch(
+        rf"the daemon at {endpoint} has received none of the \d attempts that have ended: this "
+        rf"program records for {elsewhere}; give the Runner and lt.init\(...\) the same endpoint, .*",
+        str(refused.value),
+    )
+
+
+def test_a_run_whose_spans_are_lost_ends_in_a_sentence(serve, afresh, monkeypatch) -> None:
+    daemon = Daemon(None)
+    daemon.hears = False
+    monkeypatch.setenv("LIGHTNING_ENDPOINT", serve(daemon))
+
+    def attempt(task: Task) -> float:
+        lt.shutdown(0)
+        return 1.0
+
+    with pytest.raises(LightningError, match=r"none of the \d attempts .* spans were lost or refused, or it called lt"):
+        Runner("p", attempt, run=RUN).train(tasks_of, steps=1)
+
+
+def test_a_run_waits_for_attempts_that_are_on_their_way(serve, afresh, monkeypatch) -> None:
+    daemon = Daemon(None)
+    daemon.hears = False
+    on_their_way = iter([False, False])
+
+    def flush(timeout_s: float) -> bool:
+        daemon.hears = next(on_their_way, True)
+        return daemon.hears
+
+    def on_event(event: object) -> None:
+        daemon.ended[f"{RUN}/step-1/task-0"] += isinstance(event, AttemptEnded)
+
+    monkeypatch.setattr(lt, "flush", flush)
+    runner = Runner("p", lambda task: 1.0, run=RUN, endpoint=serve(daemon), on_event=on_event)
+    train = threading.Thread(target=runner.train, args=(tasks_of,), kwargs={"steps": 1})
+    train.start()
+    while not daemon.hears:
+        time.sleep(0.01)
+    daemon.bring(["other/1", "other/2"])
+    train.join(20)
+    assert daemon.steps_done == 1
+
+
+def test_a_program_that_records_nothing_is_refused_before_its_first_attempt(serve, afresh, monkeypatch) -> None:
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    monkeypatch.setattr("lightning_instrumentation.runtime._unusable", False)
+    tried: list[Task] = []
+    runner = Runner("p", tried.append, run=RUN, endpoint=serve(Daemon(None)))
+    with pytest.raises(LightningError, match="OTEL_SDK_DISABLED is set, so this program records nothing"):
+        runner.train(tasks_of, steps=1)
+    assert not tried
 
 
 def test_a_runner_of_no_policy_trains_nothing() -> None:

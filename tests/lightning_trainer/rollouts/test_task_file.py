@@ -20,13 +20,13 @@ def write(tmp_path: Path, text: str) -> Path:
 def test_an_id_names_a_task_or_else_a_digest_of_what_it_says(tmp_path: Path) -> None:
     path = write(tmp_path, '{"id": 7, "q": "a"}\n\n{"q": "b"}\n')
     # sha256 of {"q": "b"}
-    assert read_tasks(path) == (FileTask("7", {"id": 7, "q": "a"}), FileTask("task-141f76ad3b73", {"q": "b"}))
+    assert read_tasks(path).tasks == (FileTask("7", {"id": 7, "q": "a"}), FileTask("task-141f76ad3b73", {"q": "b"}))
 
 
 def test_a_task_keeps_its_name_in_an_edited_file(tmp_path: Path) -> None:
     # Before: a line below a removed one took another's name, and evaluations compared different questions.
-    before = read_tasks(write(tmp_path, '{"q": "bad"}\n{"q": "b", "a": 1}\n{"q": "c"}\n'))
-    after = read_tasks(write(tmp_path, '{"a":1,"q":"b"}\n{"q": "d"}\n{"q": "c"}\n'))
+    before = read_tasks(write(tmp_path, '{"q": "bad"}\n{"q": "b", "a": 1}\n{"q": "c"}\n')).tasks
+    after = read_tasks(write(tmp_path, '{"a":1,"q":"b"}\n{"q": "d"}\n{"q": "c"}\n')).tasks
     assert [before[1].id, before[2].id] == [after[0].id, after[2].id]
     assert len({task.id for task in (*before, *after)}) == 4
 
@@ -34,16 +34,23 @@ def test_a_task_keeps_its_name_in_an_edited_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("inside", ["\u2028", "\u2029", "\u0085"])
 def test_only_a_line_feed_ends_a_line(tmp_path: Path, inside: str) -> None:
     path = write(tmp_path, f'{{"q": "a{inside}b"}}\r\n{{"q": "c"}}\n')
-    assert [task.fields["q"] for task in read_tasks(path)] == [f"a{inside}b", "c"]
+    assert [task.fields["q"] for task in read_tasks(path).tasks] == [f"a{inside}b", "c"]
 
 
 def test_the_same_task_twice_is_two(tmp_path: Path) -> None:
-    one, two, three = (task.id for task in read_tasks(write(tmp_path, '{"id": null}\n' * 3)))
+    one, two, three = (task.id for task in read_tasks(write(tmp_path, '{"id": null}\n' * 3)).tasks)
     assert (two, three) == (f"{one}-2", f"{one}-3")
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_task(tmp_path: Path) -> None:
-    assert read_tasks(write(tmp_path, '\ufeff{"id": "a"}\n')) == (FileTask("a", {"id": "a"}),)
+    assert read_tasks(write(tmp_path, '\ufeff{"id": "a"}\n')).tasks == (FileTask("a", {"id": "a"}),)
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
+def test_lines_may_end_as_on_any_system(tmp_path: Path, line_end: str) -> None:
+    path = tmp_path / "tasks.jsonl"
+    path.write_bytes(line_end.join(['{"id": "a"}', '{"id": "b"}', ""]).encode())
+    assert [task.id for task in read_tasks(path).tasks] == ["a", "b"]
 
 
 @pytest.mark.parametrize(

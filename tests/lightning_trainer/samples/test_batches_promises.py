@@ -116,7 +116,7 @@ _attempt = st.tuples(
     st.lists(_move, min_size=0, max_size=8),
     st.sampled_from(REWARDS),
     st.sampled_from(
-        (*("ended",) * 4, "failed", "running", "evaluation", "baseline", "retried", "shadow", "other task")
+        (*("ended",) * 4, "failed", "running", "evaluation", "baseline", "record", "retried", "shadow", "other task")
     ),
     st.booleans(),
 )
@@ -187,6 +187,7 @@ def _make_attempt(attempt_id: str, group_id: str, kind: str) -> Attempt:
     modes = {
         "evaluation": RolloutMode.EVALUATE,
         "baseline": RolloutMode.BASELINE,
+        "record": RolloutMode.RECORD,
         "retried": RolloutMode.RETRIED,
         "shadow": RolloutMode.SHADOW,
     }

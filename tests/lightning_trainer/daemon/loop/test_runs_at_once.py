@@ -32,11 +32,12 @@ from lightning_trainer.daemon.loop.context import LoopContext
 from lightning_trainer.daemon.loop.training_loop import TrainingLoop
 from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
 from lightning_trainer.daemon.watching.progress import Progress
+from lightning_trainer.errors import LightningError
 from lightning_trainer.ingest.http.otlp import otlp_router
 from lightning_trainer.metrics.recorder import MetricsRecorder
 from lightning_trainer.rollouts import Runner
 from lightning_trainer.store import SqliteStore
-from lightning_trainer.types import PolicyVersion, Span, StepReport, TrainingBatch, VersionState
+from lightning_trainer.types import PolicyVersion, RolloutMode, Span, StepReport, TrainingBatch, VersionState
 
 GROUPS, SIZE, STEPS, TOKENS = 2, 2, 3, 4
 POLICIES = ("red", "blue")
@@ -336,3 +337,38 @@ def test_a_run_that_is_started_again_makes_what_is_left_of_its_own_groups(daemon
 
     Runner("red", attempt, endpoint=daemon.url, concurrency=1, run="mine").train(tasks_of, steps=1)
     assert made == {"task-0": SIZE - 1, "task-1": SIZE}
+
+
+def test_what_is_recorded_for_a_dataset_is_in_no_step_and_goes_on_where_it_was(daemon: Daemon) -> None:
+    made: Counter[str] = Counter()
+
+    def attempt(task: Task) -> float:
+        made[task.id] += 1
+        daemon.answer("red")
+        return float(made[task.id] % 2)
+
+    runner = Runner("red", attempt, endpoint=daemon.url, concurrency=1, run="mine")
+    assert [one.reward for one in runner.record(tasks_of(1), attempts=SIZE)] == [1.0, 0.0] * GROUPS
+    recorded = {f"mine/record/task-{number}": SIZE for number in range(GROUPS)}
+    assert daemon.wait(daemon.store.ended_by_group("", mode=RolloutMode.RECORD)) == recorded
+
+    runner.train(tasks_of, steps=1)  # whole groups of the policy's are there, and no step takes them
+    assert groups_of_steps(daemon, "red") == [{f"mine/step-1/task-{number}" for number in range(GROUPS)}]
+    assert daemon.sides["red"].progress.problems == []
+
+    made.clear()
+    assert len(runner.record(tasks_of(1), attempts=SIZE + 1)) == GROUPS
+    assert made == dict.fromkeys(("task-0", "task-1"), 1)
+    assert runner.record(tasks_of(1), attempts=SIZE + 1) == []
+    # Of no policy, and several policies, nothing else is asked.
+    for policy in ((), POLICIES):
+        again = Runner(policy, attempt, endpoint=daemon.url, run="mine")
+        assert again.record(tasks_of(1), attempts=SIZE) == []
+
+
+def test_a_recording_that_could_hold_nothing_is_refused(daemon: Daemon) -> None:
+    runner = Runner((), lambda task: 1.0, endpoint=daemon.url)
+    with pytest.raises(LightningError, match="attempts is 0, at 2 tasks with 2 different ids; record at least 1"):
+        runner.record(tasks_of(1), attempts=0)
+    with pytest.raises(LightningError, match=r"at 4 tasks with 2 different ids; .* give every task an id of its own"):
+        runner.record([*tasks_of(1), *tasks_of(1)], attempts=1)
