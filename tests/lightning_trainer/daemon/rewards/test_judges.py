@@ -251,7 +251,10 @@ async def test_a_judge_is_corrected_in_a_step_by_what_is_known_of_it(daemon, att
     settings = {"checked_by": ["score"], "floor": 0.01}
     reward = {"judge-0": {"weight": 2.0, "correct": True}}
     builder, of_policy, store = await daemon(BY_NAME, reward=reward, **settings)
-    by = {semconv.JUDGE_NAME: "judge-0", semconv.JUDGE_FINGERPRINT: fingerprint_digest(of_policy._judges["judge-0"].judge.config)}
+    by = {
+        semconv.JUDGE_NAME: "judge-0",
+        semconv.JUDGE_FINGERPRINT: fingerprint_digest(of_policy._judges["judge-0"].judge.config),
+    }
     for number in range(80):
         right, said = float(number % 2), float(number % 8 != 0)  # 30 of 40 wrong ones are called right
         name = f"labeled-{number}"
