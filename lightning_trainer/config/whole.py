@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Self
+from urllib.parse import urlsplit
 
 from pydantic import field_validator, model_validator
 
@@ -10,6 +11,7 @@ from lightning_trainer.config.engine import EngineConfig
 from lightning_trainer.config.judges import (
     GroupConfig,
     JudgeConfig,
+    ModelJudge,
     PairwiseConfig,
     ProgramConfig,
     ReferenceProbabilityConfig,
@@ -138,7 +140,19 @@ class Config(Section):
                         "whose scores are comparable within a group alone, not between two versions: take a judge of "
                         "single attempts (rubric, agent_credit, program), or a guard instead of the canary"
                     )
+                if policy.lora is None and isinstance(judge, ModelJudge) and self._asks_an_old_version(judge, policy):
+                    raise ValueError(
+                        f"policy {policy.name!r} has a canary, and the judge of reward {name!r} asks its own old "
+                        f"version {judge.model!r}, which is not served beside a candidate of all weights: let another "
+                        "model judge, train with lora, or take a guard instead of the canary"
+                    )
         return self
+
+    def _asks_an_old_version(self, judge: ModelJudge, policy: PolicyConfig) -> bool:
+        """Whether a judge asks an old version of the policy, of this daemon."""
+        at = urlsplit(judge.base_url)
+        ours = at.port == self.daemon.port and at.hostname in (self.daemon.host, "127.0.0.1", "::1", "localhost")
+        return ours and judge.model.startswith(f"{policy.name}@v")
 
     def named_judge(self, name: str) -> JudgeConfig:
         """Return the judge of that name. Raises ConfigError: there is none."""

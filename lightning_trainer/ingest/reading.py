@@ -132,19 +132,22 @@ def _evaluation(
         response_id=_evaluated_name(span, event, semconv.RESPONSE_ID),
         trace_id=None if evaluated is None else span.trace_id,
         source=_source(span),
+        judge=_judge(span),
     )
 
 
 def _source(span: Span) -> str | None:
-    name, kind, model = (
-        span.attributes.get(key) for key in (semconv.JUDGE_NAME, semconv.JUDGE_KIND, semconv.JUDGE_MODEL)
-    )
-    if name is not None:
-        return f"judge {name} ({kind}, {model})"
+    if (judge := _judge(span)) is not None:
+        return f"judge {judge} ({span.attributes.get(semconv.JUDGE_KIND)}, {span.attributes.get(semconv.JUDGE_MODEL)})"
     if isinstance(sources := span.attributes.get(semconv.FEEDBACK_SOURCES), int):
         return f"feedback of {sources} source{'s' * (sources != 1)}"
     person = span.attributes.get(semconv.LABELED_BY)
     return person if isinstance(person, str) else None
+
+
+def _judge(span: Span) -> str | None:
+    name = span.attributes.get(semconv.JUDGE_NAME)
+    return name if isinstance(name, str) else None
 
 
 def _evaluated_name(span: Span, event: SpanEvent, name: str) -> str | None:

@@ -131,6 +131,8 @@ class Evaluation:
     """The trace of the span that it evaluates, since span ids are unique only within a trace."""
     source: str | None = None
     """What gave it, if known: ``judge helpful (rubric, gpt-5-mini)``."""
+    judge: str | None = None
+    """The judge whose verdict it is; None of what anything else gave, a person under the judge's name included."""
 
 
 class Fidelity(StrEnum):

@@ -80,7 +80,7 @@ class RollbackRequests:
         self._wake.set()
 
     def wake(self) -> None:
-        """Wake a loop that collects or waits for rewards: attempts were taken out."""
+        """Wake a loop that collects or waits for rewards: some came to another daemon, or attempts were taken out."""
         self._wake.set()
 
     def end_recorded(self, error: LightningError | None = None) -> None:

@@ -1,8 +1,9 @@
 """What people ask of any daemon of a shared store reaches the one that trains the policy, through the store.
 
 No daemon talks to another one: they know nothing of each other's addresses, tokens and certificates. A pause is a row,
-a step that was dropped a change that is counted, and a rollback or a promotion a request that the daemon whose turn it
-is carries out and answers (``store/postgres/requests.py``), as if it had been asked itself.
+a step that was dropped a change that is counted, as spans and dropped attempts are, which a step may wait for. A
+rollback or a promotion is a request that the daemon whose turn it is carries out and answers
+(``store/postgres/requests.py``), as if it had been asked itself.
 """
 
 import asyncio
@@ -16,7 +17,8 @@ from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.postgres import requests, turns
 from lightning_trainer.store.postgres.requests import Answer, Request
 from lightning_trainer.store.store import Store
-from lightning_trainer.store.tables import pauses
+from lightning_trainer.store.tables import pauses, spans
+from lightning_trainer.store.worklist import drops
 
 _log = logging.getLogger(__name__)
 _LOOK_S = 1.0
@@ -29,6 +31,8 @@ class _Heard:
 
     paused: str | None
     dropped_steps: int
+    grown: tuple[int, int]
+    """The number of the last span, and how many attempts were dropped."""
     request: Request | None
 
 
@@ -47,6 +51,7 @@ class Forwarding:
         self._rollbacks = rollbacks
         self._dropped_steps: int | None = None
         """As they were counted when the store was last looked at."""
+        self._grown: tuple[int, int] | None = None
         self._passed_on: str | None = None
         """The request of ours that may be in the store."""
         self._carried_out: tuple[str, asyncio.Task[Answer]] | None = None
@@ -72,6 +77,9 @@ class Forwarding:
         before, self._dropped_steps = self._dropped_steps, heard.dropped_steps
         if ours and before not in (None, heard.dropped_steps):
             self._rollbacks.look_again()
+        grown, self._grown = self._grown, heard.grown
+        if ours and grown not in (None, heard.grown):
+            self._rollbacks.wake()
         if not ours:
             await self._pass_on(lasts_s)
         elif heard.request is not None:
@@ -103,6 +111,7 @@ class Forwarding:
         return _Heard(
             pauses.reason_of(connection, self._policy),
             turns.dropped_steps(connection, self._policy),
+            (spans.last(connection), drops.count(connection)),
             requests.waiting(connection, self._policy),
         )
 

@@ -104,6 +104,7 @@ class Worklist:
             heard_ns=self._arrivals.last_heard(ended, now_ns),
             expecting={attempt.group_id for attempt in ended if attempt.attempt_id in arrived.held},
             needs_baseline=needs_baseline,
+            group_by=self._policy.group_by,
         )
 
     async def _of_this_policy(self, waiting: Sequence[WaitingAttempt]) -> list[Attempt]:

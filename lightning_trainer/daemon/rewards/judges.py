@@ -102,26 +102,17 @@ class PolicyJudges:
                 self._say(sentence)
 
     def begin(self, groups: Iterable[Sequence[Attempt]], step: int) -> None:
-        """Begin to judge groups that are complete, as far as that has not begun."""
-        wanted = self._policy.at_step(step)
-        groups = list(groups)
-        for judging in [self._judges[name] for name in judges_of(wanted.reward_weights, self._judges)]:
-            for group in groups:
-                members = [attempt for attempt in group if _can_be_trained(attempt, wanted)]
-                new = [one for one in members if (judging.name, one.attempt_id) not in self._asked]
-                if new:
-                    asked = members if judging.judge.whole_group else new
-                    outcome = _shared_out(judging)
-                    first = {task for one in asked if (task := self._asked.get((outcome, one.attempt_id))) is not None}
-                    task = asyncio.create_task(self._judge(judging, asked, first), name=f"judge {judging.name}")
-                    self._asked |= {(judging.name, one.attempt_id): task for one in asked}
+        """Begin to judge groups that are complete. Who joins one after that is judged when the step waits: a judge of
+        whole groups would be asked about all of a popular one for each that comes."""
+        begun = {attempt_id for _, attempt_id in self._asked}
+        self._ask([group for group in groups if begun.isdisjoint(one.attempt_id for one in group)], step)
 
     async def wait(self, attempts: Sequence[Attempt], step: int, give_up: Callable[[], bool]) -> None:
         """Return when the judges are done with the attempts, when their ``wait_s`` is over, or on ``give_up``."""
         groups: dict[str, list[Attempt]] = {}
         for attempt in attempts:
             groups.setdefault(attempt.group_id, []).append(attempt)
-        self.begin(groups.values(), step)
+        self._ask(groups.values(), step)
         began = time.monotonic()
         for name, judging in self._judges.items():
             ids = [one.attempt_id for one in attempts if (name, one.attempt_id) in self._asked]
@@ -183,6 +174,20 @@ class PolicyJudges:
         for task in tasks:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+
+    def _ask(self, groups: Collection[Sequence[Attempt]], step: int) -> None:
+        """Ask about all in the groups who were not asked about."""
+        wanted = self._policy.at_step(step)
+        for judging in [self._judges[name] for name in judges_of(wanted.reward_weights, self._judges)]:
+            for group in groups:
+                members = [attempt for attempt in group if _can_be_trained(attempt, wanted)]
+                new = [one for one in members if (judging.name, one.attempt_id) not in self._asked]
+                if new:
+                    asked = members if judging.judge.whole_group else new
+                    outcome = _shared_out(judging)
+                    first = {task for one in asked if (task := self._asked.get((outcome, one.attempt_id))) is not None}
+                    task = asyncio.create_task(self._judge(judging, asked, first), name=f"judge {judging.name}")
+                    self._asked |= {(judging.name, one.attempt_id): task for one in asked}
 
     async def _judge(
         self, judging: Judging, attempts: Sequence[Attempt], first: Collection[asyncio.Task[None]]

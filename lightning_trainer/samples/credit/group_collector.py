@@ -44,6 +44,7 @@ def collect(
     heard_ns: Mapping[str, int] | None = None,
     expecting: Set[str] = frozenset(),
     needs_baseline: bool = False,
+    group_by: str = "key",
 ) -> Collection:
     """Sort ended attempts into groups that are ready and groups that are waiting for more.
 
@@ -52,6 +53,9 @@ def collect(
     ever. ``heard_ns`` says when each last heard something (``arrivals.py``); unless given, that is when its last
     attempt ended. Groups in ``expecting`` have an attempt that has ended and is held back, so there the waiting has an
     end of its own. A baseline goes with its group and makes none alone.
+
+    Of a task or prompt that comes again and again, a step takes the first whole group, and the rest waits where it
+    makes one too. A group that was named (``group_by`` is ``key``) has the members that were given to it.
     """
     heard = heard_ns or {}
     by_group: dict[str, list[Attempt]] = {}
@@ -62,13 +66,15 @@ def collect(
     for group_id, members in by_group.items():
         last_ns = members[-1].ended_ns or 0
         trained = [attempt for attempt in members if attempt.mode is RolloutMode.TRAIN]
-        needed = trained[:group_size]
-        if needs_baseline:
-            needed += [attempt for attempt in members if attempt.mode is RolloutMode.BASELINE][:1]
+        baselines = [attempt for attempt in members if attempt.mode is RolloutMode.BASELINE]
+        needed = [*trained[:group_size], *baselines[:needs_baseline]]
         if not trained:
             continue
         if len(needed) == group_size + needs_baseline:
-            ready.append((max(attempt.ended_ns or 0 for attempt in needed), group_id, tuple(members)))
+            named = group_by == "key" and any(attempt.task_id != group_id for attempt in members)
+            rest_is_whole = len(trained) >= 2 * group_size and len(baselines) >= 2 * needs_baseline
+            taken = needed if rest_is_whole and not named else members
+            ready.append((max(attempt.ended_ns or 0 for attempt in needed), group_id, tuple(taken)))
         elif group_id not in expecting and now_ns - heard.get(group_id, last_ns) > group_timeout_s * 1e9:
             ready.append((last_ns, group_id, tuple(members)))
         else:

@@ -64,7 +64,8 @@ def read_rewards(
         attempts: by id; evaluations of other attempts are of no concern here.
         weights: of the policy's rewards, by name; a single name has the weight 1.
         repeated: pairs of a left-out record and the call that is kept for it, so that naming either means the call.
-        corrections: by name, of judges whose errors are taken off; one that is refused gives no rewards.
+        corrections: by name, of judges whose errors are taken off; one that is refused gives no rewards. What anybody
+            else gave under a judge's name counts as it is.
         claims: whether an agent's reward is part of what its attempt earned; without it, every agent's is.
     """
     corrections = corrections or {}
@@ -76,9 +77,10 @@ def read_rewards(
     targets = Targets(calls, attempts, repeated) if calls_too else Targets((), attempts, ())
     read = _Reading()
     for evaluation in rewards:
-        if evaluation.name not in refused and (target := targets.find(evaluation)) is not None:
-            read.add(evaluation, target)
-    sums = weigh(read.numbers(corrections), weights, calls, attempts)
+        judge = evaluation.judge if evaluation.judge == evaluation.name else None
+        if judge not in refused and (target := targets.find(evaluation)) is not None:
+            read.add(evaluation, target, corrections.get(judge or ""))
+    sums = weigh(read.numbers(), weights, calls, attempts)
     values = sums.values.items()
     of_attempts = {target.name: value for target, value in values if target.scope is Scope.ATTEMPT}
     of_calls = {target.name: value for target, value in values if target.scope is Scope.CALL}
@@ -129,7 +131,7 @@ class _Reading:
 
     def __init__(self) -> None:
         self._last: dict[tuple[Target, str], tuple[int, float]] = {}
-        """By target and name: the last number by time, with its time."""
+        """By target and name: the last number by time, corrected, with its time."""
         self._not_numbers: dict[tuple[Target, str], set[str]] = {}
         """By target and name: a sentence for each evaluation without a number."""
         self._ambiguous: set[tuple[str, str]] = set()
@@ -137,7 +139,7 @@ class _Reading:
         self._shared: set[tuple[str, str]] = set()
         """Response and name."""
 
-    def add(self, evaluation: Evaluation, target: Target) -> None:
+    def add(self, evaluation: Evaluation, target: Target, correction: Correction | None) -> None:
         """Read one evaluation; neither order nor repetition has an effect."""
         name, value = evaluation.name, evaluation.value
         if target.scope is Scope.AMBIGUOUS:
@@ -148,14 +150,14 @@ class _Reading:
             said = f"{target}: evaluation {name!r} gave no number ({value})"
             self._not_numbers.setdefault((target, name), set()).add(said)
         else:
-            observed = (evaluation.time_ns, float(value))
+            observed = (evaluation.time_ns, float(value) if correction is None else correction(value))
             self._last[target, name] = max(self._last.get((target, name), observed), observed)
 
-    def numbers(self, corrections: Mapping[str, Correction]) -> dict[Target, dict[str, float]]:
-        """Return the corrected numbers by target and name."""
+    def numbers(self) -> dict[Target, dict[str, float]]:
+        """Return the numbers by target and name."""
         given: dict[Target, dict[str, float]] = {}
         for (target, name), (_, value) in self._last.items():
-            given.setdefault(target, {})[name] = corrections[name](value) if name in corrections else value
+            given.setdefault(target, {})[name] = value
         return given
 
     def problems(self) -> list[str]:

@@ -70,6 +70,11 @@ def among(connection: Connection, attempt_ids: Collection[str]) -> set[str]:
     return {attempt_id for (attempt_id,) in rows}
 
 
+def count(connection: Connection) -> int:
+    """Return how many attempts were taken out."""
+    return connection.execute("SELECT count(*) FROM drops").fetchone()[0]
+
+
 def attempt_ids(connection: Connection) -> set[str]:
     """Return the ids of all attempts that were taken out."""
     return {attempt_id for (attempt_id,) in connection.execute("SELECT attempt_id FROM drops")}

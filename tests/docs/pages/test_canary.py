@@ -56,6 +56,18 @@ def test_a_judge_that_cannot_compare_two_versions_is_refused(judge, said):
         Config.model_validate(tomllib.loads(told))
 
 
+def test_a_judge_that_is_an_old_version_of_the_same_policy_is_refused_where_one_engine_is_for_both():
+    judge = (
+        '[[judge]]\nname = "reward"\nkind = "rubric"\nmodel = "support@v0"\nbase_url = "http://localhost:8321/v1"\n'
+        'criterion = [{ name = "kind", says = "It is kind." }]\n'
+    )
+    told = f"{blocks('toml')[0]}\n{judge}"
+    with pytest.raises(ValidationError, match="asks its own old version 'support@v0', which is not served beside"):
+        Config.model_validate(tomllib.loads(told))
+    Config.model_validate(tomllib.loads(told.replace("localhost:8321", "other:8321")))
+    Config.model_validate(tomllib.loads(told.replace("[policy.canary]", "lora = {}\n[policy.canary]")))
+
+
 def test_the_table_has_every_setting_with_its_default():
     rows = dict(re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", PAGE, flags=re.MULTILINE))
     assert rows.keys() == CanaryConfig.model_fields.keys()

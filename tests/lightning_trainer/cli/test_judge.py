@@ -156,7 +156,7 @@ def evaluation(name, value, attempt, **told):
 def said_by(folder):
     """Return what marks a verdict as that of the judge as the folder's configuration has it."""
     (judge,) = load_config(folder / "lightning.toml").judge
-    return {semconv.JUDGE_FINGERPRINT: fingerprint_digest(judge)}
+    return {semconv.JUDGE_NAME: judge.name, semconv.JUDGE_FINGERPRINT: fingerprint_digest(judge)}
 
 
 @pytest.fixture

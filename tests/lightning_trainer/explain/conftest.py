@@ -88,6 +88,8 @@ class AttemptSpans:
     reward: float | None = 1.0
     reward_name: str = "reward"
     explanation: str | None = None
+    judge: str | None = None
+    """Whose verdict the reward is; None: it was given by no judge."""
     task: str = "2*3"
     group: str = "g"
     mode: str = "train"
@@ -110,6 +112,7 @@ class AttemptSpans:
             semconv.GROUP_ID: self.group,
             semconv.ROLLOUT_MODE: self.mode,
         }
+        about |= {} if self.judge is None else {semconv.JUDGE_NAME: self.judge}
         span = self._span("root", None, f"rollout {self.task}", 0.0, 10.0, about)
         if self.reward is None and self.explanation is None:
             return span

@@ -323,7 +323,7 @@ async def test_the_reward_of_a_judge_that_is_refused(recorded, explain, page, at
     judge = '[[judge]]\nname = "reward"\nkind = "program"\ncommand = ["true"]\nchecked_by = ["right"]\n'
     settings.write_text(settings.read_text() + reward + judge)
     corrections = unknown_corrections(load_config(settings).policy[0].corrected_rewards)
-    await recorded(*attempt("a1").spans, step=step, corrections=corrections)
+    await recorded(*attempt("a1", judge="reward").spans, step=step, corrections=corrections)
     first = explain("r-a1")[0]
     assert "no reward: judge reward is not corrected and its reward counts as missing: of the 0 attempts" in first
     assert first in await page("/rollout?id=r-a1")

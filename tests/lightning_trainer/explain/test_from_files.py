@@ -158,7 +158,7 @@ def test_a_reward_that_only_a_store_could_correct_is_refused_as_in_build(
     reward = "reward = { reward = { weight = 1.0, correct = true } }\n"
     judge = '[[judge]]\nname = "reward"\nkind = "program"\ncommand = ["true"]\nchecked_by = ["right"]\n'
     settings.write_text(settings.read_text() + reward + judge)
-    options = recorded(attempt("a1").spans)
+    options = recorded(attempt("a1", judge="reward").spans)
     sentence = (
         "reward 'reward' is corrected by what a daemon's store knows of its judge, and files of spans have no store"
     )

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
+from lightning_instrumentation import semconv
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.config.store import StoreConfig
@@ -28,6 +30,9 @@ from lightning_trainer.store.records import StepState
 from lightning_trainer.types import PolicyVersion, StepReport, TrainingBatch, VersionState
 
 _TURN_S = 2.0
+_POLICY = PolicyConfig(
+    name="p", agents=("solver",), model="random:tiny", group_size=2, groups_per_step=1, reward_wait_s=600
+)
 
 
 class _StandIn:
@@ -73,18 +78,19 @@ class _Daemon:
     def __init__(self, store: PostgresStore, name: str, folder: Path) -> None:
         self.store = store
         self.progress = Progress()
-        self.rollbacks = RollbackRequests(wake=asyncio.Event())
+        stored = asyncio.Event()
+        self.rollbacks = RollbackRequests(wake=stored)
         self.turn = Turn("p", store=store, holder=f"http://{name}:8400", rollbacks=self.rollbacks)
         self.stand_in = _StandIn(store)
         stand_in: Any = self.stand_in
         self.loop = TrainingLoop(
             LoopContext(
-                policy=PolicyConfig(name="p", agents=("a",), model="random:tiny"),
+                policy=_POLICY,
                 store=store,
                 progress=self.progress,
                 metrics=MetricsRecorder("p", store, folder=folder / name),
                 rollbacks=self.rollbacks,
-                stored=asyncio.Event(),
+                stored=stored,
             ),
             trainer=stand_in,
             publisher=stand_in,
@@ -243,3 +249,22 @@ async def test_a_step_that_is_dropped_elsewhere_wakes_the_loop_that_rests_becaus
     assert dropped.status_code == 200, dropped.text
     await one.until(Phase.COLLECTING)
     assert await one.live() == 3
+
+
+@pytest.mark.parametrize("ending", ["reward", "drop"])
+async def test_what_another_daemon_receives_ends_the_wait_for_a_reward(daemons, attempt_spans, reward_span, ending):
+    one, other = daemons
+    for number, attempt in enumerate("ab"):
+        root, call = attempt_spans(attempt, [1, 2], time.time_ns() - 10**9 + 10 * number)
+        call.attributes[semconv.POLICY] = "p"
+        await other.store.append([root, call])
+    await other.store.append([reward_span(1.0, attempt="a")])
+    async with asyncio.timeout(60):
+        while not one.progress.detail.endswith("waiting for rewards of 1 attempts"):
+            await asyncio.sleep(0.01)
+        if ending == "reward":
+            await other.store.append([reward_span(0.0, attempt="b")])
+        else:
+            assert (await other.http.post("/lightning/drop", json={"name": "r-b"})).status_code == 200
+        while 4 not in await one.store.step_states("p"):
+            await asyncio.sleep(0.01)

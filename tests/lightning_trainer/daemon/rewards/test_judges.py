@@ -202,6 +202,20 @@ async def test_a_judge_of_groups_judges_all_of_a_group(daemon):
     assert sorted(build.rewards.of_attempts.values()) == [0.0, 1.0]
 
 
+async def test_a_group_that_grows_while_another_is_waited_for_is_not_judged_anew_each_time(
+    daemon, tmp_path, attempt_spans
+):
+    scores = SCORES + "print(json.dumps({'scores': {a['attempt_id']: n for n, a in enumerate(told['attempts'])}}))"
+    builder, of_policy, store = await daemon(COUNTS + scores, whole_group=True)
+    of_policy.begin([await store.ended_attempts()], 1)
+    for number, attempt in enumerate("cdef"):
+        await daemon.sink.append(attempt_spans(attempt, [1, 2], time.time_ns() - 10**9 + 20 + number))
+        of_policy.begin([await store.ended_attempts()], 1)
+    build = await builder.build(await store.ended_attempts(), 1)
+    assert sorted(build.rewards.of_attempts.values()) == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+    assert (tmp_path / "asked").read_text() == "xx", "when it was complete, and with those who came until the step"
+
+
 async def test_a_key_that_is_not_there_is_said_at_once(tmp_path, make_policy, monkeypatch):
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     settings = {"name": "helpful", "kind": "group", "model": "m", "api_key_env": "NO_SUCH_KEY"}
@@ -237,7 +251,10 @@ async def test_a_judge_is_corrected_in_a_step_by_what_is_known_of_it(daemon, att
     settings = {"checked_by": ["score"], "floor": 0.01}
     reward = {"judge-0": {"weight": 2.0, "correct": True}}
     builder, of_policy, store = await daemon(BY_NAME, reward=reward, **settings)
-    by = {semconv.JUDGE_FINGERPRINT: fingerprint_digest(of_policy._judges["judge-0"].judge.config)}
+    by = {
+        semconv.JUDGE_NAME: "judge-0",
+        semconv.JUDGE_FINGERPRINT: fingerprint_digest(of_policy._judges["judge-0"].judge.config),
+    }
     for number in range(80):
         right, said = float(number % 2), float(number % 8 != 0)  # 30 of 40 wrong ones are called right
         name = f"labeled-{number}"

@@ -1,5 +1,9 @@
 """A step starts with whole groups, and a lost attempt holds nothing up for ever."""
 
+from dataclasses import replace
+
+import pytest
+
 from lightning_trainer.samples.credit.group_collector import collect
 from lightning_trainer.types import Attempt, AttemptState, RolloutMode
 
@@ -75,3 +79,37 @@ def test_a_baseline_that_came_after_its_group_makes_no_group():
     late = attempt("a", 9, 5, RolloutMode.BASELINE)
     collection = collect([late], group_size=2, group_timeout_s=1, now_ns=99 * SECOND, needs_baseline=True)
     assert (collection.ready, collection.waiting) == ((), {})
+
+
+def test_of_a_task_that_went_on_being_asked_a_step_takes_one_group_and_the_rest_waits():
+    attempts = [attempt("a", n, n) for n in range(10)]
+
+    def step_of(attempts):
+        collection = collect(attempts, group_size=4, group_timeout_s=100, now_ns=20 * SECOND, group_by="task")
+        return collection.next_step(1)
+
+    assert step_of(attempts) == tuple(attempts[:4])
+    assert step_of(attempts[4:]) == tuple(attempts[4:]), "two of them alone would be too few for a group"
+
+
+def test_a_group_that_was_named_is_taken_as_a_whole():
+    """Whoever names a group (a runner, ``group_id=``) says what belongs together, however many there are."""
+    attempts = [replace(attempt("a", n, n), task_id="t") for n in range(10)]
+
+    def size(group_by):
+        collection = collect(attempts, group_size=4, group_timeout_s=100, now_ns=20 * SECOND, group_by=group_by)
+        return len(collection.next_step(1) or ())
+
+    assert (size("key"), size("prompt")) == (10, 4)
+
+
+@pytest.mark.parametrize(("baselines", "taken"), [(1, 9), (2, 5)])
+def test_attempts_are_left_for_a_later_step_only_where_a_baseline_is_left_with_them(baselines, taken):
+    trained = [attempt("a", n, n) for n in range(8)]
+    greedy = [attempt("a", 10 + n, 10 + n, RolloutMode.BASELINE) for n in range(baselines)]
+
+    collection = collect(
+        [*trained, *greedy], group_size=4, group_timeout_s=100, now_ns=20 * SECOND, needs_baseline=True
+    )
+
+    assert len(collection.next_step(1) or ()) == taken

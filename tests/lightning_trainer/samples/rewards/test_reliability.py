@@ -99,7 +99,8 @@ def test_intervals_hold_what_they_are_of(mean, count):
 
 
 def test_rewards_are_corrected_and_those_of_a_refused_judge_are_missing(make_evaluation, make_attempt):
-    given_to = [make_evaluation(1.0, "a1", name="helpful"), make_evaluation(0.0, "a2", name="helpful")]
+    by = {"name": "helpful", "judge": "helpful"}
+    given_to = [make_evaluation(1.0, "a1", **by), make_evaluation(0.0, "a2", **by)]
     attempts = {one.attempt_id: one for one in (make_attempt("a1"), make_attempt("a2"))}
     fixed = read_rewards(
         given_to, [], attempts, {"helpful": 2.0}, corrections={"helpful": Correction(0.3, 0.2, shrunk=0.5)}
@@ -107,3 +108,11 @@ def test_rewards_are_corrected_and_those_of_a_refused_judge_are_missing(make_eva
     assert fixed.of_attempts == {"a1": pytest.approx(2 * 0.5 * 0.7 / 0.5), "a2": pytest.approx(-2 * 0.5 * 0.3 / 0.5)}
     refused = read_rewards(given_to, [], attempts, "helpful", corrections={"helpful": Correction(refused="too bad")})
     assert (refused.of_attempts, refused.problems) == ({}, ("too bad",))
+
+
+@pytest.mark.parametrize("fix", [Correction(0.3, 0.3), Correction(refused="too bad")])
+def test_what_a_person_gave_under_a_judges_name_counts_as_given(make_evaluation, make_attempt, fix):
+    verdict = make_evaluation(0.0, name="helpful", judge="helpful", time_ns=50)
+    label = make_evaluation(1.0, name="helpful", source="reviewer", time_ns=60)
+    read = read_rewards([verdict, label], [], {"a1": make_attempt()}, "helpful", corrections={"helpful": fix})
+    assert read.of_attempts == {"a1": 1.0}
