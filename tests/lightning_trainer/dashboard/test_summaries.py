@@ -85,7 +85,9 @@ async def test_what_a_judge_said_is_corrected_as_for_training(spans, tmp_path, m
             found = await store.scan(lambda connection: cache.of(connection, attempts, [CORRECTED]))
             return {one.attempt.attempt_id: one.reward for one in found}
 
-        await store.append([*spans("a"), *spans("c", mode="evaluate")])
+        judged = {semconv.JUDGE_NAME: "reward"}
+        of_judge = [replace(span, attributes={**span.attributes, **judged}) for span in spans("a")]
+        await store.append([*of_judge, *spans("c", mode="evaluate")])
         held_out = {"c": 1.0}  # versions are compared by what was given
         assert await rewards() == {"a": pytest.approx((1 - 0.2) / 0.6), **held_out}
         assert read == [["reward"]]

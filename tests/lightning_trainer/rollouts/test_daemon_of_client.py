@@ -87,7 +87,8 @@ def test_a_runner_accepts_what_the_client_accepts(daemon: str, end: str, monkeyp
     with Runner.from_environment(Guess, policy="p") as runner:
         agent = runner.environment._agent
         assert isinstance(agent, ChatAgent)
-        assert (str(agent._client.base_url), agent._client.api_key) == (f"{daemon}/v1/", "the-token")
+        client = agent._client()
+        assert (str(client.base_url), client.api_key) == (f"{daemon}/v1/", "the-token")
 
 
 def test_an_empty_variable_names_nothing(monkeypatch) -> None:
