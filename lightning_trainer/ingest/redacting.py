@@ -14,6 +14,7 @@ from lightning_instrumentation import semconv
 from lightning_instrumentation.redaction.rules import RedactionError, Redactor, redactor
 
 from lightning_trainer.config import DaemonConfig
+from lightning_trainer.ingest.dialects.tokens import FOREIGN_NAMES
 from lightning_trainer.types import AttributeValue, Span, SpanEvent, SpanSink
 
 logger = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ class SpanRedactor:
         if same and all(map(lambda one, other: one is other, events, span.events)):
             return span if resource is span.resource else _with_resource(span, resource)
         if self._drop_tokens:
-            attributes = {name: value for name, value in attributes.items() if not name.endswith(_TOKENS)}
+            attributes = {name: value for name, value in attributes.items() if not _is_of_tokens(name)}
         return replace(span, attributes=attributes, events=events, status_message=message, resource=resource)
 
     def _event(self, event: SpanEvent, ours: bool) -> SpanEvent:
@@ -127,6 +128,10 @@ def _with_resource(span: Span, resource: Mapping[str, AttributeValue]) -> Span:
     moved = replace(span, resource=resource)
     object.__setattr__(moved, "received", span.received)  # a resource is no part of its span's bytes
     return moved
+
+
+def _is_of_tokens(name: str) -> bool:
+    return name.endswith(_TOKENS) or name in FOREIGN_NAMES
 
 
 def _is_text(name: str, ours: bool) -> bool:

@@ -11,6 +11,7 @@ from lightning_instrumentation.telemetry.packing import pack_token_ids
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanProto
 
 from lightning_trainer.config import DaemonConfig
+from lightning_trainer.ingest.dialects.tokens import FOREIGN_NAMES
 from lightning_trainer.ingest.http.rewards import RewardBody, reward_span
 from lightning_trainer.ingest.http.rollouts import SCOPE as ROLLOUTS
 from lightning_trainer.ingest.redacting import RedactingSink, SpanRedactor
@@ -139,11 +140,12 @@ async def test_a_span_without_a_secret_is_stored_from_the_bytes_it_came_in():
 @pytest.mark.parametrize("drop", [False, True])
 async def test_tokens_that_spell_a_secret_are_stored_unless_they_are_to_be_dropped(drop):
     kept = Kept()
-    attributes = {**RECORD.attributes, semconv.response_token_ids(0): b"1", semconv.response_logprobs(0): b"2"}
+    own = {semconv.response_token_ids(0): b"1", semconv.response_logprobs(0): b"2"}
+    attributes = {**RECORD.attributes, **own, **dict.fromkeys(FOREIGN_NAMES, (1, 2))}
     harmless = replace(RECORD, attributes={**attributes, semconv.INPUT_MESSAGES: "[]"}, status_message="")
     sink = RedactingSink(kept, SpanRedactor(redactor(()), drop_tokens=drop))
     await sink.append([replace(RECORD, attributes=attributes), harmless])
-    names = {semconv.PROMPT_TOKEN_IDS, semconv.response_token_ids(0), semconv.response_logprobs(0)}
+    names = {semconv.PROMPT_TOKEN_IDS, *own, *FOREIGN_NAMES}
     assert names & set(kept.spans[0].attributes) == (set() if drop else names)
     assert names <= set(kept.spans[1].attributes)
 
