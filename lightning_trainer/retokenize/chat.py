@@ -90,7 +90,8 @@ def _tool_result(part: Mapping[str, Any]) -> str | None:
         return result
     if isinstance(result, list) and any(map(_kind, result)):  # parts of a message, not data
         texts = [one.get("text", one.get("content")) if _kind(one) == "text" else None for one in result]
-        return "".join(texts) if all(isinstance(text, str) for text in texts) else None
+        said = [text for text in texts if isinstance(text, str)]
+        return "".join(said) if len(said) == len(texts) else None
     return json.dumps(result, ensure_ascii=False, separators=(",", ":"))
 
 
