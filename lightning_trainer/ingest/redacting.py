@@ -14,6 +14,7 @@ from lightning_instrumentation import semconv
 from lightning_instrumentation.redaction.rules import RedactionError, Redactor, redactor
 
 from lightning_trainer.config import DaemonConfig
+from lightning_trainer.ingest.dialects.tokens import FOREIGN_NAMES
 from lightning_trainer.types import AttributeValue, Span, SpanEvent, SpanSink
 
 logger = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ _TOKENS = (".token_ids", ".logprobs", ".support", ".routed_experts")
 
 
 class SpanRedactor:
-    """Redacts the texts of a span. One that cannot be redacted is left out of it.
+    """Redacts the texts of spans and of their resources. One that cannot be redacted is left out.
 
     Args:
         drop_tokens: if a secret was found in a call's texts, leave out its token ids and what belongs to them, because
@@ -49,18 +50,26 @@ class SpanRedactor:
         """Return one with the rules of a configuration."""
         return cls(redactor(config.redact), drop_tokens=config.redact_tokens == "drop")
 
-    def __call__(self, span: Span) -> Span:
-        """Return the span without secrets: itself if there are none, so that its original bytes can be stored."""
+    def __call__(self, spans: Sequence[Span]) -> list[Span]:
+        """Return the spans without secrets: one without any as it is, so that its original bytes can be stored.
+
+        Spans that share their resource object share the redacted one.
+        """
+        resources = {id(span.resource): span.resource for span in spans}
+        allowed = {key: self._allowed(resource, False) for key, resource in resources.items()}
+        return [self._span(span, allowed[id(span.resource)]) for span in spans]
+
+    def _span(self, span: Span, resource: Mapping[str, AttributeValue]) -> Span:
         ours = span.scope in _OURS
         attributes = self._allowed(span.attributes, ours)
         events = tuple(self._event(event, ours) for event in span.events)
         message = self._text(span.status_message, "status") or "" if span.status_message else ""
         same = attributes is span.attributes and message == span.status_message
         if same and all(map(lambda one, other: one is other, events, span.events)):
-            return span
+            return span if resource is span.resource else _with_resource(span, resource)
         if self._drop_tokens:
-            attributes = {name: value for name, value in attributes.items() if not name.endswith(_TOKENS)}
-        return replace(span, attributes=attributes, events=events, status_message=message)
+            attributes = {name: value for name, value in attributes.items() if not _is_of_tokens(name)}
+        return replace(span, attributes=attributes, events=events, status_message=message, resource=resource)
 
     def _event(self, event: SpanEvent, ours: bool) -> SpanEvent:
         attributes = self._allowed(event.attributes, ours)
@@ -111,8 +120,18 @@ class RedactingSink:
     async def append(self, spans: Sequence[Span]) -> int:
         """Redact the spans and pass them on. Return how many of them were new, as the sink behind does."""
         if len(spans) <= _FEW:
-            return await self._sink.append([self._redacted(span) for span in spans])
-        return await self._sink.append(await asyncio.to_thread(lambda: [self._redacted(span) for span in spans]))
+            return await self._sink.append(self._redacted(spans))
+        return await self._sink.append(await asyncio.to_thread(self._redacted, spans))
+
+
+def _with_resource(span: Span, resource: Mapping[str, AttributeValue]) -> Span:
+    moved = replace(span, resource=resource)
+    object.__setattr__(moved, "received", span.received)  # a resource is no part of its span's bytes
+    return moved
+
+
+def _is_of_tokens(name: str) -> bool:
+    return name.endswith(_TOKENS) or name in FOREIGN_NAMES
 
 
 def _is_text(name: str, ours: bool) -> bool:

@@ -2,7 +2,8 @@
 
 Invariant: ``decode_span(encode_span(span))`` equals ``span``. The other way round, :class:`Span` has no field for kind,
 links, trace state and dropped counts, and attribute values without a Python twin (maps, mixed arrays) become their JSON
-text. A received span keeps its bytes, so all of it is stored; one that was changed since is written anew.
+text. A received span keeps its bytes, so all of it but its links' attributes is stored; one that was changed since is
+written anew.
 Source: opentelemetry-proto v1, ``trace.proto`` and ``common.proto``.
 """
 
@@ -73,10 +74,14 @@ def span_from_proto(proto: SpanProto, *, scope: str, resource: Mapping[str, Attr
 def received_span(proto: SpanProto, *, scope: str, resource: Mapping[str, AttributeValue]) -> Span:
     """Read one OTLP span and keep its bytes: copying them costs a tenth of writing the span again.
 
+    Attributes of links are left out of them: a span has no field for them, so nothing would redact them.
+
     Raises:
         MalformedTelemetryError: as :func:`span_from_proto`.
     """
     span = span_from_proto(proto, scope=scope, resource=resource)
+    for link in proto.links:
+        link.ClearField("attributes")
     object.__setattr__(span, "received", proto.SerializeToString())
     return span
 

@@ -1,10 +1,11 @@
 """Converts messages in the form of the GenAI conventions to the chat messages that templates, servers and TRL take.
 
 A message that cannot be put into words (an image, a part of an unknown kind) is refused, never left out: the remaining
-ids would be those of another prompt.
+ids would be those of another prompt. A tool's result that is data is written as the JSON that clients send for it.
 Source: OpenAI chat messages, as the ``apply_chat_template`` of transformers reads them.
 """
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -57,13 +58,13 @@ def _messages(message: Message) -> list[ChatMessage]:
     calls: list[dict[str, Any]] = []
     answers: list[ChatMessage] = []
     for part in message.get("parts") or ():
-        kind = part.get("type") if isinstance(part, Mapping) else None
+        kind = _kind(part)
         if kind in ("text", "reasoning") and isinstance(part.get("content"), str):
             (texts if kind == "text" else reasoning).append(part["content"])
         elif kind == "tool_call":
             calls.append(_tool_call(part))
-        elif kind == "tool_call_response" and isinstance(part.get("response"), str):
-            answers.append({"role": "tool", "tool_call_id": part.get("id"), "content": part["response"]})
+        elif kind == "tool_call_response" and (result := _tool_result(part)) is not None:
+            answers.append({"role": "tool", "tool_call_id": part.get("id"), "content": result})
         else:
             raise NoWordsError(f"a message of the role {role!r} has a part of the kind {kind!r}, which is not text")
     if answers and not (texts or reasoning or calls):
@@ -78,6 +79,25 @@ def _messages(message: Message) -> list[ChatMessage]:
     if calls:
         chat["tool_calls"] = calls
     return [*answers, chat]
+
+
+def _tool_result(part: Mapping[str, Any]) -> str | None:
+    """Return what a tool gave as text; None if there is nothing, or more than text and data."""
+    if "response" not in part:
+        return None
+    result = part["response"]
+    if isinstance(result, str):
+        return result
+    if isinstance(result, list) and any(map(_kind, result)):  # parts of a message, not data
+        texts = [one.get("text", one.get("content")) if _kind(one) == "text" else None for one in result]
+        said = [text for text in texts if isinstance(text, str)]
+        return "".join(said) if len(said) == len(texts) else None
+    return json.dumps(result, ensure_ascii=False, separators=(",", ":"))
+
+
+def _kind(part: Any) -> str | None:
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    return kind if isinstance(kind, str) else None
 
 
 def _tool_call(part: Mapping[str, Any]) -> dict[str, Any]:

@@ -172,7 +172,7 @@ def _recording(options: Options, config: Config, policy: PolicyConfig, errors: C
             continue
         with _progress(source, errors) as watch:
             # A store's were redacted before they were stored.
-            spans += map(redacted, read_source(source, problems, watch))
+            spans += redacted(read_source(source, problems, watch))
     again = options.retokenize or options.engine is not None
     recording = read_recording(spans, with_words=again or options.purpose is not Purpose.RL)
     recording = _with_modes(_without_unreleased(recording, options, config), options, config)

@@ -99,9 +99,9 @@ def _part(part: Mapping[str, Any]) -> Mapping[str, Any]:
         case "tool-call":
             return tool_call_part(part.get("toolCallId"), part.get("toolName"), part.get("input", part.get("args")))
         case "tool-result":
-            output = part.get("output", part.get("result"))
-            # Since version 5 the output has a type.
-            value = output.get("value", output) if isinstance(output, Mapping) else output
+            # Since version 5 the output is an object with a type and a value; before, the result is the value itself.
+            output = part.get("output")
+            value = output.get("value", output) if isinstance(output, Mapping) else part.get("result", output)
             return {"type": "tool_call_response", "id": part.get("toolCallId"), "response": value}
     return dict(part)
 

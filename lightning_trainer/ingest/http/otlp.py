@@ -28,7 +28,7 @@ from lightning_trainer.ingest.http.bodies import (
     gunzip,
 )
 from lightning_trainer.ingest.http.otlp_answers import JSON, PROTOBUF, acceptance, media_type_of, refusal
-from lightning_trainer.ingest.http.otlp_json import spans_of
+from lightning_trainer.ingest.http.otlp_json import parsed, spans_of
 from lightning_trainer.ingest.http.otlp_logs import read_logs
 from lightning_trainer.otlp.span_codec import attributes_from_proto, attributes_to_proto, received_span, span_to_proto
 from lightning_trainer.types import AttributeValue, Span, SpanSink
@@ -105,7 +105,7 @@ def decode_json_request(body: bytes) -> Export:
         MalformedTelemetryError: it is not one.
     """
     try:
-        document = orjson.loads(body)
+        document = parsed(body)
     except orjson.JSONDecodeError as error:
         raise MalformedTelemetryError(f"the body is not JSON: {error}") from error
     if not isinstance(document, dict):

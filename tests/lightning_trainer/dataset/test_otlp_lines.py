@@ -117,6 +117,11 @@ def test_a_span_that_cannot_be_read_does_not_take_the_others_with_it() -> None:
     assert "line 1: a span is left out" in problem
 
 
+def test_a_text_that_was_cut_inside_an_emoji_is_read() -> None:
+    (span,), problems = read(LINE.replace(b'"chat"', rb'"chat \ud83d"'))
+    assert (span.name, problems) == ("chat ?", [])
+
+
 @pytest.mark.parametrize("strange", [b'{"resourceSpans":[1]}\n', b'{"resourceSpans":[{"scopeSpans":{"a":1}}]}\n'])
 def test_a_line_of_another_shape_is_named(strange: bytes) -> None:
     spans, (problem,) = read(strange, LINE)

@@ -1,5 +1,7 @@
 """Recorded spans as calls, attempts, rewards and words; and words as ids that reinforcement learning may take."""
 
+import json
+
 import pytest
 
 from lightning_trainer.dataset.examples import Needs
@@ -7,7 +9,7 @@ from lightning_trainer.dataset.reading import Recording, read_recording, retoken
 from lightning_trainer.dataset.selection import demonstrations
 from lightning_trainer.retokenize.tokenizer import PolicyTokenizer
 from lightning_trainer.samples.batches import Build, build_batch
-from lightning_trainer.types import AttemptState, Fidelity
+from lightning_trainer.types import AttemptState, Fidelity, Span
 
 
 class Engine:
@@ -92,3 +94,25 @@ def test_what_other_instrumentations_recorded_is_demonstrations_in_words(recorde
     assert answered.answer["content"]
     assert answered.prompt is not None
     assert answered.prompt[-1]["role"] == "tool"
+
+
+@pytest.mark.parametrize(
+    ("result", "written"),
+    [
+        ({"output": {"type": "json", "value": {"temp": 20}}}, '{"temp":20}'),
+        ({"output": {"type": "content", "value": [{"type": "text", "text": "20"}]}}, "20"),
+        ({"result": {"value": 20, "unit": "C"}}, '{"value":20,"unit":"C"}'),  # as version 4 writes it
+    ],
+)
+def test_a_tools_result_that_is_an_object_is_shown(make_policy, result: dict, written: str) -> None:
+    asked = [{"role": "tool", "content": [{"type": "tool-result", "toolCallId": "c", **result}]}]
+    attributes = {
+        "ai.operationId": "ai.generateText.doGenerate",
+        "ai.telemetry.functionId": "solver",
+        "ai.prompt.messages": json.dumps(asked),
+        "ai.response.finishReason": "stop",
+        "ai.response.text": "It is 20 degrees.",
+    }
+    recording = read_recording([Span("1" * 32, "2" * 16, None, "ai", 1, 2, attributes)], with_words=True)
+    (example,) = demonstrations(recording, make_policy(), Needs.WORDS).examples
+    assert example.prompt == ({"role": "tool", "tool_call_id": "c", "content": written},)

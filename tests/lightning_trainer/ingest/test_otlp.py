@@ -246,6 +246,16 @@ async def test_json_is_read_as_the_protobuf_that_it_stands_for(client, sink: Sin
     assert (kept.kind, kept.links[0].span_id.hex()) == (SpanProto.SPAN_KIND_SERVER, _PARENT)
 
 
+async def test_a_text_that_was_cut_inside_an_emoji_takes_no_span_with_it(client, sink: Sink) -> None:
+    cut = {"key": "ai.response.text", "value": {"stringValue": "gut \ud83d"}}
+    whole = {"key": "ai.response.text", "value": {"stringValue": "gut \U0001f600"}}
+    document = _json_request(attributes=[cut])
+    document["resourceSpans"] += _json_request(attributes=[whole])["resourceSpans"]
+    answer = await client.post("/v1/traces", content=json.dumps(document), headers=_JSON)
+    assert (answer.status_code, answer.json()) == (200, {})
+    assert [span.attributes["ai.response.text"] for span in sink.spans] == ["gut ?", "gut \U0001f600"]
+
+
 def _nested(levels: int) -> dict:
     value: dict = {"stringValue": "x"}
     for _ in range(levels):

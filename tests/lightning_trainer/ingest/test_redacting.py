@@ -8,11 +8,14 @@ import pytest
 from lightning_instrumentation import semconv
 from lightning_instrumentation.redaction.rules import redactor
 from lightning_instrumentation.telemetry.packing import pack_token_ids
+from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanProto
 
 from lightning_trainer.config import DaemonConfig
+from lightning_trainer.ingest.dialects.tokens import FOREIGN_NAMES
 from lightning_trainer.ingest.http.rewards import RewardBody, reward_span
 from lightning_trainer.ingest.http.rollouts import SCOPE as ROLLOUTS
 from lightning_trainer.ingest.redacting import RedactingSink, SpanRedactor
+from lightning_trainer.otlp.span_codec import attributes_to_proto, received_span
 from lightning_trainer.types import AttributeValue, Span, SpanEvent, SpanStatus
 
 SECRET = "sk-" + "a1B2" * 12
@@ -108,6 +111,25 @@ async def test_what_another_tracer_sent_is_redacted_in_every_text_and_stays_a_ca
         }
 
 
+async def test_a_resource_is_redacted_once_and_the_bytes_of_its_spans_stay():
+    kept = Kept()
+    resource: dict[str, AttributeValue] = {
+        "process.command_args": ("agent.py", "--key", SECRET),
+        "service.name": "user",
+        "agentlightning.rollout_id": "user-1",
+        "process.pid": 7,
+    }
+    link = SpanProto.Link(trace_id=b"1" * 16, attributes=attributes_to_proto({"of": SECRET}))
+    protos = [SpanProto(trace_id=b"1" * 16, span_id=bytes([number]) * 8, links=[link]) for number in range(1, 10)]
+    spans = [received_span(proto, scope="ai", resource=resource) for proto in protos]
+    await RedactingSink(kept, SpanRedactor(redactor(["regex:user"]), drop_tokens=True)).append([*spans, RECORD])
+    *stored, _ = kept.spans
+    assert {id(span.resource) for span in stored} == {id(stored[0].resource)}
+    assert stored[0].resource == {**resource, "process.command_args": ("agent.py", "--key", "[redacted key]")}
+    assert [span.received for span in stored] == [span.received for span in spans]
+    assert all(span.received and SECRET.encode() not in span.received for span in stored)
+
+
 async def test_a_span_without_a_secret_is_stored_from_the_bytes_it_came_in():
     kept = Kept()
     plain = replace(RECORD, attributes={semconv.INPUT_MESSAGES: "[]"}, status_message="")
@@ -118,11 +140,12 @@ async def test_a_span_without_a_secret_is_stored_from_the_bytes_it_came_in():
 @pytest.mark.parametrize("drop", [False, True])
 async def test_tokens_that_spell_a_secret_are_stored_unless_they_are_to_be_dropped(drop):
     kept = Kept()
-    attributes = {**RECORD.attributes, semconv.response_token_ids(0): b"1", semconv.response_logprobs(0): b"2"}
+    own = {semconv.response_token_ids(0): b"1", semconv.response_logprobs(0): b"2"}
+    attributes = {**RECORD.attributes, **own, **dict.fromkeys(FOREIGN_NAMES, (1, 2))}
     harmless = replace(RECORD, attributes={**attributes, semconv.INPUT_MESSAGES: "[]"}, status_message="")
     sink = RedactingSink(kept, SpanRedactor(redactor(()), drop_tokens=drop))
     await sink.append([replace(RECORD, attributes=attributes), harmless])
-    names = {semconv.PROMPT_TOKEN_IDS, semconv.response_token_ids(0), semconv.response_logprobs(0)}
+    names = {semconv.PROMPT_TOKEN_IDS, *own, *FOREIGN_NAMES}
     assert names & set(kept.spans[0].attributes) == (set() if drop else names)
     assert names <= set(kept.spans[1].attributes)
 

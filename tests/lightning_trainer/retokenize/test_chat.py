@@ -34,6 +34,25 @@ def test_answers_of_several_tools_are_several_messages() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("result", "written"),
+    [
+        ({"temp": 20, "at": "Zürich"}, '{"temp":20,"at":"Zürich"}'),
+        ([{"name": "a"}, 1], '[{"name":"a"},1]'),
+        ([], "[]"),
+        (20, "20"),
+        (True, "true"),
+        (None, "null"),
+        ([{"type": "text", "text": "a"}, {"type": "text", "content": "b"}], "ab"),
+    ],
+)
+def test_a_tools_result_that_is_data_is_written_as_clients_send_it(result: object, written: str) -> None:
+    part = {"type": "tool_call_response", "id": "c", "response": result}
+    assert chat_messages([{"role": "tool", "parts": [part]}]) == [
+        {"role": "tool", "tool_call_id": "c", "content": written}
+    ]
+
+
 def test_reasoning_is_kept_apart() -> None:
     answer = chat_answer({"role": "assistant", "parts": [{"type": "reasoning", "content": "hm"}, text("5")]})
     assert answer == {"role": "assistant", "content": "5", "reasoning_content": "hm"}
@@ -44,6 +63,8 @@ def test_reasoning_is_kept_apart() -> None:
     [
         {"role": "user", "parts": [{"type": "uri", "modality": "image", "uri": "http://x"}]},
         {"role": "user", "parts": ["words"]},
+        {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c"}]},
+        {"role": "tool", "parts": [{"type": "tool_call_response", "response": [text("a"), {"type": "image"}]}]},
         {"parts": [text("x")]},
     ],
 )
