@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import uuid
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
@@ -54,11 +55,8 @@ def other_language(path: str) -> bool:
 
 def lead(environment: MutableMapping[str, str], program: str, agent: str | None) -> str:
     """Set base URLs where a policy claims the agent; return what to tell the user who started the program."""
-    endpoint = checked_endpoint(environment.get("LIGHTNING_ENDPOINT"))
-    named = environment.get(CA_FILE)
-    access = Access(
-        endpoint, environment.get("LIGHTNING_TOKEN") or None, ca_file=Path(named).expanduser() if named else None
-    )
+    access = _access(environment)
+    endpoint, named = access.endpoint, environment.get(CA_FILE)
     agent = agent or environment.get("LIGHTNING_AGENT") or _DEFAULT_AGENT
     rollout = uuid.uuid4().hex
     place = f"{endpoint}/rollouts/{rollout}/agents/{quote(agent, safe='')}{url_settings(environment)}"
@@ -80,6 +78,35 @@ def lead(environment: MutableMapping[str, str], program: str, agent: str | None)
     return (
         f"{program!r} is not a Python program: the policy {policy!r} answers its agent {agent!r} through the gateway, "
         f"by {', '.join(urls)} ({place}). Reward and end it: POST {endpoint}/rollouts/{rollout}/end"
+    )
+
+
+def unanswered(environment: Mapping[str, str], program: str) -> str | None:
+    """Return what to tell the user of a program that is given a rollout's URL where no policy answers; else None."""
+    import http.client
+
+    path = shutil.which(program)
+    if path is None or not other_language(path):
+        return None
+    access = _access(environment)
+    try:
+        if fetch_selection(access).policies:
+            return None
+    except (OSError, http.client.HTTPException, SelectionError, UnprovenDaemonError):
+        return None  # a runner says what is wrong with the daemon
+    return (
+        f"{program!r} is not a Python program, and the daemon at {access.endpoint} has no [[policy]] that answers at "
+        "LIGHTNING_ROLLOUT_URL: its calls are not captured; add a [[policy]], or have the program send OpenTelemetry "
+        f"spans to {access.endpoint}/v1/traces"
+    )
+
+
+def _access(environment: Mapping[str, str]) -> Access:
+    named = environment.get(CA_FILE)
+    return Access(
+        checked_endpoint(environment.get("LIGHTNING_ENDPOINT")),
+        environment.get("LIGHTNING_TOKEN") or None,
+        ca_file=Path(named).expanduser() if named else None,
     )
 
 

@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from lightning_trainer.cli.daemon.running_daemon import running_daemon, url_for_others
+from lightning_trainer.cli.other_languages import unanswered
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.config.file import load_config
 from lightning_trainer.daemon.access.token import token_for_clients
@@ -87,6 +88,8 @@ def rollouts(options: Options) -> None:
     # Other tasks, or the same in another order, are another run: ids of tasks in two files may be the same.
     command.run_label = command_label(options.command, from_file.label, options.seed)
     console = TerminalConsole()
+    if said := unanswered({**os.environ, "LIGHTNING_ENDPOINT": endpoint}, options.command[0]):
+        console.print(said, style="yellow", markup=False, highlight=False, soft_wrap=True)
     try:
         with ends_at_sigterm():
             if options.steps is None:

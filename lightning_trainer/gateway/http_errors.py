@@ -100,12 +100,12 @@ def _no_route(request: Request) -> str:
     tail = next((tail for tail in _TAILS if path.endswith(tail)), None)
     if tail is None:
         return f"{said}; models are called below /v1, spans are sent to /v1/traces, /lightning/status says the rest"
-    # Anthropic's clients add /v1 themselves.
-    ending = "" if tail in _ANTHROPIC_TAILS else "/v1"
     place = path.removesuffix(tail)
     versions = 0
     while place.endswith("/v1"):
         place, versions = place.removesuffix("/v1"), versions + 1
+    # Anthropic's own clients add /v1 themselves; another that calls /messages (Vercel's AI SDK) may not.
+    ending = "" if versions and tail in _ANTHROPIC_TAILS else "/v1"
     right = f"{root}{place}{ending}"
     if not _PLACE.fullmatch(place):
         return f"{said}: set the base URL to {root}{ending} or {root}/rollouts/ID{ending}, and nothing else in its path"

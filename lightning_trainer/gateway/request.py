@@ -178,7 +178,8 @@ def no_policy() -> RefusalError:
     return RefusalError(
         404,
         "this daemon only records: its configuration has no [[policy]], so it serves no model; leave the client's base "
-        "URL at your provider (calls are recorded all the same), or add a [[policy]] and start the daemon again",
+        "URL at your provider (a Python program with our client is recorded all the same; another one sends "
+        "OpenTelemetry spans to /v1/traces), or add a [[policy]] and start the daemon again",
         param="model",
         code="model_not_found",
     )

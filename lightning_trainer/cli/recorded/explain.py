@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 
+from lightning_instrumentation import semconv
 from rich.console import Console
 
 from lightning_trainer.cli.terminal.console import TerminalConsole, visible_json
@@ -135,20 +136,27 @@ def _named(source: _Source, options: Options, policy: PolicyConfig | None) -> li
             return spoken
         raise StoreError(f"agent {agent!r} made no call in rollout {rollout!r}; see `lightning-trainer agents`")
     if not rollout:
-        if agent is not None and select_recent(connection, 1):
-            raise StoreError(
-                f"agent {agent!r} made no call in the newest {_SEARCHED} rollouts in {source.place}; see "
-                "`lightning-trainer agents`"
-            )
-        if policy is not None and select_recent(connection, 1):
-            raise StoreError(
-                f"there is no rollout of policy {policy.name!r} among the newest {_SEARCHED} in {source.place}: it "
-                "answered no call of them, and they have no agent that it claims; see `lightning-trainer agents`"
-            )
-        raise StoreError(f"there is no rollout in {source.place}: none of its spans names one")
+        raise StoreError(_no_rollout(source, policy, agent))
     nearest = nearest_names(connection, rollout)
     hint = f"the nearest are {', '.join(nearest)}" if nearest else "it has none; see `lightning-trainer agents`"
     raise StoreError(f"there is no rollout, attempt or task {rollout!r} in {source.place}: {hint}")
+
+
+def _no_rollout(source: _Source, policy: PolicyConfig | None, agent: str | None) -> str:
+    if agent is not None and select_recent(source.connection, 1):
+        return (
+            f"agent {agent!r} made no call in the newest {_SEARCHED} rollouts in {source.place}; see "
+            "`lightning-trainer agents`"
+        )
+    if policy is not None and select_recent(source.connection, 1):
+        return (
+            f"there is no rollout of policy {policy.name!r} among the newest {_SEARCHED} in {source.place}: it "
+            "answered no call of them, and they have no agent that it claims; see `lightning-trainer agents`"
+        )
+    return (
+        f"there is no rollout in {source.place}: none of its spans names one, with {semconv.ROLLOUT_ID} and "
+        f"{semconv.ATTEMPT_ID}"
+    )
 
 
 def _newest(connection: Connection, count: int, policy: PolicyConfig | None, agent: str | None) -> list[RolloutRow]:
@@ -189,7 +197,7 @@ def _list(source: _Source, options: Options, policy: PolicyConfig | None, consol
         hint = "explain one by its id, its task, their beginning or a pattern; --last is the first"
         console.print(hint, style="dim", highlight=False, soft_wrap=True)
     else:
-        console.print(f"there is no rollout in {source.place} yet", markup=False, highlight=False, soft_wrap=True)
+        console.print(_no_rollout(source, policy, options.agent), markup=False, highlight=False, soft_wrap=True)
     show_problems(source.problems, console)
 
 

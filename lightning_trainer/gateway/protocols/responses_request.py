@@ -12,6 +12,10 @@ from typing import Any
 from lightning_trainer.gateway.errors import RefusalError
 
 _STATELESS = "this gateway keeps no conversations: send the whole conversation as input"
+_NOT_KEPT = (
+    ": this gateway keeps no answers; have the client send the items themselves (AI SDK: "
+    "providerOptions.openai.store = false, or provider.chat(model))"
+)
 _REFUSED = {
     "previous_response_id": _STATELESS,
     "conversation": _STATELESS,
@@ -93,7 +97,8 @@ def _messages(body: Mapping[str, Any]) -> list[dict[str, Any]]:
                 messages.append(turn)
             _add_to_turn(turn, kind, item)
         else:
-            raise RefusalError(400, f"an input item of type {kind!r} is not supported here", param="input")
+            why = _NOT_KEPT if kind == "item_reference" else ""
+            raise RefusalError(400, f"an input item of type {kind!r} is not supported here{why}", param="input")
     return [message for message in messages if len(message) > 2 or message["content"] is not None]
 
 

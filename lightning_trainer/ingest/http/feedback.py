@@ -11,6 +11,7 @@ from typing import Annotated, Literal, Protocol, TypeVar
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
+from lightning_instrumentation import semconv
 from pydantic import BaseModel, ConfigDict, Field
 
 from lightning_trainer.config.sections import FeedbackConfig
@@ -29,7 +30,8 @@ _Label = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
 _Text = Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)]
 _NO_ATTEMPT = (
     "it rates no attempt: what it names belongs to no rollout, or to several attempts; it counts once its spans say "
-    "which (make the call in lt.rollout, or name the attempt_id)"
+    f"which (make the call in lt.rollout, or give its spans {semconv.ROLLOUT_ID} and {semconv.ATTEMPT_ID}; or name the "
+    "attempt_id)"
 )
 _THUMBS = {"up": 1.0, "down": 0.0}
 

@@ -324,6 +324,22 @@ class TestOtherLanguages:
         assert sentence in said
         assert "Its calls are recorded where its client has the base URL http://127.0.0.1:8321/rollouts/" in said
 
+    @pytest.mark.parametrize(
+        ("answer", "sentence"),
+        [
+            (Selection(), "has no [[policy]] that answers at LIGHTNING_ROLLOUT_URL: its calls are not captured; add"),
+            (Selection((("sql", ("a",)),)), None),
+            (ConnectionRefusedError("refused"), None),
+            (SelectionError("it answered 401", 401), None),
+        ],
+    )
+    def test_of_rollouts_it_is_said_where_nothing_answers_them(self, monkeypatch, node, answer, sentence) -> None:
+        # Before: its calls were answered 404, "recorded all the same"
+        self.select(monkeypatch, answer)
+        said = other_languages.unanswered({}, node)
+        assert (said is None) if sentence is None else (sentence in said and node in said)
+        assert other_languages.unanswered({}, sys.executable) is None
+
     def test_the_launcher_says_it_once_and_the_program_runs(self, launch, node, tmp_path) -> None:
         done = launch(["--agent", "writer"], [node])
         assert done.returncode == 0

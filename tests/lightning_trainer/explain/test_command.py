@@ -126,8 +126,14 @@ def test_an_unknown_name_is_one_sentence_with_the_nearest(trained, explain):
 
 
 def test_an_empty_store_is_one_sentence(store, explain):
-    assert "there is no rollout in the store" in explain()[0]
+    assert "none of its spans names one, with lightning.rollout.id" in explain()[0]
     assert "none of its spans names one" in " ".join(explain("--last", expect=2))
+
+
+async def test_spans_of_a_program_without_a_rollout_say_how_one_is_named(store, recorded, explain):
+    # Before: "there is no rollout in the store yet", while `agents` listed the calls
+    await store.append(recorded("openinference"))
+    assert explain()[0].endswith("none of its spans names one, with lightning.rollout.id and lightning.attempt.id")
 
 
 def test_a_configuration_of_another_policy_is_one_sentence(trained, folder, explain):

@@ -99,6 +99,22 @@ async def test_anthropic_says_what_is_wrong_with_the_base_url(gateway) -> None:
     assert raised.value.body["error"]["type"] == "not_found_error"  # type: ignore[index]
 
 
+@pytest.mark.parametrize("tail", ["/messages", "/messages/count_tokens"])
+@pytest.mark.parametrize(
+    ("base", "sentence"),
+    [
+        ("", ": /v1 is missing in it; set the base URL to {url}/v1"),
+        ("/rollouts/r1", ": /v1 is missing in it; set the base URL to {url}/rollouts/r1/v1"),
+        ("/anthropic", ": set the base URL to {url}/v1 or {url}/rollouts/ID/v1, and nothing else in its path"),
+    ],
+)
+async def test_a_client_of_messages_that_adds_no_version_is_told_to_name_it(gateway, base, sentence, tail) -> None:
+    # Before: the base URL that it had, since Anthropic's own clients add /v1
+    answer = await gateway.http.post(f"{base}{tail}", json={})
+    assert answer.status_code == 404
+    assert _sentence(answer).endswith(sentence.format(url=gateway.url))
+
+
 async def test_every_client_is_told_of_a_wrong_token(gateway) -> None:
     # Before: {"detail": ...}, of which openai 3 prints nothing
     import anthropic

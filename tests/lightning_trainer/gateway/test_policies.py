@@ -9,7 +9,8 @@ from lightning_instrumentation import semconv
 
 from lightning_trainer.errors import EngineError
 from lightning_trainer.gateway.engine.upstream import Upstream
-from lightning_trainer.gateway.policies import ServedPolicy
+from lightning_trainer.gateway.errors import RefusalError
+from lightning_trainer.gateway.policies import ServedPolicies, ServedPolicy
 
 
 @pytest.fixture
@@ -63,6 +64,16 @@ async def test_what_is_no_policy_is_refused_with_the_names_of_those_there_are(ga
         said += "; the call names no agent, so no policy claims it: name one of these models, or the agent"
     assert answer.json()["error"]["message"] == said
     assert not sql.requests + prose.requests
+
+
+def test_where_there_is_no_policy_it_is_said_whose_calls_are_recorded() -> None:
+    # Before: "recorded all the same", whoever asked
+    with pytest.raises(RefusalError) as raised:
+        ServedPolicies([]).choose("gpt-4o", "writer")
+    said = raised.value.body["error"]["message"]
+    assert (
+        "(a Python program with our client is recorded all the same; another one sends OpenTelemetry spans to " in said
+    )
 
 
 async def test_a_call_of_an_agent_that_no_policy_claims_is_told_which_one(open_gateway) -> None:

@@ -10,6 +10,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from lightning_instrumentation import semconv
 
 from lightning_trainer.config.file import load_config
 from lightning_trainer.ingest.http.rewards import rewards_router
@@ -35,6 +36,11 @@ async def daemon(open_gateway, tmp_path):
             gateway.store, gateway.folder = store, tmp_path
             (tmp_path / "lightning.toml").write_text(f'[daemon]\ntoken = "{TOKEN}"\n')
             yield gateway
+
+
+def test_every_name_of_the_baggage_is_in_the_docs() -> None:
+    (section,) = re.findall(r"^### Callers that name themselves\n(.*?)^### ", DOCS, flags=re.MULTILINE | re.DOTALL)
+    assert set(re.findall(r"`((?:lightning|gen_ai)\.[\w.]+)`", section)) == set(semconv.BAGGAGE_KEYS)
 
 
 async def _run(gateway, *command: str, cwd: Path | None = None) -> str:

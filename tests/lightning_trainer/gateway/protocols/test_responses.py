@@ -173,7 +173,15 @@ def test_formats_images_and_unknown_fields_are_passed_on() -> None:
         ({"include": ["file_search_call.results"]}, "include = 'file_search_call.results' is not supported"),
         ({"tools": [{"type": "web_search"}]}, "a tool of type 'web_search' is not supported here"),
         ({"tools": 5}, "a field of the body has a shape that cannot be read"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "an input item of type 'item_reference'"),
+        (
+            {"input": [{"type": "computer_call", "id": "x"}]},
+            "an input item of type 'computer_call' is not supported here",
+        ),
+        (
+            {"input": [{"type": "item_reference", "id": "x"}]},
+            "an input item of type 'item_reference' is not supported here: this gateway keeps no answers; have the "
+            "client send the items themselves (AI SDK: providerOptions.openai.store = false, or provider.chat(model))",
+        ),
         ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "a content part of type 'input_file'"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]}, "a file_id names a file"),
         ({"input": 5}, "input is a int"),
