@@ -81,10 +81,9 @@ class _Row:
 
 
 def token_advantages(
-    samples: Sequence[Sample], estimator: str, *, normalize_by_std: bool
+    samples: Sequence[Sample], estimator: str, algorithm: AlgorithmConfig
 ) -> dict[str, tuple[float, ...]]:
     """Return one advantage a token for every sample id, 0.0 where the loss mask is 0; see ``estimate``."""
-    algorithm = AlgorithmConfig(normalize_by_std=normalize_by_std)
     found = estimate(samples, estimator, algorithm)
     return {sample_id: tuple(values) for sample_id, values in found.advantages.items()}
 
