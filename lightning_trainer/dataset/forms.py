@@ -5,6 +5,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from lightning_trainer.config import PolicyConfig
+from lightning_trainer.config.policies import estimators
 from lightning_trainer.dataset.examples import Needs
 from lightning_trainer.dataset.formats import trl
 from lightning_trainer.dataset.formats.json_lines import write_json_lines
@@ -68,9 +69,15 @@ def advantages_of(samples: Sequence[Sample], policy: PolicyConfig) -> Advantages
     """Return the advantages that training would use, computed by verl's code of the policy's estimator (imports verl).
 
     Raises:
+        DatasetError: they need more than rewards.
         MissingExtraError: verl is not installed.
         TrainingError: the estimator cannot be used.
     """
+    if needed := _needed_beyond_rewards(policy):
+        raise DatasetError(
+            f"the advantages of policy {policy.name!r} need {needed}, which only its trainer has; write parquet, jsonl "
+            "or trl, without --advantages"
+        )
     try:
         from lightning_trainer.training.update.estimation.advantages import token_advantages
     except ModuleNotFoundError as error:
@@ -78,7 +85,21 @@ def advantages_of(samples: Sequence[Sample], policy: PolicyConfig) -> Advantages
             f"advantages are worked out by verl, and {error.name} is not installed; run: "
             'pip install "lightning-trainer[train]"'
         ) from error
-    return token_advantages(samples, policy.estimator, normalize_by_std=policy.algorithm.normalize_by_std)
+    return token_advantages(samples, policy.estimator, policy.algorithm)
+
+
+def _needed_beyond_rewards(policy: PolicyConfig) -> str | None:
+    """Return which measurement of a model the policy's advantages are made of; None: they are made of rewards alone."""
+    algorithm = policy.algorithm
+    if policy.credit.needs_values:
+        return f"a critic's values (credit scheme {policy.credit.scheme!r})"
+    if estimators.needs_values(policy.estimator):
+        return f"a critic's values (advantage = {policy.estimator!r})"
+    if estimators.needs_distribution(policy.estimator):
+        return f"the policy's probabilities (advantage = {policy.estimator!r})"
+    if algorithm.kl_reward_coef:
+        return f"the divergence from a reference model (kl_reward_coef = {algorithm.kl_reward_coef:g})"
+    return None
 
 
 def write_samples(build: Build, path: Path, form: Form, policy: PolicyConfig, *, with_advantages: bool) -> int:

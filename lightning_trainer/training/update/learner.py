@@ -97,11 +97,13 @@ class Learner:
         metrics: dict[str, float] = {}
         if (recorded := experts_recorded(trained)) is not None:
             metrics["experts/replayed"] = recorded if self.policy.replays_experts else 0.0
-        found = self._estimate(trained, measured, metrics)
         correction = Correction(None, {sample.sample_id: sample.loss_mask for sample in trained}, {})
         if self._algorithm.corrects_rollouts:
             correction = correct(trained, measured["old_log_probs"], self._algorithm)
             metrics.update(correction.metrics)
+        if correction.weights is not None:
+            measured["rollout_is_weights"] = correction.weights
+        found = self._estimate(trained, measured, metrics)
         prepared = time.perf_counter()
         if self._settings.needs_critic:
             metrics.update(self._update_critic(parts, measured["values"], found, step).metrics)

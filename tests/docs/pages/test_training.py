@@ -1,6 +1,9 @@
 """docs/training.md: its examples can be read, and its tables name every preset, loss and setting that there is."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,3 +66,33 @@ def test_the_rejections_are_named():
     page = PAGE.replace("`seq_sum_*`", "`seq_sum_k1` `seq_sum_k2` `seq_sum_k3`")
     page = page.replace("`seq_mean_*`", "`seq_mean_k1` `seq_mean_k2` `seq_mean_k3`")
     assert [name for name in REJECTIONS if f"`{name}`" not in page] == []
+
+
+_USE_THEM = """
+import torch
+from verl.trainer.ppo.core_algos import get_policy_loss_fn
+from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
+from lightning_trainer.training.settings import TrainerSettings
+from lightning_trainer.training.update.configuration import loss_config
+from lightning_trainer.training.update.estimation.advantages import require_estimator
+
+require_estimator("my_estimator")
+algorithm = AlgorithmConfig(policy_loss="my_loss", advantage="my_estimator")
+config = loss_config(TrainerSettings(policy="p", model_dir=None, algorithm=algorithm))
+ones = torch.ones(2, 3)
+loss, _ = get_policy_loss_fn(config.policy_loss.loss_mode)(
+    old_log_prob=-ones, log_prob=-ones, advantages=2 * ones, response_mask=ones,
+    loss_agg_mode=config.loss_agg_mode, config=config, rollout_is_weights=None,
+)
+print("loss", loss.item())
+"""
+
+
+@pytest.mark.verl
+def test_a_loss_and_an_estimator_of_ones_own_are_known_where_a_policy_is_trained(tmp_path):
+    (module,) = re.findall(r"^```python\n(# my_algorithms\.py\n.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+    (tmp_path / "my_algorithms.py").write_text(module)
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    named = {**os.environ, "VERL_USE_EXTERNAL_MODULES": "my_algorithms", "PYTHONPATH": path}
+    ran = subprocess.run([sys.executable, "-c", _USE_THEM], env=named, capture_output=True, text=True, check=False)
+    assert ran.stdout.splitlines()[-1:] == ["loss -2.0"], ran.stderr

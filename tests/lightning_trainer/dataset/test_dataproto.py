@@ -1,9 +1,11 @@
 """verl's own DataProto, written and read by verl, and used by verl's own loss."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from lightning_trainer.config import PolicyConfig
 from lightning_trainer.errors import DatasetError
 from lightning_trainer.types import Sample, Segment
 
@@ -82,3 +84,17 @@ def test_temperatures_that_differ_are_refused() -> None:
         to_dataproto((SAMPLES[0], replace(SAMPLES[1], temperature=0.5)), ADVANTAGES)
     with pytest.raises(DatasetError, match="no sample"):
         to_dataproto((), {})
+
+
+def test_advantages_are_those_of_the_policys_own_algorithm() -> None:
+    """Whitened over the batch, where a token counts half of the next: 0.5 and 1 of the first row, 0 of the second."""
+    from lightning_trainer.dataset.forms import advantages_of
+
+    algorithm = {"advantage": "reinforce_plus_plus", "gamma": 0.5}
+    samples = [
+        replace(one, segments=tuple(replace(run, row_id=one.attempt_id) for run in one.segments)) for one in SAMPLES
+    ]
+    policy = PolicyConfig.model_validate({"name": "math", "agents": ["solver"], "model": "m", "algorithm": algorithm})
+    found = advantages_of(samples, policy)
+    assert found["s1"] == pytest.approx((0.0, 0.0, 0.0, 0.0, 1.0), abs=1e-5)
+    assert found["s2"] == pytest.approx((0.0, 0.0, 0.0, -1.0), abs=1e-5)

@@ -1,6 +1,7 @@
 """What is written is what is read; a file is whole or not there, and says which schema it has."""
 
 import json
+import re
 from dataclasses import replace
 
 import pyarrow as pa
@@ -186,3 +187,29 @@ def test_trls_form_has_one_temperature_as_its_trainer(tmp_path) -> None:
     with pytest.raises(DatasetError, match=r"temperatures 0\.5, 1\.0, and TRL's trainer has one"):
         write_samples(Build(batch, LEDGER, (), ()), tmp_path / "out", Form.TRL, policy, with_advantages=False)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "needed"),
+    [
+        ({"algorithm": "ppo"}, "a critic's values (advantage = 'gae')"),
+        ({"algorithm": "starpo_s"}, "a critic's values (advantage = 'gae')"),
+        ({"credit": {"scheme": "gae_turns"}}, "a critic's values (credit scheme 'gae_turns')"),
+        ({"credit": {"scheme": "gae_tokens"}, "algorithm": "ppo"}, "a critic's values (credit scheme 'gae_tokens')"),
+        ({"credit": {"scheme": "gae_bilevel"}}, "a critic's values (credit scheme 'gae_bilevel')"),
+        (
+            {"algorithm": {"advantage": "optimal_token_baseline"}},
+            "the policy's probabilities (advantage = 'optimal_token_baseline')",
+        ),
+        ({"algorithm": "rloo"}, "the divergence from a reference model (kl_reward_coef = 0.03)"),
+        ({"algorithm": "reinforce_plus_plus"}, "the divergence from a reference model (kl_reward_coef = 0.01)"),
+    ],
+)
+def test_advantages_that_only_a_trainer_can_work_out_are_refused_in_a_sentence(tmp_path, settings, needed) -> None:
+    policy = PolicyConfig.model_validate({"name": "math", "agents": ["solver"], "model": "m", **settings})
+    build = Build(TrainingBatch("math", 1, (ONE,)), LEDGER, (), ())
+    for form, asked in ((Form.JSONL, True), (Form.VERL, False)):
+        with pytest.raises(DatasetError, match=re.escape(f"policy 'math' need {needed}, which only its trainer has")):
+            write_samples(build, tmp_path / "out", form, policy, with_advantages=asked)
+    assert list(tmp_path.iterdir()) == []
+    assert write_samples(build, tmp_path / "out", Form.JSONL, policy, with_advantages=False) == 1

@@ -81,10 +81,9 @@ class _Row:
 
 
 def token_advantages(
-    samples: Sequence[Sample], estimator: str, *, normalize_by_std: bool
+    samples: Sequence[Sample], estimator: str, algorithm: AlgorithmConfig
 ) -> dict[str, tuple[float, ...]]:
     """Return one advantage a token for every sample id, 0.0 where the loss mask is 0; see ``estimate``."""
-    algorithm = AlgorithmConfig(normalize_by_std=normalize_by_std)
     found = estimate(samples, estimator, algorithm)
     return {sample_id: tuple(values) for sample_id, values in found.advantages.items()}
 
@@ -102,7 +101,8 @@ def estimate(
     Args:
         estimator: name in verl's registry; ``credit``: the credits as they are.
         algorithm: ``normalize_by_std``, ``gamma`` and ``lam``, for the estimators that ask.
-        measured: what the estimator needs at every token, by verl's names.
+        measured: what is known of every token, by verl's names; the estimator gets what it asks for, such as the
+            weights of a correction (``rollout_is_weights``).
         penalties: taken off the reward at each token; None is none.
 
     Raises:
@@ -176,6 +176,7 @@ def _estimate(
 ) -> tuple[list[list[float]], list[list[float]]]:
     require_estimator(estimator)
     function = get_adv_estimator_fn(estimator)
+    asked = inspect.signature(function).parameters.keys()
     longest = max(row.length for row in rows)
 
     def of_tokens(values: TokenValues) -> torch.Tensor:
@@ -201,11 +202,10 @@ def _estimate(
         "norm_adv_by_std_in_grpo": algorithm.normalize_by_std,
         "gamma": algorithm.gamma,
         "lam": algorithm.lam,
-        **{name: of_tokens(measured[name]) for name in _measured_for(estimator)},
+        **{name: of_tokens(measured[name]) for name in measured.keys() & asked},
     }
     if needs_baseline(estimator):
         given["reward_baselines"] = _baselines(rows)
-    asked = inspect.signature(function).parameters
     advantages_RL, returns_RL = function(**{name: value for name, value in given.items() if name in asked})
     return (advantages_RL * mask_RL).tolist(), (returns_RL * mask_RL).tolist()
 

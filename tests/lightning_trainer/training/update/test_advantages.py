@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.sampling import support_of
 from lightning_trainer.types import Media
@@ -19,7 +20,7 @@ def advantages():
     from lightning_trainer.training.update.estimation.advantages import token_advantages
 
     def of(samples, estimator="grpo", *, normalize_by_std=True):
-        return token_advantages(samples, estimator, normalize_by_std=normalize_by_std)
+        return token_advantages(samples, estimator, AlgorithmConfig(normalize_by_std=normalize_by_std))
 
     return of
 
@@ -387,7 +388,6 @@ def test_tokens_without_a_choice_are_no_part_of_their_row(group, advantages, est
 def test_a_row_is_in_the_order_of_sampling_and_not_of_the_batch(sample):
     """A side call between two turns, whose sample comes first. With gamma 1 and lambda 0 what the critic should have
     said is what it says at the next token, and at the last one the reward."""
-    from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
     from lightning_trainer.training.update.estimation.advantages import estimate
 
     side = sample("side", [1, 2], [0, 1], group="g", credit=1.0)

@@ -7,6 +7,7 @@ group answers at once (50 51). The first attempt was right (reward 1), the secon
 import pytest
 
 from lightning_trainer.config import PolicyConfig
+from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
 from lightning_trainer.samples.batches import build_batch
 from lightning_trainer.types import Attempt, AttemptState, Call, Evaluation, Fidelity
 
@@ -86,7 +87,7 @@ def test_its_advantages_are_the_attempts_on_written_tokens(batch):
     from lightning_trainer.training.update.estimation.advantages import token_advantages
 
     right, wrong = sorted(batch.samples, key=lambda sample: -len(sample.token_ids))
-    found = token_advantages(batch.samples, "grpo", normalize_by_std=True)
+    found = token_advantages(batch.samples, "grpo", AlgorithmConfig())
     # Two rows, rewards 1 and 0: mean 0.5, standard deviation sqrt(0.5), advantage +-0.5 / 0.70711 = +-0.70711
     plus = pytest.approx(0.70711, abs=1e-5)
     assert list(found[right.sample_id]) == [0.0, 0.0, plus, plus, 0.0, 0.0, 0.0, plus]

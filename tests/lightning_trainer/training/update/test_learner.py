@@ -139,6 +139,20 @@ def test_a_step_that_is_rejected_as_a_whole_changes_nothing(trainer, batch):
     assert _same(before, _weights(trained._learner.policy))
 
 
+def test_a_token_baseline_is_given_the_weights_of_the_correction(trainer, batch):
+    from lightning_trainer.training.update.estimation.advantages import estimate
+    from lightning_trainer.training.update.losses import correct
+
+    trained = trainer(advantage="optimal_token_baseline", rollout_is="token")
+    samples, algorithm = batch(1).samples, trained._learner._algorithm
+    measured = dict(trained._learner.policy.measure(samples, "log_probs", "sum_pi_squared"))
+    measured["old_log_probs"] = measured["log_probs"]
+    measured["rollout_is_weights"] = correct(samples, measured["log_probs"], algorithm).weights
+    expected = estimate(samples, "optimal_token_baseline", algorithm, measured=measured).advantages
+    found = trained._learner.learn(samples, 1).advantages
+    assert found == {name: pytest.approx(row, abs=1e-5) for name, row in expected.items()}
+
+
 def test_a_scheme_that_needs_values_trains(trainer, batch):
     report = trainer(value_credit=GaeTurnsCredit(), advantage="credit").step(batch(1))
     assert report.metrics["actor/update_skipped"] == 0.0
