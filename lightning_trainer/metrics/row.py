@@ -86,7 +86,7 @@ def group_metrics(groups: Sequence[GroupSummary]) -> dict[str, float]:
     metrics = {
         "groups/total": float(len(groups)),
         "groups/kept": float(sum(group.verdict is Reason.SAMPLED for group in groups)),
-        "groups/zero_variance": float(sum(group.verdict is Reason.ZERO_VARIANCE_GROUP for group in groups)),
+        "groups/zero_variance": float(sum(group.flat for group in groups)),
         "groups/low_variance": float(sum(group.verdict is Reason.LOW_VARIANCE_GROUP for group in groups)),
         "groups/refused": float(sum(group.refused_reason is not None for group in groups)),
         "groups/solved": float(sum(all(reward == 1.0 for reward in group.rewards) for group in groups)),

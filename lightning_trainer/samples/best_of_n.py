@@ -26,7 +26,8 @@ def judge_best(algorithm: AlgorithmConfig, members: Sequence[Member], summary: G
     if algorithm.objective == "rl" or summary.verdict is not Reason.SAMPLED:
         return summary
     earned = [_earned(member) for member in members if member.row_credits]
-    if all_equal(earned) and (algorithm.objective == "dpo" or algorithm.drop_zero_variance_groups):
+    summary = replace(summary, flat=all_equal(earned))
+    if summary.flat and (algorithm.objective == "dpo" or algorithm.drop_zero_variance_groups):
         return replace(summary, verdict=Reason.ZERO_VARIANCE_GROUP)
     least = algorithm.sft.min_reward
     if algorithm.objective != "sft" or least is None or max(earned) >= least:

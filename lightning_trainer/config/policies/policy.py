@@ -131,6 +131,12 @@ class PolicyConfig(Section):
         models = sorted({named for one in self.of_stages if (named := one.algorithm.reference_model) is not None})
         if len(models) > 1:
             raise ValueError(f"the stages name the reference models {', '.join(models)}; one is loaded, name one")
+        follows = [one.algorithm.reference_model is None for one in self.of_stages if one.algorithm.needs_reference]
+        if models and any(follows) and not all(follows):
+            raise ValueError(
+                f"the stages name the reference model {models[0]}, and a stage that needs a reference too names none; "
+                "one is loaded for all: name it in each, or in none, so that each has the policy as it began with it"
+            )
         return self
 
     @model_validator(mode="after")

@@ -59,6 +59,8 @@ class GroupSummary:
     """Standard deviation of what the comparable attempts earned in credit, in reward units."""
     unpaired: frozenset[Peers] = frozenset()
     """Rows that only one attempt has, such as those of a turn that no other attempt got to: not trained."""
+    flat: bool = False
+    """Whether all that is compared in it earned the same, left out for that or not."""
 
     @property
     def deviation(self) -> float | None:
@@ -101,9 +103,9 @@ def judge_group(
             f'{name} has no baseline: no attempt of mode "baseline" with a reward ended in time (attempts '
             f"{_names(comparable)}); run one greedy attempt in it and score it"
         )
+    flat = verdict is None and _is_flat(comparable, paired, baseline)
     if verdict is None:
-        flat = drop_zero_variance and _is_flat(comparable, paired, baseline)
-        verdict = Reason.ZERO_VARIANCE_GROUP if flat else Reason.SAMPLED
+        verdict = Reason.ZERO_VARIANCE_GROUP if flat and drop_zero_variance else Reason.SAMPLED
     return GroupSummary(
         group_id=group_id,
         task_id=tasks[0] if len(tasks) == 1 else None,
@@ -114,6 +116,7 @@ def judge_group(
         refused_reason=refused_reason,
         spread=pstdev(_total(member) for member in comparable) if comparable else 0.0,
         unpaired=unpaired,
+        flat=flat,
     )
 
 
@@ -201,7 +204,7 @@ def keep_most_uncertain(groups: Sequence[GroupSummary], share: float) -> list[Gr
 
 
 def _uncertainty(group: GroupSummary) -> float:
-    if group.verdict is Reason.ZERO_VARIANCE_GROUP:
+    if group.flat:
         return 0.0
     return group.spread if group.deviation is None else group.deviation
 
@@ -239,8 +242,8 @@ def leave_out_below(groups: Sequence[GroupSummary], floor: float) -> list[GroupS
 
 # Dynamic sampling: a step is filled with further groups until enough of them have something to teach.
 #
-# Source: Yu et al., DAPO (arXiv 2503.14476), section 3.2. Groups without spread are left out, and without this a step
-# shrinks with them.
+# Source: Yu et al., DAPO (arXiv 2503.14476), section 3.2. Groups without spread teach nothing, and without this a
+# step is the smaller for them, whether they are left out or still count in a denominator.
 
 
 def groups_wanted(policy: PolicyConfig, taken: int, groups: Sequence[GroupSummary]) -> int:
@@ -253,5 +256,5 @@ def groups_wanted(policy: PolicyConfig, taken: int, groups: Sequence[GroupSummar
     algorithm = policy.algorithm
     if not algorithm.dynamic_sampling:
         return taken
-    short = policy.groups_per_step - sum(group.verdict is Reason.SAMPLED for group in groups)
+    short = policy.groups_per_step - sum(group.verdict is Reason.SAMPLED and not group.flat for group in groups)
     return max(taken, min(taken + short, algorithm.max_sampling_rounds * policy.groups_per_step))

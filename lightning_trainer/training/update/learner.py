@@ -133,7 +133,7 @@ class Learner:
         """Read what ``save`` wrote after a step. Before the first step that trains it, the critic need not be there.
 
         Raises:
-            TrainingError: it is damaged, of another model, or without the critic that the settings ask for.
+            TrainingError: it is damaged, of another model, or without a critic or reference that the settings ask for.
         """
         if self.critic is not None and self._with_critic is not None:
             if (folder / _CRITIC).is_dir():
@@ -148,6 +148,14 @@ class Learner:
                 self.critic, self._critic_moved = Critic(self._with_critic), False
         if self.reference is not None:
             self.reference.load(folder)
+            stage = self._run.at_step(step + 1)
+            began = stage.first_step <= step and not self.reference.is_of(stage.first_step)
+            if began and stage.algorithm.needs_reference:
+                raise TrainingError(
+                    f"the checkpoint {folder} holds no reference of the stage that began with step {stage.first_step}: "
+                    "it was written under other settings; go on with those, name a reference_model, let what needs a "
+                    f"reference be a [[policy.stage]] that begins after step {step}, or {THE_WAY_ON}"
+                )
         self.policy.load(folder)  # last: the random state is the policy's
 
     def _begin(self, step: int) -> None:

@@ -47,9 +47,13 @@ class Reference(ModelHost):
         self._first_step = 1
         super().__init__(settings, worker_config(settings, self.folder))
 
+    def is_of(self, first_step: int) -> bool:
+        """Whether it is the reference of the stage that began with this step, as a named model is of every stage."""
+        return not self._follows or first_step == self._first_step
+
     def begin(self, first_step: int, policy: ModelHost) -> None:
         """Become the policy as it is, unless a stage that began with this step has done so before."""
-        if not self._follows or first_step == self._first_step:
+        if self.is_of(first_step):
             return
         theirs = dict(policy.module.named_parameters())
         with torch.no_grad():
@@ -90,9 +94,13 @@ class AdapterReference:
         self._first_step = 1
         self._values: Mapping[str, torch.Tensor] = {}
 
+    def is_of(self, first_step: int) -> bool:
+        """Whether it is the reference of the stage that began with this step."""
+        return first_step == self._first_step
+
     def begin(self, first_step: int, policy: ModelHost) -> None:
         """Become the policy as it is, unless a stage that began with this step has done so before."""
-        if first_step != self._first_step:
+        if not self.is_of(first_step):
             self._values, self._first_step = adapter_values(policy.module), first_step
 
     def measure(self, samples: Sequence[Sample], *names: str) -> dict[str, dict[str, list[float]]]:

@@ -111,6 +111,15 @@ def test_a_policy_without_stages_is_itself_in_every_step():
             },
             "the stages name the reference models a, b; one is loaded",
         ),
+        (
+            {
+                "stage": [
+                    {"algorithm": {"preset": "dpo", "reference_model": "a"}, "steps": 1},
+                    {"algorithm": "grpo"},
+                ]
+            },
+            "the stages name the reference model a, and a stage that needs a reference too names none",
+        ),
         ({"algorithm": "sft", "credit": {"scheme": "steps"}}, "'steps' divides rewards, and 'sft' only compares"),
         ({"algorithm": {"preset": "sft", "policy_loss": "vanilla"}}, "policy_loss = 'vanilla' would replace"),
         ({"algorithm": {"objective": "dpo"}}, "write preset = 'dpo'"),

@@ -19,14 +19,18 @@ def _policy(**algorithm) -> PolicyConfig:
     )
 
 
-def _groups(sampled: int, flat: int) -> list[GroupSummary]:
-    verdicts = [Reason.SAMPLED] * sampled + [Reason.ZERO_VARIANCE_GROUP] * flat
-    return [GroupSummary(str(i), "t", 2, 2, (), verdict, None) for i, verdict in enumerate(verdicts)]
+def _groups(sampled: int, flat: int, verdict: Reason = Reason.ZERO_VARIANCE_GROUP) -> list[GroupSummary]:
+    verdicts = [Reason.SAMPLED] * sampled + [verdict] * flat
+    return [GroupSummary(str(i), "t", 2, 2, (), one, None, flat=i >= sampled) for i, one in enumerate(verdicts)]
 
 
 def test_it_asks_for_as_many_as_are_missing():
     assert groups_wanted(_policy(dynamic_sampling=True), 4, _groups(1, 3)) == 7
     assert groups_wanted(_policy(dynamic_sampling=True), 7, _groups(4, 3)) == 7
+
+
+def test_it_asks_for_others_in_the_place_of_groups_that_are_kept_without_a_spread():
+    assert groups_wanted(_policy(preset="grpo", dynamic_sampling=True), 4, _groups(1, 3, Reason.SAMPLED)) == 7
 
 
 def test_without_it_a_step_is_what_it_is():

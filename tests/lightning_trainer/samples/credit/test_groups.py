@@ -1,5 +1,6 @@
 import pytest
 
+from lightning_trainer.metrics.row import group_metrics
 from lightning_trainer.samples.credit.groups import Member, judge_group
 from lightning_trainer.samples.transitions.reasons import Reason
 
@@ -63,7 +64,9 @@ def test_rows_that_are_all_equal_teach_nothing(member, rows, flat):
     members = [member(str(index), *values) for index, values in enumerate(rows)]
     verdict = judge_group("g", members, drop_zero_variance=True).verdict
     assert (verdict is Reason.ZERO_VARIANCE_GROUP) == flat
-    assert judge_group("g", members, drop_zero_variance=False).verdict is Reason.SAMPLED
+    kept = judge_group("g", members, drop_zero_variance=False)
+    assert (kept.verdict, kept.flat) == (Reason.SAMPLED, flat)
+    assert group_metrics([kept])["groups/zero_variance"] == flat
 
 
 def test_the_refusal_names_what_the_group_was_made_by(member):

@@ -11,7 +11,8 @@ from lightning_trainer.samples.transitions.reasons import Reason
 
 def _group(name: str, spread: float, verdict: Reason = Reason.SAMPLED) -> GroupSummary:
     """What single agents or calls earned differs; the attempts have no reward of their own."""
-    return GroupSummary(name, "task", 2, 2, (None, None), verdict, None, spread=spread)
+    flat = verdict is Reason.ZERO_VARIANCE_GROUP
+    return GroupSummary(name, "task", 2, 2, (None, None), verdict, None, spread=spread, flat=flat)
 
 
 def _verdicts(groups, share):
@@ -68,7 +69,8 @@ def test_groups_that_are_equal_in_all_they_are_trained_on_come_last():
 
 
 def _rewarded(name: str, *rewards: float | None, verdict: Reason = Reason.SAMPLED) -> GroupSummary:
-    return GroupSummary(name, "task", len(rewards), len(rewards), rewards, verdict, None)
+    flat = verdict is Reason.ZERO_VARIANCE_GROUP
+    return GroupSummary(name, "task", len(rewards), len(rewards), rewards, verdict, None, flat=flat)
 
 
 def test_the_moving_floor_by_hand():

@@ -156,6 +156,20 @@ def test_a_checkpoint_of_any_stage_goes_on_as_if_nothing_had_happened(saved, lor
         assert _same(wanted, _weights(again._learner.policy))
 
 
+@pytest.mark.parametrize("lora", [None, LORA])
+def test_a_reference_that_a_later_stage_needs_too_late_is_refused(lora, trainer, batch, tmp_path):
+    first = _stage(1, "sft", 3e-3)
+    without = trainer(lora=lora, stages=(first, _stage(3, "dr_grpo")))
+    for step in (1, 2, 3):
+        without.step(TrainingBatch("tiny", step, batch(5).samples))
+        without.save(tmp_path / str(step), step)
+    needs = trainer(lora=lora, stages=(first, _stage(3, "grpo")))
+    with pytest.raises(TrainingError, match=r"no reference of the stage that began with step 3: .* after step 3"):
+        needs.load(tmp_path / "3")
+    needs.load(tmp_path / "2")
+    assert needs.step(TrainingBatch("tiny", 3, batch(5).samples)).metrics["kl_loss"] == pytest.approx(0.0, abs=1e-6)
+
+
 def test_a_named_reference_stays_what_it_is(trainer, batch, tiny_models):
     trained = trainer(reference_dir=tiny_models("llama", rope_theta=20000.0))
     start = _weights(trained._learner.reference)
