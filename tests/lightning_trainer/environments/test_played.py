@@ -165,7 +165,7 @@ def test_a_curriculum_chooses_among_the_tasks_of_a_file(tmp_path: Path, monkeypa
     assert (done.exit_code, offered) == (0, [8]), done.output
     for more, said in (
         (["--steps", "1", "--curriculum", "level"], "task '0' has no field 'level'"),
-        (["--evaluate", "e", "--curriculum", "difficulty"], "an evaluation tries every task"),
+        (["--evaluate", "e", "--curriculum", "difficulty"], "--evaluate and --record try every task"),
     ):
         done = CliRunner().invoke(app, [*asked, *more], env={"COLUMNS": "200"})
         assert (done.exit_code, said in done.stderr) == (2, True), done.output
