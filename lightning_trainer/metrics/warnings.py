@@ -166,8 +166,9 @@ def reward_fall(history: History, bounds: WarningsConfig) -> str | None:
 
 
 def update_skipped(history: History, _: WarningsConfig) -> str | None:
-    """The gradient was infinite or not a number."""
-    if not history or not history[-1].values.get("actor/update_skipped"):
+    """The gradient was infinite or not a number; a step without any update, as while a critic warms up, had none."""
+    newest = history[-1].values if history else {}
+    if not (newest.get("actor/update_skipped") and newest.get("optimizer/updates")):
         return None
     return (
         f"the gradient of step {history[-1].step} was not finite and the weights were left as they were; lower the "

@@ -147,8 +147,13 @@ def test_a_reward_that_only_scatters_has_not_fallen():
 
 
 def test_a_skipped_update_is_said_once_its_step_is_there():
-    assert "step 7" in (update_skipped(one(**{"actor__update_skipped": 1.0}), BOUNDS) or "")
-    assert update_skipped(one(**{"actor__update_skipped": 0.0}), BOUNDS) is None
+    assert "step 7" in (update_skipped(one(actor__update_skipped=1.0, optimizer__updates=2.0), BOUNDS) or "")
+    assert update_skipped(one(actor__update_skipped=0.0, optimizer__updates=2.0), BOUNDS) is None
+
+
+def test_a_step_without_an_update_had_no_gradient_that_was_not_finite():
+    # As while a critic warms up, or where the correction rejected all of a step.
+    assert update_skipped(one(actor__update_skipped=1.0), BOUNDS) is None
 
 
 @given(

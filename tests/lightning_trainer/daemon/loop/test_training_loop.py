@@ -220,7 +220,7 @@ async def test_going_back_ends_the_warnings_about_what_it_took_back(make_run):
     run = await make_run(1, 2, 3)
     await run.until(Phase.COLLECTING)
     metrics = run.loop._metrics
-    metrics.rows[-1] = StepMetrics("p", 3, {"actor/update_skipped": 1.0})
+    metrics.rows[-1] = StepMetrics("p", 3, {"actor/update_skipped": 1.0, "optimizer/updates": 1.0})
     await metrics.look_back()
     assert "update_skipped" in metrics.warnings
     async with asyncio.timeout(10):
