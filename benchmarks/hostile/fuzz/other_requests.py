@@ -29,6 +29,7 @@ _QUESTIONS: dict[str, tuple[str, ...]] = {
     "/lightning/policies/math": ("before", "limit", "steps_done", "groups_wanted"),
     "/lightning/policies/math/lost_groups": ("prefix", "after", "limit"),
     "/lightning/policies/math/groups": ("prefix", "mode", "taken_until", "taken_after", "after", "limit"),
+    "/lightning/groups": ("prefix", "mode", "after", "limit"),
     "/lightning/policies/math/versions": ("before", "limit"),
     "/lightning/policies/math/metrics": ("after", "limit"),
     "/lightning/policies/other": ("before",),
@@ -124,7 +125,7 @@ def by_hand(names: list[str], rng: random.Random) -> Sent:
 
 
 def feedback(names: list[str], rng: random.Random) -> Sent:
-    """Feedback by both routes."""
+    """Feedback by both routes, and a score that is taken back."""
     name = rng.choice(names)
     if rng.random() < 0.5:
         body: dict[str, Any] = {
@@ -141,6 +142,8 @@ def feedback(names: list[str], rng: random.Random) -> Sent:
         if rng.random() < 0.3:
             body = {key: value for key, value in body.items() if key not in ("score", "scale")} | {"thumb": "up"}
         return "POST", "/lightning/feedback", mutated(body, rng), _JSON
+    if rng.random() < 0.2:
+        return "DELETE", f"/api/public/scores/{rng.choice(('s-1', 'none', 'a/b', '%00', '%ff'))}", b"", {}
     body = {"traceId": "ab" * 16, "observationId": "cd" * 8, "name": "helpful", "value": 1, "dataType": "NUMERIC"}
     body |= rng.choice(({}, {"dataType": "CORRECTION", "value": "nine"}, {"metadata": {"user_id": "x"}, "id": "s-1"}))
     return "POST", "/api/public/scores", mutated(body, rng), _JSON
