@@ -129,7 +129,7 @@ def kl_blowup(history: History, bounds: WarningsConfig) -> str | None:
     values = history[-1].values if history else {}
     for name, bound, of in (
         ("actor/ppo_kl", bounds.kl, "the weights that sampled"),
-        ("kl_loss", bounds.reference_kl, "the reference model"),
+        ("reference/kl", bounds.reference_kl, "the reference model"),
     ):
         kl = values.get(name)
         if kl is not None and abs(kl) > bound:

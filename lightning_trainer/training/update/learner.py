@@ -34,6 +34,8 @@ from lightning_trainer.types import Sample
 
 _CRITIC = "critic"
 """Its folder in a checkpoint."""
+_ALWAYS_POSITIVE = "k3"
+"""Estimator of a divergence whose values cannot cancel: r - 1 - log r (Schulman, Approximating KL Divergence, 2020)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,9 +198,13 @@ class Learner:
             )
             metrics.update(said)
             return found
-        if self._algorithm.kl_reward_coef:
+        if "ref_log_prob" in measured:
             behavior = {sample.sample_id: sample.behavior_logprobs for sample in samples}
             ours = measured.get("old_log_probs", behavior)
+            # verl's kl_loss is as loss_agg_mode adds up, which may be a whole answer's: this one is always a token's.
+            away = divergence.divergence(samples, ours, measured["ref_log_prob"], _ALWAYS_POSITIVE)
+            metrics["reference/kl"] = divergence.mean(samples, away)
+        if self._algorithm.kl_reward_coef:
             nats = divergence.divergence(samples, ours, measured["ref_log_prob"], self._algorithm.kl_reward_type)
             coefficient = self._algorithm.kl_reward_coef
             penalties = {sample_id: [coefficient * value for value in row] for sample_id, row in nats.items()}

@@ -129,8 +129,12 @@ def test_a_selection_that_matched_is_not_blamed(values):
 
 def test_kl_beyond_its_bound_names_what_it_is_measured_from():
     assert "weights that sampled" in (kl_blowup(one(actor__ppo_kl=-0.2), BOUNDS) or "")
-    assert "reference model" in (kl_blowup(one(actor__ppo_kl=0.05, kl_loss=0.6), BOUNDS) or "")
-    assert kl_blowup(one(actor__ppo_kl=0.09, kl_loss=0.4), BOUNDS) is None
+    assert "reference model" in (kl_blowup(one(actor__ppo_kl=0.05, reference__kl=0.6), BOUNDS) or "")
+    assert kl_blowup(one(actor__ppo_kl=0.09, reference__kl=0.4), BOUNDS) is None
+
+
+def test_the_loss_of_a_whole_answer_is_not_taken_for_nats_a_token():
+    assert kl_blowup(one(kl_loss=30.0, reference__kl=0.1), BOUNDS) is None
 
 
 def test_a_reward_that_falls_after_its_peak_names_the_step_to_go_back_to():

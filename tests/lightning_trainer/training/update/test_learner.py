@@ -1,5 +1,7 @@
 """Critic, reference and corrections in real steps; that the numbers are the formulas' is shown in tests/benchmarks."""
 
+import math
+
 import pytest
 
 from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig, CriticConfig
@@ -123,6 +125,24 @@ def test_the_reference_is_where_the_run_started_and_stays_there(trainer, batch):
     assert distances[0] == pytest.approx(0.0, abs=1e-9)
     assert distances[1] > 1e-4
     assert _same(before, _weights(trained._learner.reference))
+
+
+def test_the_distance_from_the_reference_is_a_token_s_however_the_loss_adds_up(trainer, batch):
+    # GRPO with Dr. GRPO's sum over an answer: the loss is a whole answer's, what the warning reads is a token's.
+    trained = trainer(
+        kl_loss_coef=0.1, kl_loss_type="k3", loss_agg_mode="seq-mean-token-sum", old_logprobs="trainer", lr=1e-2
+    )
+    trained.step(batch(1))
+    samples = batch(2).samples
+    ours = trained._learner.policy.measure(samples, "log_probs")["log_probs"]
+    reference = trained._learner.reference.measure(samples, "log_probs")["log_probs"]
+    metrics = trained.step(batch(2)).metrics
+    behind = []
+    for sample in samples:
+        for q, p, counts in zip(reference[sample.sample_id], ours[sample.sample_id], sample.loss_mask, strict=True):
+            behind += [math.exp(q - p) - (q - p) - 1] if counts else []
+    assert metrics["reference/kl"] == pytest.approx(sum(behind) / len(behind), rel=1e-3)
+    assert metrics["kl_loss"] == pytest.approx(sum(behind) / len(samples), rel=1e-3)
 
 
 def test_a_reference_with_another_vocabulary_is_refused(trainer, tiny_models):
