@@ -118,7 +118,7 @@ def _turn_parts(turn: Turn, seen: set[int]) -> list[str]:
     seen.update(beginnings)
     shown = [f"[shown to {agent}: {role}]\n{text}" for role, text in prompt[known:]]
     ending = "" if turn.call.complete else "\n(the answer was cut off)"
-    if turn.call.finish_reason in ("length", "max_tokens"):
+    if turn.call.truncated:
         ending = "\n(the answer was cut at its limit of tokens)"
     return [*shown, f"[{agent} answers]\n{answer}{ending}"]
 

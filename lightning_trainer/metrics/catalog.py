@@ -18,6 +18,13 @@ ABOUT: Mapping[str, str] = {
     "attempts/total": "attempts of the step",
     "attempts/scored": "attempts with a reward",
     "attempts/incomplete": "attempts that went on without some of their spans",
+    "response_length/mean": "sampled tokens of a call, mean",
+    "response_length/max": "sampled tokens of a call, the most",
+    "response_length/clip_ratio": "share of the responses that the limit of tokens ended",
+    "prompt_length/mean": "tokens of a call's prompt, mean",
+    "prompt_length/max": "tokens of a call's prompt, the most",
+    "num_turns/mean": "calls of the policy's agents in an attempt, mean",
+    "num_turns/max": "calls of the policy's agents in an attempt, the most",
     "entropy/sampled": "mean of -log p of the trained tokens under what sampled them, nats a token",
     "sampling/restricted": "share of the sampled tokens drawn with a grammar, top_p, penalties or the like",
     "sampling/no_choice": "share of the sampled tokens that were the only one left",
@@ -75,7 +82,10 @@ OF_JUDGES: Mapping[str, str] = {
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "Reward": ("reward", "groups", "attempts"),
-    "What was sampled": ("entropy", "sampling", "experts", "staleness"),
+    "What was sampled": (
+        *("response_length", "prompt_length", "num_turns"),
+        *("entropy", "sampling", "experts", "staleness"),
+    ),
     "Engine and trainer agree": ("mismatch", "probe"),
     "Update": ("actor", "loss", "grad_norm", "lr", "optimizer", "critic", "reference", "kl_loss", "kl_reward"),
     "Tokens": ("tokens", "ledger"),

@@ -4,8 +4,10 @@ A row is computed from what the store holds about its step, so it can be rebuilt
 absent, never zero.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from lightning_trainer.samples.credit.groups import GroupSummary
@@ -15,7 +17,7 @@ from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.records import StepRecord
 from lightning_trainer.store.tables import steps as step_table
 from lightning_trainer.store.tables import versions as version_table
-from lightning_trainer.types import LedgerRow, Outcome, PolicyVersion
+from lightning_trainer.types import Call, LedgerRow, Outcome, PolicyVersion
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,28 @@ def group_metrics(groups: Sequence[GroupSummary]) -> dict[str, float]:
     if deviations:
         metrics[DEVIATION] = sum(deviations) / len(deviations)
     return metrics
+
+
+def call_metrics(calls: Sequence[Call]) -> dict[str, float]:
+    """Return verl's ``response_length``, ``prompt_length`` (tokens a call) and ``num_turns`` (calls an attempt).
+
+    Args:
+        calls: of the policy's agents in the step's attempts; those without sampled tokens count for nothing.
+    """
+    known = [call for call in calls if call.response_ids]
+    if not known:
+        return {}
+    lengths = [len(call.response_ids) for call in known]
+    turns = Counter(call.attempt_id for call in known).values()
+    return {
+        "response_length/mean": fmean(lengths),
+        "response_length/max": float(max(lengths)),
+        "response_length/clip_ratio": fmean(call.truncated for call in known),
+        "prompt_length/mean": fmean(len(call.prompt_ids) for call in known),
+        "prompt_length/max": float(max(len(call.prompt_ids) for call in known)),
+        "num_turns/mean": fmean(turns),
+        "num_turns/max": float(max(turns)),
+    }
 
 
 # How the judges of a step were corrected.

@@ -69,6 +69,8 @@ class Build:
     """By the name of the reward: how judges were corrected."""
     deviation_floor: float = 0.0
     """Groups whose rewards deviate less were left out."""
+    calls: tuple[Call, ...] = ()
+    """Of the policy's agents in the attempts, once each, trained or not."""
 
 
 @without_garbage_collection()
@@ -151,6 +153,7 @@ def build_batch(
         rewards=rewards,
         corrections=corrections or {},
         deviation_floor=deviation_floor,
+        calls=(*eligible.values(), *gaps),
     )
 
 
@@ -160,8 +163,9 @@ _OUTCOMES = {
     Reason.LOW_VARIANCE_GROUP: Outcome.MASKED,
     Reason.NOT_PICKED: Outcome.MASKED,
     Reason.NO_CHOICE: Outcome.MASKED,
+    Reason.TRUNCATED: Outcome.MASKED,
 }
-"""By what was decided of a transition or of its group; all other reasons drop it."""
+"""By what was decided of a call or of its group; all other reasons drop it."""
 
 
 def _received(
@@ -203,7 +207,7 @@ def _eligible(
         if reason is None:
             eligible[call.call_id] = as_the_model_itself(call) if imitates else call
         else:
-            ledger.settle(call, Outcome.DROPPED, reason)
+            ledger.settle(call, _OUTCOMES.get(reason, Outcome.DROPPED), reason)
             if took_part(call, attempts, policy, claims):
                 gaps.append(call)
     return eligible, gaps

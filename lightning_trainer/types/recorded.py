@@ -204,3 +204,8 @@ class Call:
     """As that server calls it; None if the gateway recorded it."""
     routed_experts: RoutedExperts | None = None
     """Which experts its prompt and response went through; None if the engine does not report it."""
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the limit of tokens ended the response (OpenAI's word for it, Anthropic's, or Gemini's)."""
+        return self.finish_reason is not None and self.finish_reason.lower() in ("length", "max_tokens")

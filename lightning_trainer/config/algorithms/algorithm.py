@@ -156,6 +156,8 @@ class AlgorithmConfig(Section):
     """Decay of that average: how much of its earlier value a step keeps."""
     overlong: OverlongConfig | None = None
     """``"none"``: not, where the preset has it."""
+    mask_truncated: bool = False
+    """Leave out the responses that ``max_tokens`` ended (DAPO's overlong filtering, arXiv 2503.14476, section 3.4)."""
     tau_pos: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     tau_neg: float = Field(default=1.05, gt=0, allow_inf_nan=False)
     clip_cov_ratio: float = Field(default=0.0002, gt=0, le=1)

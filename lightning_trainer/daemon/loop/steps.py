@@ -19,7 +19,7 @@ from lightning_trainer.daemon.loop.weights import Weights
 from lightning_trainer.daemon.loop.worklist import Worklist
 from lightning_trainer.daemon.watching.progress import Phase
 from lightning_trainer.errors import TakenOutError
-from lightning_trainer.metrics.row import group_metrics, judge_metrics
+from lightning_trainer.metrics.row import call_metrics, group_metrics, judge_metrics
 from lightning_trainer.metrics.sampling import sampling_metrics
 from lightning_trainer.samples.batches import Build
 from lightning_trainer.samples.credit.group_collector import Collection
@@ -121,6 +121,7 @@ class Steps:
         attempts, build = filled
         metrics = {
             **group_metrics(build.groups),
+            **call_metrics(build.calls),
             **({} if self._judges is None else await self._judges.metrics(self.next_step)),
             **judge_metrics(build.corrections),
             **({"reward/deviation_floor": build.deviation_floor} if build.deviation_floor else {}),

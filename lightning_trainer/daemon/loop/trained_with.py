@@ -25,6 +25,7 @@ _OF_THE_BATCH = {
     "deviation_floor",
     "deviation_decay",
     "overlong",
+    "mask_truncated",
     "reference_model",
 }
 """Of the algorithm, what the recorded batch already contains, its advantage, which a credit scheme may replace, and the

@@ -166,6 +166,8 @@ def _not_recorded(call: Call, policy: PolicyConfig) -> Reason | None:
         return Reason.LOGPROB_NOT_FINITE
     if not call.complete:
         return Reason.INCOMPLETE_STREAM
+    if policy.algorithm.mask_truncated and call.truncated:
+        return Reason.TRUNCATED
     # What is imitated needs no ratio of probabilities.
     if call.sampling_unknown is not None and policy.algorithm.objective == "rl":
         return Reason.SAMPLING_UNKNOWN

@@ -41,6 +41,8 @@ class Reason(StrEnum):
         "so it teaches nothing.",
     )
 
+    TRUNCATED = "truncated", "The limit of tokens (max_tokens) ended the response, and mask_truncated leaves such out."
+
     NOT_PICKED = (
         "not_picked",
         "Another attempt of the group earned more (or, of a pair, one earned less), and only that is imitated.",

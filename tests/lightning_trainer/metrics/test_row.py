@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from lightning_trainer.metrics.row import step_metrics
+from lightning_trainer.metrics.row import call_metrics, step_metrics
 from lightning_trainer.metrics.sampling import sampling_metrics
 from lightning_trainer.sampling import Shaping, support_of
 from lightning_trainer.store.records import StepRecord, StepState
@@ -115,3 +115,22 @@ def test_how_much_choice_there_was():
     assert metrics["sampling/no_choice"] == pytest.approx(1 / 6)
     assert metrics["sampling/restricted"] == pytest.approx(4 / 6)
     assert metrics["entropy/sampled"] == pytest.approx((1 + 2 + 3 + 4 + 5) / 5)
+
+
+def test_lengths_and_turns_are_over_calls_that_have_tokens(make_call):
+    calls = [
+        make_call("1", (1, 2), (3,), attempt_id="a"),
+        make_call("2", (1, 2, 3, 4), (5, 6, 7), attempt_id="a", finish_reason="length"),
+        make_call("3", (1,) * 6, (2,) * 8, attempt_id="b", finish_reason="max_tokens"),
+        make_call("4", (), (), attempt_id="b"),
+    ]
+    assert call_metrics(calls) == {
+        "response_length/mean": 4.0,
+        "response_length/max": 8.0,
+        "response_length/clip_ratio": pytest.approx(2 / 3),
+        "prompt_length/mean": 4.0,
+        "prompt_length/max": 6.0,
+        "num_turns/mean": 1.5,
+        "num_turns/max": 2.0,
+    }
+    assert call_metrics([]) == {}

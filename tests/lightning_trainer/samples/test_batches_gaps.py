@@ -6,6 +6,7 @@ from lightning_trainer.config.policies.credit import CREDIT_SETTINGS
 from lightning_trainer.samples.batches import build_batch
 from lightning_trainer.samples.transitions.reasons import Reason
 from lightning_trainer.sampling import support_of
+from lightning_trainer.types import Outcome
 
 DROPS = {
     "over_length": {"prompt_ids": (5,) * 90},
@@ -14,6 +15,7 @@ DROPS = {
     "incomplete_stream": {"complete": False},
     "no_policy_version": {"policy_version": None},
     "other_policy": {"policy": "another"},
+    "truncated": {"finish_reason": "length"},
     "no_choice": {"response_ids": (9, 9), "support": support_of(50, [[9], [9]])},
 }
 SCHEMES = tuple(name for name, settings in CREDIT_SETTINGS.items() if not settings.needs_values)
@@ -40,7 +42,9 @@ def build(make_call, make_attempt, make_evaluation, make_policy):
                     earned = others if others and attempt_id == "a2" else single
                     evaluations.append(make_evaluation(earned[t], None, span_id=name))
             evaluations.append(make_evaluation(reward, attempt_id))
-        policy = make_policy(credit=credit, samples=samples, max_sample_tokens=50)
+        policy = make_policy(
+            credit=credit, samples=samples, max_sample_tokens=50, algorithm={"mask_truncated": drop == "truncated"}
+        )
         attempts = [make_attempt("a1"), make_attempt("a2")]
         return build_batch(calls, attempts, evaluations, policy, 1)
 
@@ -83,6 +87,22 @@ def test_a_critics_scheme_is_told_what_a_dropped_call_earned(build, drop):
 def test_an_outcome_that_a_dropped_last_call_met_tells_attempts_apart(build, drop):
     built = build({"scheme": "gae_turns"}, drop, "a1-2", single=None)
     assert (built.groups[0].verdict, built.groups[0].spread) == (Reason.SAMPLED, 0.5)
+
+
+def test_a_truncated_response_is_masked_where_that_is_asked_for_and_trained_elsewhere(
+    make_call, make_attempt, make_evaluation, make_policy
+):
+    calls = [make_call("cut", attempt_id="a1", finish_reason="length"), make_call("whole", attempt_id="a2")]
+    attempts, evaluations = [make_attempt("a1"), make_attempt("a2")], [make_evaluation(0.0), make_evaluation(1.0, "a2")]
+    rows = {}
+    for masked in (True, False):
+        policy = make_policy(credit={"scheme": "terminal"}, algorithm={"mask_truncated": masked})
+        built = build_batch(calls, attempts, evaluations, policy, 1)
+        rows[masked] = {(row.outcome, row.reason) for row in built.ledger}
+        assert {call.call_id for call in built.calls} == {"cut/0", "whole/0"}
+    assert (Outcome.MASKED, Reason.TRUNCATED) in rows[True]
+    assert (Outcome.TRAINED, Reason.SAMPLED) not in rows[True], "one attempt is left: no group"
+    assert rows[False] == {(Outcome.TRAINED, Reason.SAMPLED)}
 
 
 def test_what_a_missing_reward_would_have_entered_is_missing(build, make_evaluation):
