@@ -28,7 +28,7 @@ from hypothesis import HealthCheck, settings
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from lightning_trainer.config import EngineConfig
-from lightning_trainer.ingest.http.otlp import decode_request
+from lightning_trainer.ingest.http.otlp import decode_json_request, decode_request
 from lightning_trainer.serving.engine import EngineProcess
 from lightning_trainer.serving.publication import Publication, PublicationReport
 from lightning_trainer.serving.settings import EngineSettings
@@ -305,6 +305,8 @@ def recorded() -> Callable[..., list[Span]]:
 
     def read(name: str, part: str = "foreign") -> list[Span]:
         document = json.loads((Path(__file__).parent / "recorded" / f"{name}.json").read_text(encoding="utf-8"))
+        if "otlp_json" in document:
+            return list(decode_json_request(json.dumps(document["otlp_json"]).encode()).spans)
         request = ParseDict(document[part], ExportTraceServiceRequest())
         return list(decode_request(request.SerializeToString()).spans)
 

@@ -1,5 +1,9 @@
 """The dialect of a span: the first that recognizes it; the conventions' own reads everything else."""
 
+from dataclasses import replace
+
+from lightning_instrumentation import semconv
+
 from lightning_trainer.ingest.dialects import agentops, aisdk, genai, lightning, openinference, openllmetry
 from lightning_trainer.ingest.dialects.dialect import Dialect
 from lightning_trainer.types import Span
@@ -12,6 +16,8 @@ DIALECTS: tuple[Dialect, ...] = (
     openllmetry.DIALECT,
     genai.DIALECT,
 )
+
+_ID_ELSEWHERE = (openinference.DIALECT, aisdk.DIALECT)
 
 
 _OWN_FORMS = (
@@ -37,3 +43,16 @@ def dialect_of(span: Span) -> Dialect:
         if dialect.recognizes(span):
             return dialect
     return genai.DIALECT
+
+
+def with_response_id(span: Span) -> Span:
+    """Return a span as the store can find it: with its response's id under the conventions' name.
+
+    OpenInference and the AI SDK write it elsewhere, the former inside of the response's JSON.
+    """
+    if semconv.RESPONSE_ID in span.attributes or dialect_of(span) not in _ID_ELSEWHERE:
+        return span
+    call = dialect_of(span).model_call(span)
+    if call is None or call.response_id is None:
+        return span
+    return replace(span, attributes={**span.attributes, semconv.RESPONSE_ID: call.response_id})

@@ -7,6 +7,8 @@ import pytest
 from lightning_instrumentation import semconv
 
 from lightning_trainer.errors import StoreError
+from lightning_trainer.ingest.dialects.registry import dialect_of
+from lightning_trainer.ingest.http.otlp import encode_request, otlp_router
 from lightning_trainer.ingest.http.rewards import rewards_router
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.store import SqliteStore
@@ -40,6 +42,22 @@ async def test_a_reward_may_name_its_attempt_and_say_why(client, store: SqliteSt
     body = {"value": -0.5, "name": "style", "attempt_id": "a", "explanation": "too long"}
     assert (await client.post(_URL, json=body)).status_code == 200
     assert await _evaluations(store) == [("style", -0.5, "r", "a", None, "too long")]
+
+
+@pytest.mark.parametrize(
+    "name", ["genai", "openinference", "openllmetry", "openllmetry_numbered", "agentops", "aisdk", "logfire"]
+)
+async def test_a_call_of_any_instrumentation_is_found_by_its_response(store, client_of, recorded, name):
+    spans = recorded(name)
+    async with client_of(otlp_router(store)) as opened:
+        answer = await opened.post(
+            "/v1/traces", content=encode_request(spans), headers={"content-type": "application/x-protobuf"}
+        )
+        assert answer.status_code == 200
+    calls = [call for span in spans if (call := dialect_of(span).model_call(span)) and call.response_id]
+    assert calls
+    for call in calls:
+        assert await store.has_response(call.response_id), call.response_id
 
 
 async def test_a_reward_with_an_id_counts_once(client, store: SqliteStore) -> None:

@@ -1,8 +1,6 @@
 """Each dialect reads what the real packages of its family sent."""
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from lightning_instrumentation import semconv
@@ -11,7 +9,6 @@ from lightning_trainer.agents.census import count_agents, slim
 from lightning_trainer.ingest.dialects.dialect import Conversation, Usage
 from lightning_trainer.ingest.dialects.openinference import DIALECT as OPENINFERENCE
 from lightning_trainer.ingest.dialects.registry import dialect_of
-from lightning_trainer.ingest.http.otlp import decode_json_request
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.types import Fidelity, Span
 
@@ -110,10 +107,9 @@ def test_the_agent_and_its_tools_are_named(name, spans):
 
 
 @pytest.fixture
-def of_aisdk() -> list[Span]:
+def of_aisdk(recorded) -> list[Span]:
     """What ``ai`` sent through Node's exporter, in OTLP's JSON."""
-    document = json.loads((Path(__file__).parents[3] / "recorded" / "aisdk.json").read_text())
-    return list(decode_json_request(json.dumps(document["otlp_json"]).encode()).spans)
+    return recorded("aisdk")
 
 
 def test_every_request_of_the_ai_sdk_is_a_call_and_what_is_around_it_is_none(of_aisdk) -> None:
