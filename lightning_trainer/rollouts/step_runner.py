@@ -1,34 +1,23 @@
-"""Training and evaluation step by step: which attempts are run when.
+"""Training, evaluating and recording: attempts at tasks, made as the schedule of the steps asks for them.
 
-Attempts of step ``k`` start once the daemon has done step ``k - 1 - max_staleness``. With 0 this is synchronous: all of
-a step is sampled by the version that the previous step published. With more, agents go on while the trainer trains, and
-the group that is complete first is trained first: a slow attempt does not hold up the others. This is the admission
-rule of AReaL (Fu et al. 2025, arXiv 2505.24298, equation 3), applied to groups. A step that the daemon takes from a
-file (``[[policy.stage]] data``) has no attempts.
-
-An interrupted run resumes where it was: the daemon says how many steps are done and which attempts it has, by the run's
-name, with which every group id begins. Other runs of the same policy may go on at the same time: a step takes the
-groups that are complete first, and each run keeps as many in flight as a step needs, so none waits for another. For a
-group that no step will take (``lost_groups.py``) it begins another. Ctrl-C ends it with one line and exit status 130.
+Ctrl-C ends any of them with one line and exit status 130 (``steps/schedule.py`` says where a training run goes on).
 """
 
 import logging
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from itertools import chain
-from typing import Generic, NamedTuple
+from typing import Generic
 
 from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts.attempt import AttemptEnded, AttemptFunction, Event, StepEnded, TaskT, run_attempt
 from lightning_trainer.rollouts.curriculum import Curriculum
 from lightning_trainer.rollouts.daemon_client import DaemonClient, daemon_of_client
-from lightning_trainer.rollouts.lost_groups import LostGroups
 from lightning_trainer.rollouts.run_name import checked_run, default_run, held_run
-from lightning_trainer.rollouts.step_watch import Arrivals, StepWatch, check_recording, reward_mean, with_attempts
+from lightning_trainer.rollouts.steps.schedule import Schedule, Work
+from lightning_trainer.rollouts.steps.step_watch import Arrivals, StepWatch, check_recording, reward_mean
 from lightning_trainer.rollouts.team import TeamClient
 from lightning_trainer.rollouts.worker_pool import WorkerPool
 
@@ -52,14 +41,6 @@ def ends_in_one_line(then: str = "start it again to go on from there") -> Iterat
     except KeyboardInterrupt:
         print(f"interrupted: what has ended is recorded; {then}", file=sys.stderr)
         raise SystemExit(_INTERRUPTED) from None
-
-
-class _Work(NamedTuple, Generic[TaskT]):
-    task: TaskT
-    group_id: str
-    stage: str
-    step: int | None
-    mode: str
 
 
 class StepRunner(Generic[TaskT]):
@@ -169,15 +150,10 @@ class StepRunner(Generic[TaskT]):
             )
 
     def _train(self, run: str, status: dict, tasks_of_step: Callable[[int], Sequence[TaskT]], steps: int) -> None:
-        done, ahead, per_step = status["steps_done"], status["max_staleness"] or 0, status["groups_per_step"]
-        before, started = self._where_it_was(run, status, done, ahead)
-        begun = before
-        lost = LostGroups(self._daemon, run, groups_per_step=per_step)
-        waiting: list[tuple[str, list[_Work[TaskT]]]] = []
-        in_flight: set[str] = set()
+        schedule = Schedule(self._daemon, run, status, tasks_of_step, steps, self._curriculum)
+        watch = StepWatch(status, Arrivals(partial(self._daemon.groups, f"{run}/step-"), self._reached.endpoint))
         ends: list[float] = []
         rewards: list[float | None] = []
-        watch = StepWatch(status, Arrivals(partial(self._daemon.groups, f"{run}/step-"), self._reached.endpoint))
 
         def on_attempt(attempt: AttemptEnded) -> None:
             watch.attempt_ended(attempt)
@@ -186,55 +162,26 @@ class StepRunner(Generic[TaskT]):
             if attempt.stage == "train" and attempt.error is None:
                 rewards.append(attempt.reward)
 
-        def attempted(work: _Work[TaskT]) -> AttemptEnded:
+        def attempted(work: Work[TaskT]) -> AttemptEnded:
             return self._attempted(work, on_attempt, pool)
 
         began = time.monotonic()
         with WorkerPool(attempted, self._concurrency) as pool:
-            while done < steps:
-                # Groups that other runs have in flight do not count: they may take any time.
-                taken = self._daemon.groups(f"{run}/step-", taken_until=done)
-                in_flight -= taken.keys()
-                replaced = lost.look(in_flight, taken, done + 1)
-                in_flight -= replaced
-                wanted = self._daemon.used_up(f"{run}/step-", taken_until=done) - len(replaced)
-                wanted += status["groups_wanted"] * with_attempts(status, done + 1, done + 1)
-                wanted += per_step * with_attempts(status, done + 2, min(done + 1 + ahead, steps))
-                # Whole steps, and just as many groups beyond as were lost: what no step waits for would grow old.
-                most = before - (before - wanted) // per_step * per_step + len(replaced)
-                while begun < most:
-                    if not waiting:
-                        started += 1
-                        if not with_attempts(status, started, started):
-                            continue
-                        tasks = self._chosen(run, [*tasks_of_step(started)], started, status)
-                        waiting = self._groups(run, tasks, started, status, taken)
-                    now, waiting = waiting[: most - begun], waiting[most - begun :]
-                    begun += len(now)
-                    in_flight |= {group_id for group_id, _ in now} - taken.keys()
-                    groups = [works for _, works in now]
-                    for batch in groups if ahead else [list(chain.from_iterable(groups))]:
-                        pool.add(batch)
+            while (done := schedule.done) < steps:
+                for batch in schedule.due():
+                    pool.add(batch)
                 status = self._daemon.wait_for_step(done + 1, groups_wanted=status["groups_wanted"])
-                if status["steps_done"] <= done:
+                if not schedule.heard(status):
                     watch.check_arrival()
                     continue
-                done += 1
                 now = time.monotonic()
                 rolled_out = max(ends, default=now)
                 ends.clear()
-                self._say_if_blind(done, rewards)
+                self._say_if_blind(done + 1, rewards)
                 rewards.clear()
-                self._on_event(
-                    StepEnded(
-                        done,
-                        reward_mean(status, done),
-                        status["live_version"],
-                        rolled_out - began,
-                        now - rolled_out,
-                    )
-                )
-                watch.step_ended(done, status)
+                ended = reward_mean(status, done + 1), status["live_version"]
+                self._on_event(StepEnded(done + 1, *ended, rolled_out - began, now - rolled_out))
+                watch.step_ended(done + 1, status)
                 began = now
             if not status["dynamic_sampling"]:
                 # Groups are left only if other runs brought some, too: later steps take them, if they are complete.
@@ -262,7 +209,7 @@ class StepRunner(Generic[TaskT]):
             LightningError: the daemon cannot be reached, or has no such policy.
         """
         self._daemon.wait_until_there()
-        return self._run_all([_Work(task, f"{self._run}/{stage}/{task.id}", stage, None, "evaluate") for task in tasks])
+        return self._run_all([Work(task, f"{self._run}/{stage}/{task.id}", stage, None, "evaluate") for task in tasks])
 
     @ends_in_one_line()
     def record(self, tasks: Sequence[TaskT], *, attempts: int) -> list[AttemptEnded]:
@@ -286,7 +233,7 @@ class StepRunner(Generic[TaskT]):
             recorded = partial(self._daemon.recorded, f"{run}/record/")
             there, arrivals = recorded(), Arrivals(recorded, self._reached.endpoint)
             works = [
-                _Work(task, group_id, "record", None, "record")
+                Work(task, group_id, "record", None, "record")
                 for task in tasks
                 for group_id in [f"{run}/record/{task.id}"]
                 for _ in range(attempts - there.get(group_id, 0))
@@ -297,75 +244,15 @@ class StepRunner(Generic[TaskT]):
             arrivals.check(len(ended), wait_s=_FLUSH_S)
             return ended
 
-    def _run_all(self, works: Sequence[_Work[TaskT]]) -> list[AttemptEnded]:
-        def run(work: _Work[TaskT]) -> AttemptEnded:
+    def _run_all(self, works: Sequence[Work[TaskT]]) -> list[AttemptEnded]:
+        def run(work: Work[TaskT]) -> AttemptEnded:
             return self._attempted(work, self._on_event, pool)
 
         with WorkerPool(run, self._concurrency) as pool:
             return [future.result() for future in pool.add(works).futures]
 
-    def _where_it_was(self, run: str, status: dict, done: int, ahead: int) -> tuple[int, int]:
-        """Return how many groups of this run the steps took that need none from it any more, and the last of those."""
-        started = max(0, done - ahead)
-        made = _by_step(run, self._daemon.groups(f"{run}/step-"))
-        if not made:
-            return 0, started
-        taken = _by_step(run, self._daemon.groups(f"{run}/step-", taken_until=done))
-        first = min(*made, started + 1)
-        # Steps of an earlier part of the run may have had fewer groups than they have now.
-        whole = min(status["groups_per_step"], max(made.values()))
-        started = first - 1
-        while started < max(made) and (
-            taken[started + 1] >= whole or not with_attempts(status, started + 1, started + 1)
-        ):
-            started += 1
-        return sum(taken[step] for step in range(first, started + 1)), started
-
-    def _chosen(self, run: str, tasks: Sequence[TaskT], step: int, status: dict) -> Sequence[TaskT]:
-        """Return the tasks that the curriculum chooses, first those that it chose before an interruption."""
-        if self._curriculum is None:
-            return tasks
-        prefix = f"{run}/step-{step}/"
-        started = {group.removeprefix(prefix) for group in self._daemon.groups(prefix)}
-        return self._curriculum.choose(tasks, status["groups_per_step"], started=started)
-
-    def _groups(
-        self, run: str, tasks: Sequence[TaskT], step: int, status: dict, taken: Container[str]
-    ) -> list[tuple[str, list[_Work[TaskT]]]]:
-        """Return the groups of a step, each with its id and the attempts whose end the daemon has not seen.
-
-        A group taken before it was complete (``group_timeout_s``) stays as it is: more attempts would make a new group.
-        Groups that are complete are among them even if their tasks are no longer the step's: the next step takes them.
-        """
-        different = len({task.id for task in tasks})
-        if not different == len(tasks) == status["groups_per_step"]:
-            has = f"{different} different tasks"
-            if different != len(tasks):
-                has = f"{len(tasks)} tasks with {different} different ids"
-            raise LightningError(
-                f"step {step} has {has}, but the policy's groups_per_step is {status['groups_per_step']}; "
-                "make them equal"
-            )
-        # Group ids carry run and step: a later return of the same task is another comparison.
-        works = [_Work(task, f"{run}/step-{step}/{task.id}", "train", step, "train") for task in tasks]
-        wanted = {"train": status["group_size"], "baseline": int(status["needs_baseline"])}
-        there = {mode: self._daemon.groups(f"{run}/step-{step}/", mode=mode) for mode, count in wanted.items() if count}
-        left = there["train"].keys() - {work.group_id for work in works}
-        complete = [group for group in sorted(left) if there["train"][group] >= status["group_size"]]
-        return [(group, []) for group in complete] + [
-            (
-                work.group_id,
-                [
-                    work._replace(stage=mode, mode=mode)
-                    for mode, ended in there.items()
-                    for _ in range(0 if work.group_id in taken else wanted[mode] - ended.get(work.group_id, 0))
-                ],
-            )
-            for work in works
-        ]
-
     def _attempted(
-        self, work: _Work[TaskT], on_attempt: Callable[[AttemptEnded], None], pool: WorkerPool
+        self, work: Work[TaskT], on_attempt: Callable[[AttemptEnded], None], pool: WorkerPool
     ) -> AttemptEnded:
         """Run an attempt, and make it again if it fails. What fails once the run has ended, such as a program that was
         killed with it, is no failure: whoever starts the run again makes the attempt."""
@@ -390,8 +277,3 @@ class StepRunner(Generic[TaskT]):
             if ended.stage != "retried":
                 break
         return ended
-
-
-def _by_step(run: str, groups: Iterable[str]) -> Counter[int]:
-    """Return how many of a run's groups belong to each of its steps."""
-    return Counter(int(group.removeprefix(f"{run}/step-").partition("/")[0]) for group in groups)

@@ -127,12 +127,3 @@ def _where_they_went(endpoint: str) -> str:
 def reward_mean(status: dict, step: int) -> float | None:
     """Return the mean reward of what that step trained; attempts that ended meanwhile may belong to later ones."""
     return next((done["metrics"].get("reward/mean") for done in status["steps"] if done["step"] == step), None)
-
-
-def with_attempts(status: dict, first: int, last: int) -> int:
-    """Return how many of the steps need attempts: those of a stage that trains on a file do not."""
-    shown = status.get("shown_steps", ())
-    return sum(
-        not any(begin <= step and (end is None or step <= end) for begin, end in shown)
-        for step in range(first, last + 1)
-    )

@@ -1,0 +1,1 @@
+"""The steps of a training run: which attempts each of them needs, and what becomes of them."""
