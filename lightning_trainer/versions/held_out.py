@@ -1,12 +1,15 @@
-"""The held-out score of a version: the mean reward of the evaluation attempts whose calls it sampled.
+"""The held-out score of a version: the mean reward, over tasks, of the evaluation attempts whose calls it sampled.
 
-An attempt during which the version changed is left out, as is one that lacks any of the policy's rewards: its own in
-every stage, so that versions of different stages can be compared. Each attempt's verdict is kept in the store and
-recomputed when something new of the attempt arrives, so an evaluation is read once and not at every query.
+A task that was tried more often than others (an evaluation that was interrupted and started again, say) counts as much
+as they do: once, with the mean of its attempts. An attempt during which the version changed is left out, as is one that
+lacks any of the policy's rewards: its own in every stage, so that versions of different stages can be compared. Each
+attempt's verdict is kept in the store and recomputed when something new of the attempt arrives, so an evaluation is
+read once and not at every query.
 
 A mean has a standard error (E. Miller, Adding Error Bars to Evals, arXiv 2411.00640): the standard deviation of the
-rewards over the root of their number. The deviation is pooled over the versions, as for a t test (G. W. Snedecor and
-W. G. Cochran, Statistical Methods): a version with one attempt has none of its own, and that of a few is often 0.
+tasks' rewards over the root of the tasks' number. The deviation is pooled over the versions, as for a t test (G. W.
+Snedecor and W. G. Cochran, Statistical Methods): a version with one task has none of its own, and that of a few is
+often 0.
 """
 
 import json
@@ -33,6 +36,11 @@ _AT_ONCE_IN_TIME = 20
 """The same where somebody waits, so that the time is kept to."""
 
 
+_WITH_GROUPS = "verdicts LEFT JOIN attempts USING (attempt_id) WHERE policy = ?"
+_GROUP = "coalesce(group_id, task_id, rollout_id, attempt_id)"
+"""As ``Attempt.group_id``; the attempt itself once it is deleted."""
+
+
 @dataclass(frozen=True, slots=True)
 class HeldOutScore:
     """The held-out score of a version."""
@@ -40,7 +48,7 @@ class HeldOutScore:
     mean: float
     attempts: int
     error: float | None
-    """Its standard error; None where no version has two attempts, so that nothing is known of it."""
+    """Its standard error; None where no version has two tasks, so that nothing is known of it."""
 
     @property
     def rank(self) -> tuple[float, int]:
@@ -56,6 +64,8 @@ class Verdict:
 
     version: int
     reward: float
+    group: str | None = None
+    """Of all attempts at the task in that evaluation; None: this one is alone."""
 
 
 def verdicts(attempts: Sequence[Attempt], spans: Sequence[Span], policy: PolicyConfig) -> dict[str, Verdict]:
@@ -76,7 +86,7 @@ def verdicts(attempts: Sequence[Attempt], spans: Sequence[Span], policy: PolicyC
     for attempt_id, own in calls.items():
         reward, version = rewards.get(attempt_id), only_version(own)
         if reward is not None and version is not None:
-            found[attempt_id] = Verdict(version, reward)
+            found[attempt_id] = Verdict(version, reward, known[attempt_id].group_id)
     return found
 
 
@@ -119,9 +129,10 @@ async def refresh_verdicts(store: Store, policy: PolicyConfig, *, within_s: floa
 def select_scores(connection: Connection, policy: str, first: int, last: int) -> dict[int, HeldOutScore]:
     """Return the stored scores of the versions from ``first`` to ``last``; see ``refresh_verdicts``."""
     rows = connection.execute(
-        """WITH among AS (SELECT version, reward FROM verdicts WHERE policy = ? AND version BETWEEN ? AND ?),
+        f"""WITH among AS (SELECT version, avg(reward) AS reward, count(*) AS attempts
+                          FROM {_WITH_GROUPS} AND version BETWEEN ? AND ? GROUP BY version, {_GROUP}),
                 means AS (SELECT version, avg(reward) AS mean FROM among GROUP BY version)
-           SELECT version, mean, count(*), sum((reward - mean) * (reward - mean))
+           SELECT version, mean, sum(attempts), count(*), sum((reward - mean) * (reward - mean))
            FROM among JOIN means USING (version) GROUP BY version, mean""",
         (policy, first, last),
     )
@@ -139,8 +150,8 @@ def select_newest_scores(connection: Connection, policy: str, newest: int) -> di
 def select_verdicts(connection: Connection, policy: PolicyConfig) -> dict[str, Verdict]:
     """Return the verdicts of all evaluations; those not read before are read now, but not stored."""
     position = _position(connection, policy)
-    rows = connection.execute("SELECT attempt_id, version, reward FROM verdicts WHERE policy = ?", (policy.name,))
-    found = {attempt_id: Verdict(version, reward) for attempt_id, version, reward in rows if position}
+    rows = connection.execute(f"SELECT attempt_id, version, reward, {_GROUP} FROM {_WITH_GROUPS}", (policy.name,))
+    found = {attempt_id: Verdict(*verdict) for attempt_id, *verdict in rows if position}
     while (read := _next_slice(connection, policy, position)).attempt_ids:
         found = {attempt_id: verdict for attempt_id, verdict in found.items() if attempt_id not in read.attempt_ids}
         found |= read.found
@@ -149,30 +160,33 @@ def select_verdicts(connection: Connection, policy: PolicyConfig) -> dict[str, V
 
 
 def held_out_scores(found: Mapping[str, Verdict]) -> dict[int, HeldOutScore]:
-    """Return each version's mean over its attempts."""
-    rewards: dict[int, list[float]] = {}
-    for verdict in found.values():
-        rewards.setdefault(verdict.version, []).append(verdict.reward)
-    return _scores({version: _spread(values) for version, values in rewards.items()})
+    """Return each version's mean over its tasks."""
+    rewards: dict[int, dict[str, list[float]]] = {}
+    for attempt_id, verdict in found.items():
+        of_version = rewards.setdefault(verdict.version, {})
+        of_version.setdefault(verdict.group or attempt_id, []).append(verdict.reward)
+    return _scores({version: _spread([*tasks.values()]) for version, tasks in rewards.items()})
 
 
 class _Spread(NamedTuple):
     mean: float
     attempts: int
+    tasks: int
     squares: float
-    """Sum of the squared deviations from the mean."""
+    """Sum of the squared deviations from the mean, of the tasks' rewards."""
 
 
-def _spread(rewards: Sequence[float]) -> _Spread:
-    mean = fmean(rewards)
-    return _Spread(mean, len(rewards), sum((reward - mean) ** 2 for reward in rewards))
+def _spread(rewards: Sequence[Sequence[float]]) -> _Spread:
+    of_tasks = [fmean(of_task) for of_task in rewards]
+    mean = fmean(of_tasks)
+    return _Spread(mean, sum(map(len, rewards)), len(rewards), sum((reward - mean) ** 2 for reward in of_tasks))
 
 
 def _scores(spreads: Mapping[int, _Spread]) -> dict[int, HeldOutScore]:
-    freedom = sum(one.attempts - 1 for one in spreads.values())
+    freedom = sum(one.tasks - 1 for one in spreads.values())
     deviation = sqrt(sum(one.squares for one in spreads.values()) / freedom) if freedom else None
     return {
-        version: HeldOutScore(one.mean, one.attempts, None if deviation is None else deviation / sqrt(one.attempts))
+        version: HeldOutScore(one.mean, one.attempts, None if deviation is None else deviation / sqrt(one.tasks))
         for version, one in spreads.items()
     }
 

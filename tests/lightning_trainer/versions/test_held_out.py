@@ -24,9 +24,9 @@ from lightning_trainer.versions.held_out import (
 
 @pytest.fixture
 def evaluation(attempt_spans, reward_span):
-    """The spans of an evaluation attempt whose one call was sampled by ``version``."""
+    """The spans of an evaluation attempt whose one call was sampled by ``version``; at a task of its own by default."""
 
-    def make(name: str, version: int, reward: float | None) -> list[Span]:
+    def make(name: str, version: int, reward: float | None, task: str | None = None) -> list[Span]:
         spans = attempt_spans(name, [1, 2], 10)
         changed = [
             replace(
@@ -34,6 +34,7 @@ def evaluation(attempt_spans, reward_span):
                 attributes={
                     **span.attributes,
                     semconv.ROLLOUT_MODE: RolloutMode.EVALUATE.value,
+                    semconv.GROUP_ID: f"run/held-out/{task or name}",
                     **({semconv.POLICY_VERSION: version} if semconv.POLICY_VERSION in span.attributes else {}),
                 },
             )
@@ -82,6 +83,20 @@ async def test_scores_are_means_by_version_and_training_attempts_do_not_count(
     assert (await store.scan(lambda connection: select_scores(connection, policy.name, 5, 5)))[5].attempts == 2
     other = make_policy(reward="another")
     assert await store.scan(lambda connection: select_verdicts(connection, other)) == {}
+
+
+async def test_a_task_that_was_tried_more_often_counts_once(on_each_database, make_policy, evaluation):
+    """An evaluation was interrupted after its first task and started again: 0 twice, then 1 and 1."""
+    store = on_each_database
+    for name, task, reward in (("a", "first", 0.0), ("b", "first", 0.0), ("c", "second", 1.0), ("d", "third", 1.0)):
+        await store.append(evaluation(name, 4, reward, task))
+    about: Any = pytest.approx
+    policy = make_policy()
+    expected = {4: HeldOutScore(about(2 / 3), 4, about(1 / 3))}
+    assert held_out_scores(await store.scan(lambda connection: select_verdicts(connection, policy))) == expected
+    await refresh_verdicts(store, policy)
+    assert await store.scan(lambda connection: select_scores(connection, policy.name, 0, 9)) == expected
+    assert held_out_scores(await store.scan(lambda connection: select_verdicts(connection, policy))) == expected
 
 
 def test_a_score_is_worth_less_the_fewer_attempts_it_is_of():
