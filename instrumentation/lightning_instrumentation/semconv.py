@@ -120,8 +120,19 @@ METADATA: Final = "lightning.metadata."
 NOTE: Final = METADATA + "note"
 """A person's note (``lightning-trainer label --note``), which ``explain`` and the dashboard show."""
 
-GATEWAY_BAGGAGE_KEYS: Final = (*BAGGAGE_KEYS, SEQUENCE, SEQUENCE_STARTED, STATE)
-"""What the gateway copies to its record: identity, the number of spans to expect from the caller, and the state."""
+GATEWAY_BAGGAGE_KEYS: Final = (
+    ROLLOUT_ID,
+    ATTEMPT_ID,
+    ROLLOUT_MODE,
+    AGENT_NAME,
+    SEQUENCE,
+    SEQUENCE_STARTED,
+    STATE,
+    TASK_ID,
+    GROUP_ID,
+)
+"""What the gateway copies to its record: identity, the number of spans to expect from the caller, and the state. In
+the order in which they are sent while there is room: what the root span tells as well comes last."""
 
 # -- content: redacted, and left out if content is not captured ------------------------------------------------------
 EXCEPTION_MESSAGE: Final = "exception.message"

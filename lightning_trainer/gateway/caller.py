@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lightning_instrumentation import semconv
-from lightning_instrumentation.gateway.hosts import CAPTURE_CONTENT, OURS
+from lightning_instrumentation.gateway.hosts import CAPTURE_CONTENT, LONGEST_VALUE, OURS
 from opentelemetry import baggage, trace
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.context import Context
@@ -22,7 +22,6 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from lightning_trainer.ingest.http.rollout_urls import RolloutUrl, root_span_ids
 
-_LONGEST_VALUE = 1024
 _PARENT, _BAGGAGE = "traceparent", "baggage"
 _trace_context = TraceContextTextMapPropagator()
 _baggage = W3CBaggagePropagator()
@@ -52,7 +51,7 @@ def read_caller(headers: Mapping[str, str], place: RolloutUrl | None = None) -> 
     attributes = {
         key: value
         for key in semconv.GATEWAY_BAGGAGE_KEYS
-        if isinstance(value := members.get(key), str) and 0 < len(value) <= _LONGEST_VALUE
+        if isinstance(value := members.get(key), str) and 0 < len(value) <= LONGEST_VALUE
     }
     capture_content = headers.get(CAPTURE_CONTENT, "1") == "1" and (place is None or place.capture_content)
     if place is not None:

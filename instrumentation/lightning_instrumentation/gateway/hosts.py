@@ -110,6 +110,11 @@ CAPTURE_CONTENT = f"{OURS}capture-content"
 """A header of the daemon's alone: ``0`` from a caller that records no texts, whose calls the gateway records without
 them, too. Not in the baggage, which is ignored as a whole where it is too long."""
 
+LONGEST_VALUE = 1024
+"""Characters of a baggage value that the gateway keeps."""
+_LONGEST_BAGGAGE = 4096
+"""Bytes: what W3C's propagators read of one member, and half of what they read of a header before they ignore it."""
+
 _quoted = lru_cache(maxsize=1024)(partial(quote, safe="", errors="replace"))
 
 
@@ -119,7 +124,10 @@ def traceparent(trace_id: int, span_id: int) -> str:
 
 
 def baggage(identity: Identity | None, agent: Agent | None, state: str | None = None) -> str:
-    """Return only our own baggage members; the user's are left alone."""
+    """Return only our own baggage members; the user's are left alone.
+
+    A task or group whose name is a long text is left out: the root span has both.
+    """
     members = identity.attributes() if identity else {}
     if identity is not None and identity.attempt_id is not None:
         numbering = sequences.started(identity.attempt_id)
@@ -131,8 +139,12 @@ def baggage(identity: Identity | None, agent: Agent | None, state: str | None = 
         members[semconv.AGENT_NAME] = agent.name
     if state is not None:
         members[semconv.STATE] = state
-    known = semconv.GATEWAY_BAGGAGE_KEYS
-    return ",".join(f"{key}={_quoted(value)}" for key, value in members.items() if key in known)
+    header = ""
+    for key in semconv.GATEWAY_BAGGAGE_KEYS:
+        if key in members and len(members[key]) <= LONGEST_VALUE:
+            longer = f"{header},{key}={_quoted(members[key])}".lstrip(",")
+            header = longer if len(longer) <= _LONGEST_BAGGAGE else header
+    return header
 
 
 def repeated(headers: Mapping[str, str]) -> dict[str, str]:

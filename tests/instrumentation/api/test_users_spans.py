@@ -14,7 +14,8 @@ import openai
 import pytest
 import requests
 from lightning_instrumentation import semconv
-from lightning_instrumentation.scope import current_agent
+from lightning_instrumentation.gateway import hosts
+from lightning_instrumentation.scope import Agent, Identity, current_agent
 from opentelemetry import baggage, context, propagate
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -231,13 +232,32 @@ def test_the_gateway_knows_whether_texts_may_be_recorded(begin, daemon, host, po
 
 
 @pytest.mark.usefixtures("instrumented")
-def test_nor_does_what_is_written_below_our_hook_or_a_long_name_change_that(begin, daemon, host):
+@pytest.mark.parametrize("text", ["t" * 9000, "A question? " * 90, "質" * 300, "質" * 5000], ids=len)
+def test_nor_does_what_is_written_below_our_hook_or_a_long_name_change_that(begin, daemon, host, text):
+    """Before: with a task that was named by its question, the gateway ignored the whole header, or refused the call."""
     daemon.select("prose", "writer")
     begin(capture_content=False)
-    with lt.rollout("t" * 9000), lt.agent("writer"):
+    with lt.rollout(text, attempt_id="a", rollout_id="r", mode="evaluate"), lt.agent("writer"), lt.state(text):
         httpx.post(f"{host.base_url}/chat/completions", json=ASKED)
     ((_, headers, _),) = daemon.requests
-    assert not read_caller(headers).capture_content
+    caller = read_caller(headers)
+    assert not caller.capture_content
+    assert caller.attributes.items() >= {
+        (semconv.ROLLOUT_ID, "r"),
+        (semconv.ATTEMPT_ID, "a"),
+        (semconv.ROLLOUT_MODE, "evaluate"),
+        (semconv.AGENT_NAME, "writer"),
+    }
+    assert semconv.SEQUENCE in caller.attributes
+    assert len(headers["x-lightning-baggage"]) <= 4096
+    (call,) = daemon.chats()
+    assert call.attributes[semconv.TASK_ID] == text
+
+
+@pytest.mark.parametrize("text", ["t" * 1024, "Why is the sky blue?", "質" * 200])
+def test_the_gateway_knows_a_task_whose_name_is_not_too_long(text):
+    said = read_caller({"baggage": hosts.baggage(Identity("r", "a", text, "g"), Agent("writer", "decorator"))})
+    assert (said.attributes[semconv.TASK_ID], said.attributes[semconv.GROUP_ID]) == (text, "g")
 
 
 def test_a_host_that_is_not_the_daemon_gets_our_context_once(recording, model):
