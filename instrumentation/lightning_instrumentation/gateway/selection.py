@@ -1,12 +1,13 @@
 """Which policy claims which agent, according to the daemon's ``GET {endpoint}/lightning/selection``.
 
-Matching is the same as the daemon's (``PolicyConfig.claims``): shell-style patterns, case-sensitive. A call without an
-agent is never routed, although the daemon trains those that reach it if a policy claims ``*``.
+The daemon matches by the same rule (``PolicyConfig.claims``). A call without an agent is never routed, although the
+daemon trains those that reach it if a policy claims ``*``.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -17,6 +18,11 @@ from lightning_instrumentation.access.proof import Access, authorization
 PATH = "/lightning/selection"
 _TIMEOUT_S = 2.0
 _LONGEST_ANSWER = 1 << 20
+
+
+def fits(agent: str, patterns: Iterable[str]) -> bool:
+    """Whether an agent's name is one of the names, or fits one of the shell-style patterns; case matters."""
+    return any(agent == pattern or fnmatchcase(agent, pattern) for pattern in patterns)
 
 
 class SelectionError(RuntimeError):
@@ -39,7 +45,7 @@ class Selection:
     def policy_of(self, agent: str) -> str | None:
         """Return the first policy that claims the agent; None if none does."""
         for name, patterns in self.policies:
-            if any(fnmatchcase(agent, pattern) for pattern in patterns):
+            if fits(agent, patterns):
                 return name
         return None
 

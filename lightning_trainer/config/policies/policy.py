@@ -3,9 +3,9 @@
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, Self
 
+from lightning_instrumentation.gateway.selection import fits
 from pydantic import AliasChoices, Field, PrivateAttr, field_validator, model_validator
 
 from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
@@ -28,9 +28,7 @@ ALL_AGENTS = "*"
 
 def matches(agent: str | None, patterns: Iterable[str]) -> bool:
     """Whether an agent's name fits one of the names or patterns; an absent name fits only ``*``."""
-    if agent is None:
-        return ALL_AGENTS in patterns
-    return any(agent == pattern or fnmatchcase(agent, pattern) for pattern in patterns)
+    return ALL_AGENTS in patterns if agent is None else fits(agent, patterns)
 
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]

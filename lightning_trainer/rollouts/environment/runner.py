@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Self
 
 from lightning_instrumentation.access.proof import Access
+from lightning_instrumentation.gateway.selection import fits
 
 from lightning_trainer.environments.agent import Agent, ChatAgent
 from lightning_trainer.environments.limits import Limits
@@ -129,7 +129,7 @@ class EnvironmentRunner(StepRunner[Task]):
                 "algorithm.advantage"
             )
         super()._check(status)
-        if name is not None and not any(fnmatchcase(name, pattern) for pattern in status["agents"]):
+        if name is not None and not fits(name, status["agents"]):
             raise LightningError(
                 f"the agent that plays is called {name!r}, and the policy claims the agents "
                 f"{', '.join(status['agents'])}: none of its calls would be trained; add its name to the policy's "

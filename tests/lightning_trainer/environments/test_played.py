@@ -308,6 +308,7 @@ def test_a_coroutine_that_takes_too_long_is_cancelled() -> None:
         ({}, ["lake*"], True),
         ({}, ["lake*", "p"], False),
         ({"agent_options": {"name": "lake-walker"}}, ["lake*"], False),
+        ({"agent_options": {"name": "walker[1]"}}, ["walker[1]"], False),
         ({"agent": lambda session: None}, ["lake*"], False),  # nobody knows what it calls itself
     ],
 )

@@ -41,7 +41,7 @@ async def test_it_is_behind_the_token():
 
 
 @pytest.mark.parametrize("agent", ["fixer", "fixer_2", "Fixer", "a.b", "a[1]", "q?", "", "x\ny", "writer"])
-@pytest.mark.parametrize("pattern", ["fixer*", "fixer", "*", "a[[]1]", "q[?]", "[!f]*", "?ixer"])
+@pytest.mark.parametrize("pattern", ["fixer*", "fixer", "*", "a[[]1]", "q[?]", "[!f]*", "?ixer", "a[1]", "q?"])
 def test_client_and_daemon_claim_the_same_agents(pattern, agent):
     claims = policy("p", pattern).claims(agent)
     assert (Selection((("p", (pattern,)),)).policy_of(agent) == "p") is claims
