@@ -142,6 +142,7 @@ def build_batch(
             *problems.answered_by_others(kept, policy),
             *problems.unscored(unscored, evaluations, policy),
             *problems.unused(rewards, eligible, policy),
+            *problems.absent_agents(rewards, kept),
             *rewards.problems,
             *rewards.incomplete.values(),
             *problems.refusals(group.summary for group in groups),

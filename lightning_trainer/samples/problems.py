@@ -147,6 +147,21 @@ def unused(rewards: RewardTable, calls: Mapping[str, Call], policy: PolicyConfig
     ]
 
 
+def absent_agents(rewards: RewardTable, calls: Iterable[Call]) -> list[str]:
+    """Say that rewards name agents that made no call in any attempt: most likely the name is misspelled.
+
+    Args:
+        calls: of all agents and attempts; an agent may be rewarded in an attempt in which it was silent.
+    """
+    seen = sorted({call.agent for call in calls if call.agent is not None})
+    return [
+        f"rewards of the agent {agent!r} teach nothing: it made no call in any attempt here; agents that did: "
+        f"{', '.join(seen)}. Give lt.reward(agent=...) a name of these"
+        for agent in sorted({agent for _, agent in rewards.of_agents}.difference(seen))
+        if seen
+    ]
+
+
 def demonstrations_too_long(ledger: Iterable[LedgerRow], policy: PolicyConfig) -> list[str]:
     """Say that rows of a file do not fit."""
     rows = sum(row.calls for row in ledger if row.reason == Reason.OVER_LENGTH)

@@ -55,3 +55,15 @@ def test_an_agent_whose_program_names_another_policy_as_its_model_is_said(make_c
     assert not any("'nobody'" in said for said in build_batch(others, attempts, [], policy, 1).problems)
     answered = make_call("s5", agent="worker")
     assert not any("cannot train" in said for said in build_batch([moved, answered], attempts, [], policy, 1).problems)
+
+
+def test_a_reward_of_an_agent_that_made_no_call_is_said(make_call, make_attempt, make_evaluation, make_policy):
+    """Before: a name with a letter missing taught nothing, and nobody heard of it. ``judge`` was silent once only."""
+    calls = [make_call("s1"), make_call("s2", agent="judge", policy="judge"), make_call("s3", attempt_id="a2")]
+    rewarded = [("a1", "solver"), ("a2", "judge"), ("a1", "sovler"), ("a2", "sovler"), ("a0", "gone")]
+    evaluations = [make_evaluation(0.5, attempt_id, agent=agent) for attempt_id, agent in rewarded]
+    build = build_batch(calls, [make_attempt("a1"), make_attempt("a2")], evaluations, make_policy(), 1)
+    assert [said for said in build.problems if said.startswith("rewards of the agent")] == [
+        "rewards of the agent 'sovler' teach nothing: it made no call in any attempt here; agents that did: judge, "
+        "solver. Give lt.reward(agent=...) a name of these"
+    ]
