@@ -197,6 +197,15 @@ class TestRollout:
         assert root.end_ns >= max(span.end_ns for span in receiver.spans())
         assert root.error is None
 
+    def test_a_rollout_of_the_programs_own_is_the_attempt(self, launch, receiver):
+        code = "import lightning_instrumentation as lt\nwith lt.rollout('mine', mode='record'): lt.reward(1.0)"
+        done = launch(["--task", "t", "--mode", "evaluate"], [sys.executable, "-c", code])
+        assert done.returncode == 0, done.stderr
+        (evaluation,) = receiver.spans("evaluate")
+        (root,) = (span for span in receiver.spans("rollout") if semconv.ROLLOUT_ROOT in span.attributes)
+        assert evaluation.attributes[semconv.ATTEMPT_ID] == root.attributes[semconv.ATTEMPT_ID]
+        assert evaluation.attributes[semconv.ROLLOUT_MODE] == "evaluate"
+
     def test_an_uncaught_exception_fails_the_attempt_and_sys_exit_does_not(self, launch, receiver):
         assert launch(["--task", "t"], [sys.executable, "-c", "raise ValueError('no')"]).returncode == 1
         assert launch(["--task", "t"], [sys.executable, "-c", "import sys; sys.exit(3)"]).returncode == 3

@@ -102,6 +102,24 @@ assert os.environ['LIGHTNING_TASK_ID'] == 't' and os.environ['LIGHTNING_AGENT'] 
     assert ended.error is None
 
 
+def test_a_rollout_of_the_programs_own_is_the_attempt(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LIGHTNING_SPOOL_DIR", str(tmp_path))
+    code = """
+import lightning_instrumentation as lt
+from lightning_instrumentation.scope import current
+attempt = current().identity
+assert (attempt.task_id, attempt.mode) == ("t", "train")
+with lt.rollout("mine", mode="evaluate"):
+    assert current().identity == attempt
+    lt.reward(0.25, "inside")
+"""
+    assert run(python(code)).error is None
+    lt.shutdown(0)
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert written.count(b"lightning.rollout.root") == 1
+    assert b"evaluate inside" in written
+
+
 def test_its_url_says_that_no_texts_are_recorded(monkeypatch) -> None:
     monkeypatch.setenv("LIGHTNING_CAPTURE_CONTENT", "0")
     code = "import os; assert os.environ['LIGHTNING_ROLLOUT_URL'].endswith('/with/capture_content=0/v1')"
