@@ -2,8 +2,10 @@
 
 import json
 import math
+import shlex
 import subprocess
 import sys
+import sysconfig
 import textwrap
 import threading
 import time
@@ -118,6 +120,30 @@ with lt.rollout("mine", mode="evaluate"):
     written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert written.count(b"lightning.rollout.root") == 1
     assert b"evaluate inside" in written
+
+
+LAUNCHER = str(Path(sysconfig.get_path("scripts")) / "lightning-trainer")
+
+
+@pytest.mark.parametrize("options", [[], ["--task", "mine", "--mode", "record"]], ids=["plain", "with a task"])
+def test_a_program_under_the_launcher_belongs_to_the_attempt(options: list[str], tmp_path: Path) -> None:
+    code = f"""
+from lightning_instrumentation.scope import current
+identity = current().identity
+assert (identity.task_id, identity.group_id, identity.mode) == ("t", "g", "train"), identity
+open({str(tmp_path / "seen")!r}, "w").write(identity.attempt_id)
+"""
+    command = [LAUNCHER, "run", "--agent", "a", *options, "--", sys.executable, "-c", code]
+    script = f"{shlex.join(command)} 2> {tmp_path / 'said'}"
+    ended = run(Command(["sh", "-c", script], endpoint=ENDPOINT))
+    assert ended.error is None
+    said, attempt = (tmp_path / "said").read_text(), (tmp_path / "seen").read_text()
+    assert said == (
+        f"lightning-trainer: --task and --mode do not count: the program is inside attempt {attempt} of a runner or of "
+        "another `lightning-trainer run`, and belongs to it\n"
+        if options
+        else ""
+    )
 
 
 def test_its_url_says_that_no_texts_are_recorded(monkeypatch) -> None:
