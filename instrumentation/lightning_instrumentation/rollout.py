@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from lightning_instrumentation import semconv
 from lightning_instrumentation.block import Block
+from lightning_instrumentation.decorated import decorated
 from lightning_instrumentation.failures import failures, guarded
 from lightning_instrumentation.reward import reward
 from lightning_instrumentation.runtime import runtime
@@ -26,12 +28,15 @@ from lightning_instrumentation.telemetry.messages import as_json, plain_copy
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 _MODES = ("train", "evaluate", "baseline", "record")
 _RETRIED = "retried"
+_USAGE = 'write @lt.rollout("task") above a function, or `with lt.rollout("task"):` around code'
 
 
 class Rollout(Block):
-    """An attempt as a context manager, sync and async, that can be entered once.
+    """An attempt as a context manager, sync and async, that can be entered once; or a decorator for functions.
 
     Once it is entered inside a runner's attempt, its ids, task, group and mode are that attempt's.
 
@@ -70,7 +75,26 @@ class Rollout(Block):
         self._policies = [policies] if isinstance(policies, str) else [str(policy) for policy in policies]
         self._span: Span | None = None
         self._joined = False
+        self._inside: Scope | None = None
         self._body: use_scope | None = None
+        self._another = partial(
+            Rollout,
+            task_id,
+            group_id=group_id,
+            rollout_id=rollout_id,
+            attempt_id=attempt_id,
+            mode=mode,
+            input=input,
+            policies=policies,
+        )
+
+    def __call__(self, function: F) -> F:
+        """Make every call of a function, coroutine or generator an attempt of its own, while its own body runs."""
+
+        def begin(body: Any) -> Any:
+            return lambda args, kwargs: _Call(self._another())
+
+        return decorated(function, begin, what="@lt.rollout", usage=_USAGE, into_generators=True)
 
     def reward(self, value: Any, name: str = "reward", *, explanation: str | None = None) -> None:
         """Record a reward for this attempt from anywhere, also after its end."""
@@ -85,16 +109,21 @@ class Rollout(Block):
             self._span.set_attribute(semconv.ROLLOUT_MODE, _RETRIED)
 
     def __enter__(self) -> Self:
-        if self._body is not None:
+        if self._inside is not None:
             raise RuntimeError(f"rollout {self.rollout_id} was entered before; make a new one for every attempt")
+        self._body = use_scope(self._start())
+        self._body.__enter__()
+        return self
+
+    def _start(self) -> Scope:
+        """Begin the attempt; return the scope of what belongs to it."""
         name = f"rollout {self.task_id}"
         scope = self._scope()
         # Identity first: the root span takes it from the scope, like every other span.
         with use_scope(scope):
             guarded("rollout", self._begin, name)
-        self._body = use_scope(replace(scope, span=self._span or scope.span))
-        self._body.__enter__()
-        return self
+        self._inside = replace(scope, span=self._span or scope.span)
+        return self._inside
 
     def _scope(self) -> Scope:
         before = current()
@@ -139,8 +168,45 @@ class Rollout(Block):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         assert self._body is not None
+        assert self._inside is not None
+        if current().identity is not self._inside.identity and kind is not GeneratorExit:
+            failures.note(
+                "rollout-in-another-context",
+                f"`with lt.rollout({self.task_id!r})` ended in another context than it began in, as in a generator "
+                "that a web framework reads: what came after the first `yield` does not belong to it; decorate the "
+                "generator with @lt.rollout(...) instead",
+            )
         self._body.__exit__(kind, error, traceback)
-        spans.end(self._span, error)
+        self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
+        span, self._span = self._span, None
+        if isinstance(error, GeneratorExit):
+            # A generator that was closed early, perhaps by garbage collection, has not failed.
+            spans.end_soon(span)
+        else:
+            spans.end(span, error)
+
+
+class _Call:
+    """One call of a decorated function."""
+
+    __slots__ = ("_rollout", "_scope")
+
+    def __init__(self, rollout: Rollout) -> None:
+        self._rollout = rollout
+        self._scope = rollout._start()
+
+    def body(self) -> use_scope:
+        return use_scope(self._scope)
+
+    def yielded(self, value: Any) -> None:
+        """What a rollout yields is not recorded."""
+
+    returned = yielded
+
+    def end(self, error: BaseException | None = None) -> None:
+        self._rollout._end(error)
 
 
 class RunRollout(Rollout):
@@ -166,7 +232,9 @@ def rollout(
     input: Any = None,
     policies: str | Sequence[str] = (),
 ) -> Rollout:
-    """Begin one attempt at a task: ``with`` or ``async with``.
+    """Begin one attempt at a task: ``with`` or ``async with``, or above a function each call of which is one.
+
+    Decorate a generator rather than write ``with`` in it: it then belongs to the attempt wherever it is resumed.
 
     Inside an attempt that a runner, ``lightning-trainer rollouts`` or ``run --task`` began, the block belongs to that
     attempt, whatever it is given.
