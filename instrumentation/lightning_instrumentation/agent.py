@@ -1,8 +1,8 @@
 """``@lt.agent("name")`` and ``with lt.agent("name"):``: everything below is attributed to that agent.
 
 The innermost agent wins. A decorated generator, or one that a decorated function returns, is inside its agent only
-while its own body runs; a ``with`` block in the body of a generator stays active while the generator is suspended, so
-decorate generators.
+while its own body runs; a ``with`` block in the body of a generator stays active while the generator is suspended, and
+is lost where it is resumed in another context, so decorate generators.
 """
 
 from __future__ import annotations

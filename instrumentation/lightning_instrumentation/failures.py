@@ -28,13 +28,21 @@ class Failures:
         self, reason: str, sentence: str, *, error: BaseException | None = None, level: int = logging.ERROR
     ) -> None:
         """Count a failure; log the sentence if it is the first with this reason."""
-        with self._lock:
-            self._counts[reason] += 1
-            first = reason not in self._said
-            self._said.add(reason)
-        if first:
+        self.count(reason)
+        if self._first(reason):
             suffix = f" ({type(error).__name__}: {text_of(error)})" if error is not None else ""
             log.log(level, "%s%s; said once, counted in lt.stats()", sentence, suffix)
+
+    def say(self, about: str, sentence: str) -> None:
+        """Log, once, what a user should know and what is no failure."""
+        if self._first(about):
+            log.warning("%s; said once", sentence)
+
+    def _first(self, reason: str) -> bool:
+        with self._lock:
+            first = reason not in self._said
+            self._said.add(reason)
+        return first
 
     def count(self, reason: str) -> None:
         """Count a failure without logging it."""

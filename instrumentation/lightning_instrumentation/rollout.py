@@ -1,20 +1,24 @@
 """``with lt.rollout(task_id):`` one attempt at a task; every call below belongs to it and to no other.
 
 A rollout is a trace of its own. Identity follows the code, not the process: rollouts in threads and tasks of one
-process stay separate, and code before or after the block is not part of it.
+process stay separate, and code before or after the block is not part of it. Inside an attempt that a runner or the
+launcher began it is that attempt: whoever began it decides what is compared, and what is never trained.
 """
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from lightning_instrumentation import semconv
 from lightning_instrumentation.block import Block
-from lightning_instrumentation.failures import guarded
+from lightning_instrumentation.decorated import decorated
+from lightning_instrumentation.failures import failures, guarded
 from lightning_instrumentation.reward import reward
 from lightning_instrumentation.runtime import runtime
 from lightning_instrumentation.scope import Identity, Scope, current, use_scope
@@ -24,17 +28,24 @@ from lightning_instrumentation.telemetry.messages import as_json, plain_copy
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 _MODES = ("train", "evaluate", "baseline", "record")
 _RETRIED = "retried"
+_USAGE = 'write @lt.rollout("task") above a function, or `with lt.rollout("task"):` around code'
 
 
 class Rollout(Block):
-    """An attempt as a context manager, sync and async, that can be entered once.
+    """An attempt as a context manager, sync and async, that can be entered once; or a decorator for functions.
+
+    Once it is entered inside a runner's attempt, its ids, task, group and mode are that attempt's.
 
     Raises:
         TypeError: ``task_id`` is None.
         ValueError: the mode is none of ``train``, ``evaluate``, ``baseline``, and ``record``.
     """
+
+    _of_run = False
 
     def __init__(
         self,
@@ -43,59 +54,113 @@ class Rollout(Block):
         group_id: object | None = None,
         rollout_id: str | None = None,
         attempt_id: str | None = None,
-        mode: str = "train",
+        mode: str | None = None,
         input: Any = None,
         policies: str | Sequence[str] = (),
     ) -> None:
         if task_id is None:
             raise TypeError("a rollout needs a task id, got None; pass any text or number that names the task")
-        if str(mode) not in _MODES:
+        if mode is not None and str(mode) not in _MODES:
             raise ValueError(f'the mode of a rollout is "train", "evaluate", "baseline" or "record", got {mode!r}')
         self.task_id = str(task_id)
         self.group_id = self.task_id if group_id is None else str(group_id)
         """Attempts with the same group id are compared with each other."""
         self.rollout_id = str(rollout_id or uuid.uuid4().hex)
         self.attempt_id = str(attempt_id or uuid.uuid4().hex)
-        self.mode = str(mode)
+        self.mode = "train" if mode is None else str(mode)
         self.trace_id: str | None = None
         """The attempt's trace id, 32 hex digits; None before it is entered and if nothing is recorded."""
+        self._mode_given = mode is not None
         self._input = input
         self._policies = [policies] if isinstance(policies, str) else [str(policy) for policy in policies]
         self._span: Span | None = None
+        self._joined = False
+        self._inside: Scope | None = None
         self._body: use_scope | None = None
+        self._another = partial(
+            Rollout,
+            task_id,
+            group_id=group_id,
+            rollout_id=rollout_id,
+            attempt_id=attempt_id,
+            mode=mode,
+            input=input,
+            policies=policies,
+        )
+
+    def __call__(self, function: F) -> F:
+        """Make every call of a function, coroutine or generator an attempt of its own, while its own body runs."""
+
+        def begin(body: Any) -> Any:
+            return lambda args, kwargs: _Call(self._another())
+
+        return decorated(function, begin, what="@lt.rollout", usage=_USAGE, into_generators=True)
 
     def reward(self, value: Any, name: str = "reward", *, explanation: str | None = None) -> None:
         """Record a reward for this attempt from anywhere, also after its end."""
         reward(value, name, rollout_id=self.rollout_id, attempt_id=self.attempt_id, explanation=explanation)
 
     def retried(self) -> None:
-        """Declare, before the block ends, that another attempt replaces this one: it is never trained."""
-        if self._span is not None:
+        """Declare, before the block ends, that another attempt replaces this one: it is never trained.
+
+        Of a runner's attempt the runner says so itself; here it changes nothing.
+        """
+        if self._span is not None and not self._joined:
             self._span.set_attribute(semconv.ROLLOUT_MODE, _RETRIED)
 
     def __enter__(self) -> Self:
-        if self._body is not None:
+        if self._inside is not None:
             raise RuntimeError(f"rollout {self.rollout_id} was entered before; make a new one for every attempt")
-        identity = Identity(self.rollout_id, self.attempt_id, self.task_id, self.group_id, self.mode)
-        before = current()
-        # Identity first: the root span takes it from the scope, like every other span.
-        self._body = use_scope(Scope(identity, before.agent, before.around, uncaptured=before.uncaptured))
-        with self._body:
-            guarded("rollout", self._begin)
-        self._body = use_scope(Scope(identity, before.agent, before.around, self._span, uncaptured=before.uncaptured))
+        self._body = use_scope(self._start())
         self._body.__enter__()
         return self
 
-    def _begin(self) -> None:
+    def _start(self) -> Scope:
+        """Begin the attempt; return the scope of what belongs to it."""
+        name = f"rollout {self.task_id}"
+        scope = self._scope()
+        # Identity first: the root span takes it from the scope, like every other span.
+        with use_scope(scope):
+            guarded("rollout", self._begin, name)
+        self._inside = replace(scope, span=self._span or scope.span)
+        return self._inside
+
+    def _scope(self) -> Scope:
+        before = current()
+        around = before.identity
+        if around is not None and around.of_run and not self._of_run:
+            self._join(around)
+            return before
+        if around is not None and around.mode is not None and not self._mode_given:
+            self.mode = around.mode
+        identity = Identity(self.rollout_id, self.attempt_id, self.task_id, self.group_id, self.mode, self._of_run)
+        return Scope(identity, before.agent, before.around, uncaptured=before.uncaptured)
+
+    def _join(self, attempt: Identity) -> None:
+        failures.say(
+            "rollout-joined",
+            f"lt.rollout({self.task_id!r}) is inside attempt {attempt.attempt_id} of a runner or of `lightning-trainer "
+            "run --task`, and belongs to it: ids, group and mode are that attempt's, whatever lt.rollout is given",
+        )
+        self._joined = True
+        self.rollout_id = attempt.rollout_id
+        self.attempt_id = attempt.attempt_id or attempt.rollout_id
+        self.task_id = attempt.task_id or attempt.rollout_id
+        self.group_id = attempt.group_id or self.task_id
+        self.mode = attempt.mode or "train"
+
+    def _begin(self, name: str) -> None:
         started = runtime()
         if started is None:
             return
-        attributes: dict[str, Any] = {semconv.OPERATION: semconv.INVOKE_WORKFLOW, semconv.ROLLOUT_ROOT: True}
+        attributes: dict[str, Any] = {semconv.OPERATION: semconv.INVOKE_WORKFLOW}
         if self._input is not None and started.settings.capture_content:
             attributes[semconv.ROLLOUT_INPUT] = _text(self._input)
-        if self._policies:
-            attributes[semconv.ROLLOUT_POLICIES] = self._policies
-        self._span = spans.begin(started.tracer, f"rollout {self.task_id}", attributes, new_trace=True)
+        if not self._joined:
+            attributes[semconv.ROLLOUT_ROOT] = True
+            if self._policies:
+                attributes[semconv.ROLLOUT_POLICIES] = self._policies
+        self._span = spans.begin(started.tracer, name, attributes, new_trace=not self._joined)
         if self._span is not None:
             self.trace_id = f"{self._span.get_span_context().trace_id:032x}"
 
@@ -103,8 +168,51 @@ class Rollout(Block):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         assert self._body is not None
+        assert self._inside is not None
+        if current().identity is not self._inside.identity and kind is not GeneratorExit:
+            failures.note(
+                "rollout-in-another-context",
+                f"`with lt.rollout({self.task_id!r})` ended in another context than it began in, as in a generator "
+                "that a web framework reads: what came after the first `yield` does not belong to it; decorate the "
+                "generator with @lt.rollout(...) instead",
+            )
         self._body.__exit__(kind, error, traceback)
-        spans.end(self._span, error)
+        self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
+        span, self._span = self._span, None
+        if isinstance(error, GeneratorExit):
+            # A generator that was closed early, perhaps by garbage collection, has not failed.
+            spans.end_soon(span)
+        else:
+            spans.end(span, error)
+
+
+class _Call:
+    """One call of a decorated function."""
+
+    __slots__ = ("_rollout", "_scope")
+
+    def __init__(self, rollout: Rollout) -> None:
+        self._rollout = rollout
+        self._scope = rollout._start()
+
+    def body(self) -> use_scope:
+        return use_scope(self._scope)
+
+    def yielded(self, value: Any) -> None:
+        """What a rollout yields is not recorded."""
+
+    returned = yielded
+
+    def end(self, error: BaseException | None = None) -> None:
+        self._rollout._end(error)
+
+
+class RunRollout(Rollout):
+    """An attempt of a runner's, or a whole program's: an ``lt.rollout`` inside belongs to it."""
+
+    _of_run = True
 
 
 def _text(input: Any) -> str:
@@ -120,11 +228,16 @@ def rollout(
     group_id: object | None = None,
     rollout_id: str | None = None,
     attempt_id: str | None = None,
-    mode: str = "train",
+    mode: str | None = None,
     input: Any = None,
     policies: str | Sequence[str] = (),
 ) -> Rollout:
-    """Begin one attempt at a task: ``with`` or ``async with``.
+    """Begin one attempt at a task: ``with`` or ``async with``, or above a function each call of which is one.
+
+    Decorate a generator rather than write ``with`` in it: it then belongs to the attempt wherever it is resumed.
+
+    Inside an attempt that a runner, ``lightning-trainer rollouts`` or ``run --task`` began, the block belongs to that
+    attempt, whatever it is given.
 
     Args:
         task_id: names the task; text or a number.
@@ -132,7 +245,8 @@ def rollout(
         rollout_id: names the requested execution; new by default.
         attempt_id: names this try at it; new by default.
         mode: ``train``; ``evaluate`` for an attempt that is recorded and never trained; ``baseline`` for one of these
-            whose reward is the baseline of its group (ReMax); ``record`` for one that only datasets are made from.
+            whose reward is the baseline of its group (ReMax); ``record`` for one that only datasets are made from. By
+            default, that of a rollout around this one, else ``train``.
         input: the task itself, recorded as JSON on the root span.
         policies: whose steps count the attempt's group even if they answer no call in it, as a ``Runner``'s do.
     """

@@ -31,6 +31,8 @@ class Identity:
     task_id: str | None = None
     group_id: str | None = None
     mode: str | None = None
+    of_run: bool = False
+    """Whether a runner or the launcher began the attempt: an ``lt.rollout`` inside belongs to it."""
 
     def attributes(self) -> dict[str, str]:
         """Return the known ids by attribute name."""

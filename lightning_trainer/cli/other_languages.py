@@ -18,7 +18,7 @@ from lightning_instrumentation.access.proof import Access, UnprovenDaemonError
 from lightning_instrumentation.access.tls import AUTHORITY_VARIABLES, CA_FILE
 from lightning_instrumentation.gateway.selection import SelectionError, fetch_selection
 from lightning_instrumentation.settings import OFF, checked_endpoint
-from lightning_instrumentation.zero_code.environ import url_settings
+from lightning_instrumentation.zero_code.environ import read_rollout, url_settings
 
 _DEFAULT_AGENT = "default"
 """What the gateway calls an agent that a rollout's URL does not name."""
@@ -58,7 +58,8 @@ def lead(environment: MutableMapping[str, str], program: str, agent: str | None)
     access = _access(environment)
     endpoint, named = access.endpoint, environment.get(CA_FILE)
     agent = agent or environment.get("LIGHTNING_AGENT") or _DEFAULT_AGENT
-    rollout = uuid.uuid4().hex
+    around = _attempt_around(environment)
+    rollout = quote(around or uuid.uuid4().hex, safe="")
     place = f"{endpoint}/rollouts/{rollout}/agents/{quote(agent, safe='')}{url_settings(environment)}"
     policy, reason = _claiming(access, agent, environment)
     if policy is None:
@@ -75,9 +76,12 @@ def lead(environment: MutableMapping[str, str], program: str, agent: str | None)
     if named:  # the other languages' names for it
         for variable in AUTHORITY_VARIABLES:
             environment.setdefault(variable, named)
+    ending = "Its calls belong to the attempt around it"
+    if around is None:
+        ending = f"Reward and end it: POST {endpoint}/rollouts/{rollout}/end"
     return (
         f"{program!r} is not a Python program: the policy {policy!r} answers its agent {agent!r} through the gateway, "
-        f"by {', '.join(urls)} ({place}). Reward and end it: POST {endpoint}/rollouts/{rollout}/end"
+        f"by {', '.join(urls)} ({place}). {ending}"
     )
 
 
@@ -99,6 +103,12 @@ def unanswered(environment: Mapping[str, str], program: str) -> str | None:
         "LIGHTNING_ROLLOUT_URL: its calls are not captured; add a [[policy]], or have the program send OpenTelemetry "
         f"spans to {access.endpoint}/v1/traces"
     )
+
+
+def _attempt_around(environment: Mapping[str, str]) -> str | None:
+    """Return the id of the attempt in which the program is started; None without one that a rollout's URL can name."""
+    around = read_rollout(environment)
+    return around.rollout_id if around is not None and around.rollout_id == around.attempt_id else None
 
 
 def _access(environment: Mapping[str, str]) -> Access:

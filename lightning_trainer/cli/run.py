@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from lightning_instrumentation.errors import ConfigurationError
 from lightning_instrumentation.settings import checked_endpoint
-from lightning_instrumentation.zero_code.environ import ProgramRollout, with_site, write_rollout
+from lightning_instrumentation.zero_code.environ import ProgramRollout, read_rollout, with_site, write_rollout
 
 from lightning_trainer.cli import other_languages
 
@@ -36,7 +36,8 @@ base URL in OPENAI_BASE_URL and ANTHROPIC_BASE_URL.
   --mode MODE      train (default), evaluate, baseline or record
 """
 _EXIT_USAGE, _EXIT_NOT_EXECUTABLE, _EXIT_NOT_FOUND = 2, 126, 127
-_NAMES = ("endpoint", "agent", "task", "rollout", "group", "mode")
+_OF_A_ROLLOUT = ("task", "rollout", "group", "mode")
+_NAMES = ("endpoint", "agent", *_OF_A_ROLLOUT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +93,26 @@ def _environment(order: _Order) -> dict[str, str]:
     if "agent" in options:
         environment["LIGHTNING_AGENT"] = options["agent"]
     environment["PYTHONPATH"] = with_site(environment.get("PYTHONPATH"))
-    write_rollout(environment, _rollout(order))
+    around = _attempt_around(environment)
+    if around is None:
+        write_rollout(environment, _rollout(order))
+    elif named := [f"--{name}" for name in _OF_A_ROLLOUT if name in options]:
+        _say(
+            f"{' and '.join(named)} do not count: the program is inside attempt {around.attempt_id} of a runner or of "
+            "another `lightning-trainer run`, and belongs to it"
+        )
     path = shutil.which(order.command[0])
     if path is not None and other_languages.other_language(path):
-        said = other_languages.lead(environment, order.command[0], options.get("agent"))
-        print(f"lightning-trainer: {said}", file=sys.stderr)
+        _say(other_languages.lead(environment, order.command[0], options.get("agent")))
     return environment
+
+
+def _attempt_around(environment: dict[str, str]) -> ProgramRollout | None:
+    """Return the attempt that this program is started in, by a runner or another launcher; None if there is none."""
+    try:
+        return read_rollout(environment)
+    except (ValueError, TypeError):  # written by another program
+        return None
 
 
 def _rollout(order: _Order) -> ProgramRollout | None:
@@ -118,11 +133,13 @@ def _rollout(order: _Order) -> ProgramRollout | None:
             f"{task_id!r}; run the Python program in it with `lightning-trainer run --task`, leave --task out, or use "
             "`lightning-trainer rollouts`, which runs programs in any language"
         )
+    attempt_id = uuid.uuid4().hex
     return ProgramRollout(
         pid=os.getpid(),
         task_id=task_id,
-        rollout_id=options.get("rollout") or uuid.uuid4().hex,
-        attempt_id=uuid.uuid4().hex,
+        # One id for both: calls made through a rollout's URL do not name an attempt.
+        rollout_id=options.get("rollout") or attempt_id,
+        attempt_id=attempt_id,
         group_id=options.get("group") or task_id,
         mode=mode,
     )
@@ -141,6 +158,10 @@ def _become(command: list[str], environment: dict[str, str]) -> NoReturn:
         _fail(_EXIT_NOT_FOUND, f"there is no command {command[0]!r} on PATH; check its spelling, or give its path")
     except OSError as error:
         _fail(_EXIT_NOT_EXECUTABLE, f"{command[0]!r} cannot be run ({error.strerror}); run its interpreter with it")
+
+
+def _say(sentence: str) -> None:
+    print(f"lightning-trainer: {sentence}", file=sys.stderr)
 
 
 def _fail(code: int, sentence: str) -> NoReturn:

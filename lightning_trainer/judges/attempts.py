@@ -122,8 +122,9 @@ def _turn(call: Call, words: Words | None) -> Turn:
 
 
 def _by_attempt(spans: Iterable[Span], name: str) -> dict[str, str]:
+    """Return the attribute of each attempt: its root's, else that of an ``lt.rollout`` inside it."""
     found: dict[str, str] = {}
-    for span in spans:
+    for span in sorted(spans, key=lambda span: span.attributes.get(semconv.ROLLOUT_ROOT) is not True):
         value, attempt_id = span.attributes.get(name), span.attributes.get(semconv.ATTEMPT_ID)
         if isinstance(value, str) and isinstance(attempt_id, str):
             found.setdefault(attempt_id, value)

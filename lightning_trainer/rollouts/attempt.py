@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import lightning_instrumentation as lt
 from lightning_instrumentation.reward import LARGEST_REWARD, number_of
+from lightning_instrumentation.rollout import RunRollout
 
 from lightning_trainer.rollouts.awaiting import is_async, result_of
 
@@ -95,7 +96,7 @@ def run_attempt(
     error: str | None = None
     try:
         asked = getattr(task, "input", None)
-        with lt.rollout(
+        with RunRollout(
             task.id,
             group_id=group_id,
             rollout_id=name,

@@ -8,7 +8,7 @@ import sys
 
 from lightning_instrumentation.failures import failures, guarded
 from lightning_instrumentation.hooks.registry import install_hooks
-from lightning_instrumentation.rollout import Rollout
+from lightning_instrumentation.rollout import RunRollout
 from lightning_instrumentation.scope import Identity, Scope, use_scope
 from lightning_instrumentation.zero_code.environ import BEGUN, ProgramRollout, read_rollout
 
@@ -30,10 +30,11 @@ def _join_rollout() -> None:
                 f"the command of `lightning-trainer run` is not a Python program, so the rollout {program.rollout_id} "
                 "has no beginning and no end; run the Python program in it with --task instead",
             )
-        identity = Identity(program.rollout_id, program.attempt_id, program.task_id, program.group_id, program.mode)
+        ids = (program.rollout_id, program.attempt_id, program.task_id, program.group_id)
+        identity = Identity(*ids, program.mode, of_run=True)
         use_scope(Scope(identity)).__enter__()
         return
-    rollout = Rollout(
+    rollout = RunRollout(
         program.task_id,
         group_id=program.group_id,
         rollout_id=program.rollout_id,
@@ -46,7 +47,7 @@ def _join_rollout() -> None:
     atexit.register(_end, rollout, program)
 
 
-def _end(rollout: Rollout, program: ProgramRollout) -> None:
+def _end(rollout: RunRollout, program: ProgramRollout) -> None:
     if os.getpid() != program.pid:
         return  # a forked child that ends cleanly: the rollout is its parent's
     # The uncaught exception that ended the program, if any; `sys.exit` leaves nothing here.

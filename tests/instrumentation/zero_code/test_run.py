@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from lightning_instrumentation import semconv
 from lightning_instrumentation.gateway.selection import Selection, SelectionError
-from lightning_instrumentation.zero_code.environ import SITE, with_site
+from lightning_instrumentation.zero_code.environ import SITE, ProgramRollout, with_site, write_rollout
 
 from lightning_trainer.cli import other_languages
 
@@ -197,6 +197,15 @@ class TestRollout:
         assert root.end_ns >= max(span.end_ns for span in receiver.spans())
         assert root.error is None
 
+    def test_a_rollout_of_the_programs_own_is_the_attempt(self, launch, receiver):
+        code = "import lightning_instrumentation as lt\nwith lt.rollout('mine', mode='record'): lt.reward(1.0)"
+        done = launch(["--task", "t", "--mode", "evaluate"], [sys.executable, "-c", code])
+        assert done.returncode == 0, done.stderr
+        (evaluation,) = receiver.spans("evaluate")
+        (root,) = (span for span in receiver.spans("rollout") if semconv.ROLLOUT_ROOT in span.attributes)
+        assert evaluation.attributes[semconv.ATTEMPT_ID] == root.attributes[semconv.ATTEMPT_ID]
+        assert evaluation.attributes[semconv.ROLLOUT_MODE] == "evaluate"
+
     def test_an_uncaught_exception_fails_the_attempt_and_sys_exit_does_not(self, launch, receiver):
         assert launch(["--task", "t"], [sys.executable, "-c", "raise ValueError('no')"]).returncode == 1
         assert launch(["--task", "t"], [sys.executable, "-c", "import sys; sys.exit(3)"]).returncode == 3
@@ -293,6 +302,17 @@ class TestOtherLanguages:
         assert "'node' is not a Python program: the policy 'sql' answers its agent 'writer'" in said
         assert "by OPENAI_BASE_URL, OPENAI_API_BASE, ANTHROPIC_BASE_URL" in said
         assert "/end" in said
+
+    @pytest.mark.parametrize("attempt", ["r 1", "another"])
+    def test_inside_an_attempt_it_belongs_to_that_where_its_url_can_name_it(self, monkeypatch, attempt) -> None:
+        self.select(monkeypatch, Selection((("sql", ("*",)),)))
+        environment = {"LIGHTNING_ENDPOINT": "http://d:1"}
+        write_rollout(environment, ProgramRollout(1, "t", "r 1", attempt, "g", "train"))
+        said = other_languages.lead(environment, "node", None)
+        inside = environment["ANTHROPIC_BASE_URL"] == "http://d:1/rollouts/r%201/agents/default"
+        assert inside == (attempt == "r 1")
+        assert said.endswith("). Its calls belong to the attempt around it") == inside
+        assert ("Reward and end it" in said) != inside
 
     def test_the_daemons_token_is_its_key_and_its_url_says_that_no_texts_are_recorded(self, monkeypatch) -> None:
         self.select(monkeypatch, Selection((("sql", ("*",)),)))

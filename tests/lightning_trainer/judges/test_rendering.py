@@ -89,6 +89,19 @@ def test_the_task_and_the_last_tool_are_shown(attempt_to_judge):
     assert 'At the end the tool submit was run with {"n": 6}; it gave:\naccepted' in text
 
 
+@pytest.mark.parametrize(("of_the_root", "read"), [("the runner's", "the runner's"), (None, "the agent's")])
+def test_the_input_is_the_runners_and_else_that_of_a_rollout_inside_the_attempt(attempt_to_judge, of_the_root, read):
+    root, call = attempt_to_judge("a", ["6"])
+    about = {key: call.attributes[key] for key in (semconv.ROLLOUT_ID, semconv.ATTEMPT_ID)}
+    about |= {semconv.ROLLOUT_INPUT: "the agent's"}
+    inside = Span(call.trace_id, "ab" * 8, root.span_id, "rollout t", call.start_ns, call.end_ns, about)
+    if of_the_root is not None:
+        root = replace(root, attributes={**root.attributes, semconv.ROLLOUT_INPUT: of_the_root})
+    spans = [inside, call, root]  # as they end
+    (attempt,) = JudgedSpans(spans, read_spans(spans).attempts).attempts
+    assert attempt.asked == read
+
+
 def test_every_part_of_a_message_leaves_a_trace():
     parts = [
         {"type": "reasoning", "content": "Hm."},

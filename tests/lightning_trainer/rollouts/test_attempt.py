@@ -11,6 +11,7 @@ from typing import cast
 import lightning_instrumentation as lt
 import numpy as np
 import pytest
+from lightning_instrumentation.scope import current
 
 from lightning_trainer.rollouts.attempt import AttemptEnded, AttemptFunction, as_json, run_attempt
 
@@ -104,3 +105,26 @@ def test_what_a_task_has_as_its_input_is_recorded_with_the_rollout(tmp_path: Pat
     lt.shutdown(0)
     written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert rb'{"question": "Which color?", "answer": "blue"}' in written
+
+
+def test_a_rollout_of_the_agents_own_is_the_attempt_and_its_mode_the_runners(tmp_path: Path):
+    """Before, calls and rewards in it were another attempt's, of mode ``train``: an evaluation was trained on."""
+    seen = []
+
+    def agent(task: Question) -> None:
+        seen.append(current().identity)
+        with lt.rollout("where-is-my-parcel", rollout_id="ticket-4711"):
+            seen.append(current().identity)
+            lt.reward(1.0)
+
+    ended = run_attempt(
+        agent, Question("q"), stage="held-out", step=None, group_id="g", mode="evaluate", timeout_s=30.0
+    )
+    assert ended.error is None
+    attempt, inside = seen
+    assert (attempt.task_id, attempt.mode) == ("q", "evaluate")
+    assert inside == attempt
+    lt.shutdown(0)
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert written.count(b"lightning.rollout.root") == 1
+    assert b"ticket-4711" not in written

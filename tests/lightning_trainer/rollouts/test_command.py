@@ -2,8 +2,10 @@
 
 import json
 import math
+import shlex
 import subprocess
 import sys
+import sysconfig
 import textwrap
 import threading
 import time
@@ -100,6 +102,48 @@ assert os.environ['LIGHTNING_TASK_ID'] == 't' and os.environ['LIGHTNING_AGENT'] 
 """
     ended = run(python(code, agent="helper"))
     assert ended.error is None
+
+
+def test_a_rollout_of_the_programs_own_is_the_attempt(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LIGHTNING_SPOOL_DIR", str(tmp_path))
+    code = """
+import lightning_instrumentation as lt
+from lightning_instrumentation.scope import current
+attempt = current().identity
+assert (attempt.task_id, attempt.mode) == ("t", "train")
+with lt.rollout("mine", mode="evaluate"):
+    assert current().identity == attempt
+    lt.reward(0.25, "inside")
+"""
+    assert run(python(code)).error is None
+    lt.shutdown(0)
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert written.count(b"lightning.rollout.root") == 1
+    assert b"evaluate inside" in written
+
+
+LAUNCHER = str(Path(sysconfig.get_path("scripts")) / "lightning-trainer")
+
+
+@pytest.mark.parametrize("options", [[], ["--task", "mine", "--mode", "record"]], ids=["plain", "with a task"])
+def test_a_program_under_the_launcher_belongs_to_the_attempt(options: list[str], tmp_path: Path) -> None:
+    code = f"""
+from lightning_instrumentation.scope import current
+identity = current().identity
+assert (identity.task_id, identity.group_id, identity.mode) == ("t", "g", "train"), identity
+open({str(tmp_path / "seen")!r}, "w").write(identity.attempt_id)
+"""
+    command = [LAUNCHER, "run", "--agent", "a", *options, "--", sys.executable, "-c", code]
+    script = f"{shlex.join(command)} 2> {tmp_path / 'said'}"
+    ended = run(Command(["sh", "-c", script], endpoint=ENDPOINT))
+    assert ended.error is None
+    said, attempt = (tmp_path / "said").read_text(), (tmp_path / "seen").read_text()
+    assert said == (
+        f"lightning-trainer: --task and --mode do not count: the program is inside attempt {attempt} of a runner or of "
+        "another `lightning-trainer run`, and belongs to it\n"
+        if options
+        else ""
+    )
 
 
 def test_its_url_says_that_no_texts_are_recorded(monkeypatch) -> None:
