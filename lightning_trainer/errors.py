@@ -55,6 +55,10 @@ class StoreError(LightningError, RuntimeError):
     """The store refused or could not complete an operation; nothing of it was written."""
 
 
+class UnusableStoreError(StoreError):
+    """The store is of a kind that this version cannot use, and stays so until somebody changes something."""
+
+
 class DamagedStoreError(StoreError):
     """A part of the store's file cannot be read; the rest can."""
 
