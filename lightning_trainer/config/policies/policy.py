@@ -1,6 +1,7 @@
 """``[[policy]]``: a set of weights, the agents whose calls are served from it, and how they are trained."""
 
 import math
+import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
@@ -327,6 +328,7 @@ class PolicyConfig(Section):
 def any_agent() -> PolicyConfig:
     """Return a policy that claims every agent, with which recorded calls are examined while there is no other.
 
-    It has no model: calls can be judged with it, but it can be neither served nor trained.
+    It has no model, so none that a call is too long for: calls can be judged with it, but it can be neither served nor
+    trained.
     """
-    return PolicyConfig(name="no-policy", agents=(ALL_AGENTS,), model="none")
+    return PolicyConfig(name="no-policy", agents=(ALL_AGENTS,), model="none", max_sample_tokens=sys.maxsize)
