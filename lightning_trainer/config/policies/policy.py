@@ -127,6 +127,8 @@ class PolicyConfig(Section):
 
     @model_validator(mode="after")
     def _stages_that_can_be(self) -> Self:
+        for stage in self.stage:
+            stage.require_use_of_all(self.algorithm)
         for first_step in first_steps(self.stage):
             self.at_step(first_step)._fits_together()
         models = sorted({named for one in self.of_stages if (named := one.algorithm.reference_model) is not None})
