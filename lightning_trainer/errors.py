@@ -3,6 +3,17 @@
 A message says what was wrong, the value, and what to do; the command line prints it without a traceback.
 """
 
+import errno
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Of an OSError: no room is left, or none for this user; it may be again."""
+CANNOT_WRITE = (
+    *FULL,
+    *(errno.EROFS, errno.EACCES, errno.EPERM),
+    *(errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG),
+)
+"""Of an OSError: a folder is full, read-only, or someone else's; a file is where a folder should be, or the reverse."""
+
 
 class LightningError(Exception):
     """Root of all errors of this package."""
@@ -25,7 +36,7 @@ class ModelError(LightningError, ValueError):
 
 
 class DownloadError(ModelError):
-    """A model could not be fetched; the network may be back later."""
+    """A model could not be fetched; the network, or room on the disk, may be there later."""
 
 
 class MalformedTelemetryError(LightningError, ValueError):
@@ -42,6 +53,10 @@ class MalformedCallError(DatasetError):
 
 class StoreError(LightningError, RuntimeError):
     """The store refused or could not complete an operation; nothing of it was written."""
+
+
+class UnusableStoreError(StoreError):
+    """The store is of a kind that this version cannot use, and stays so until somebody changes something."""
 
 
 class DamagedStoreError(StoreError):

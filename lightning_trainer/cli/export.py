@@ -9,7 +9,10 @@ from lightning_trainer.cli.versions import named_version, read_versions
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.config.file import load_config
 from lightning_trainer.errors import ExportError
-from lightning_trainer.models.resolve import model_cache, resolve_model
+from lightning_trainer.models.resolve import found_model, is_hub_id, model_cache, resolve_model
+from lightning_trainer.store.places import place_of, reading
+from lightning_trainer.store.tables import participations
+from lightning_trainer.training.checkpoint_folder import model_mark
 from lightning_trainer.versions.archive import archive_root, stored_model, stored_versions, version_folder
 from lightning_trainer.versions.export import RECORD, export_version, is_adapter, merge_version, serve_command
 from lightning_trainer.versions.listing import VersionRow, Whereabouts
@@ -32,7 +35,7 @@ def export(config_path: Path, policy_name: str | None, version_name: str | None,
         config, policy, version = named_version(config_path, policy_name, version_name)
     row, stored = _stored(config, policy, version)
     out, console = out.absolute(), TerminalConsole()
-    model = stored_model(stored) or policy.model
+    model = _model(config, policy, stored)
     record, engine = _record(policy, row, model), config.engine_of(policy)
     if merge:
         if not is_adapter(stored):
@@ -63,6 +66,17 @@ def _stored(config: Config, policy: PolicyConfig, version: int | None) -> tuple[
         what = "has no" if row is None else "does not keep the weights of"
         raise ExportError(f"policy {policy.name!r} {what} version {version}; kept are {there}{more}")
     return row, version_folder(root, version)
+
+
+def _model(config: Config, policy: PolicyConfig, stored: Path) -> str:
+    """Return the name of the model that the version was trained from: the one that was noted with it, or the configured
+    one where that is the same model, in another place."""
+    noted, folder = stored_model(stored) or policy.model, found_model(policy.model, model_cache())
+    if folder is None or is_hub_id(noted) or found_model(noted, model_cache()) is not None:
+        return noted
+    with reading(place_of(config)) as connection:
+        started_from = participations.started_from(connection, policy.name)
+    return policy.model if model_mark(folder) == started_from else noted
 
 
 def _record(policy: PolicyConfig, row: VersionRow, model: str) -> dict[str, Any]:

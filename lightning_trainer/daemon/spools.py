@@ -3,8 +3,10 @@
 import asyncio
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 
 from lightning_instrumentation.delivery.spool import Spool, endpoint_folder, orphans_in, owned_folders
+from lightning_instrumentation.errors import ConfigurationError
 from lightning_instrumentation.settings import default_spool_dir
 
 from lightning_trainer.errors import LightningError, MalformedTelemetryError, StoreError
@@ -22,13 +24,20 @@ _SURPRISES = 3
 async def drain_spools(endpoint: str, sink: SpanSink, owners: Sequence[str] = ()) -> None:
     """For ever: take over spools whose process has died and commit what they hold, then delete it.
 
+    It returns at once, and says so, where this user has no folder for spools.
+
     Args:
         owners: under which spans wait for this daemon, wherever it listened.
     """
+    try:
+        spool_dir = default_spool_dir()
+    except ConfigurationError as error:
+        _log.warning("spans that agents left on disk are not looked for: %s", error)
+        return
     surprises = 0
     while True:
         try:
-            for spool in await asyncio.to_thread(_orphans, endpoint, owners):
+            for spool in await asyncio.to_thread(_orphans, spool_dir, endpoint, owners):
                 with spool:
                     while bodies := await asyncio.to_thread(spool.read, _BATCH):
                         await _deliver(bodies, sink, spool, doubted=surprises >= _SURPRISES)
@@ -44,8 +53,7 @@ async def drain_spools(endpoint: str, sink: SpanSink, owners: Sequence[str] = ()
         await asyncio.sleep(_LOOK_AGAIN_S)
 
 
-def _orphans(endpoint: str, owners: Sequence[str]) -> list[Spool]:
-    spool_dir = default_spool_dir()
+def _orphans(spool_dir: Path, endpoint: str, owners: Sequence[str]) -> list[Spool]:
     return orphans_in([endpoint_folder(spool_dir, endpoint), *owned_folders(spool_dir, owners)])
 
 

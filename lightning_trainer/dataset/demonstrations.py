@@ -150,10 +150,16 @@ class _Reader:
         ids = next(self._tokenizer.answers(prompt, tools, {"content": "", **words}, "stop"), None)
         if ids is None:
             raise DatasetError(f"{where}: the policy's tokenizer cannot spell the answer; leave the row out")
-        if not all(name in self._tokenizer.decoded(ids) for name in _called(words)):
+        spelled = self._tokenizer.decoded(ids)
+        if not all(name in spelled for name in _called(words)):
             raise DatasetError(  # a template that knows no tools ends the turn at once
                 f"{where}: the policy's chat template does not write the answer's tool calls; leave the row out, or "
                 "name a template that does as engine.chat_template"
+            )
+        if (words.get("reasoning_content") or "").strip() not in spelled:
+            raise DatasetError(
+                f"{where}: the policy's chat template does not write the answer's reasoning; take reasoning_content "
+                "out of the row, or name a template that writes it as engine.chat_template"
             )
         return ids
 

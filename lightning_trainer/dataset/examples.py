@@ -136,7 +136,7 @@ def candidates(
             reward = rewards.of_attempts.get(call.attempt_id) if of_agent is None else of_agent
         example = _example(call, recording.words.get(call.call_id), attempt, reward)
         # Ids without their images are not the prompt, and equal ones may be of different images.
-        reason = Reason.NO_WORDS if call.media else _lacks(example, policy, needs)
+        reason = Reason.NO_WORDS if call.media else _lacks(example, needs)
         if reason is None:
             found.append((call, example))
         else:
@@ -168,14 +168,12 @@ def _not_asked_for(call: Call, policy: PolicyConfig, attempt: Attempt | None, *,
     return Reason.FAILED_ATTEMPT if attempt.state is AttemptState.FAILED and not failed_too else None
 
 
-def _lacks(example: Example, policy: PolicyConfig, needs: Needs) -> Reason | None:
+def _lacks(example: Example, needs: Needs) -> Reason | None:
     if example.fidelity is not Fidelity.TEXT_ONLY:
         if not example.prompt_ids:
             return Reason.EMPTY_PROMPT
         if not example.response_ids:
             return Reason.EMPTY_RESPONSE
-        if len(example.prompt_ids) + len(example.response_ids) > policy.max_sample_tokens:
-            return Reason.OVER_LENGTH
     elif needs is Needs.TOKENS:
         return Reason.FIDELITY_TOO_LOW
     if needs is Needs.WORDS or example.fidelity is Fidelity.TEXT_ONLY:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 
-from lightning_trainer.errors import ConfigError, DownloadError, MissingExtraError, ModelError
+from lightning_trainer.errors import CANNOT_WRITE, FULL, ConfigError, DownloadError, MissingExtraError, ModelError
 
 _log = logging.getLogger(__name__)
 
@@ -246,13 +246,19 @@ def hub_folder(model_id: str) -> Path:
 
 
 def hub_refusal(model_id: str, error: Exception) -> ModelError | None:
-    """Return why the Hugging Face Hub does not give a model, where it is not the network's fault."""
-    from huggingface_hub import errors
+    """Return why a model cannot be had from the Hugging Face Hub, where it is not the network's fault."""
+    from huggingface_hub import constants, errors
 
     if isinstance(error, errors.GatedRepoError):
         return ModelError(f"the model {model_id} needs its owner's permission: ask for it and `hf auth login`")
     if isinstance(error, errors.RepositoryNotFoundError):
         return ModelError(f"there is no model {model_id} on the Hugging Face Hub, or it is private: check the id")
+    if isinstance(error, OSError) and error.errno in CANNOT_WRITE:
+        kind, way_on = (DownloadError, "make room") if error.errno in FULL else (ModelError, "make it writable")
+        return kind(
+            f"the model {model_id} could not be kept in the local cache: {error.filename or constants.HF_HUB_CACHE} "
+            f"cannot be written: {error.strerror}; {way_on}, or set HF_HOME to another folder"
+        )
     return None
 
 

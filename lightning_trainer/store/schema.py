@@ -5,7 +5,7 @@ An entry that has been released is never edited; a change is a new entry.
 
 import sqlite3
 
-from lightning_trainer.errors import StoreError
+from lightning_trainer.errors import UnusableStoreError
 
 MIGRATIONS: tuple[str, ...] = (
     """
@@ -294,11 +294,11 @@ def migrate(connection: sqlite3.Connection, *, where: str) -> None:
     """Migrate a file to the newest schema; each step is one transaction, so a crash between two of them is harmless.
 
     Raises:
-        StoreError: the file was written by a newer lightning-trainer.
+        UnusableStoreError: the file was written by a newer lightning-trainer.
     """
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > len(MIGRATIONS):
-        raise StoreError(
+        raise UnusableStoreError(
             f"the store {where} has schema {version}, this lightning-trainer knows up to {len(MIGRATIONS)}: "
             "upgrade lightning-trainer, or choose another state_dir"
         )

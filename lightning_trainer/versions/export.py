@@ -5,6 +5,7 @@ says which version of which policy it is.
 """
 
 import json
+import os
 import shlex
 import shutil
 from collections.abc import Mapping
@@ -34,8 +35,8 @@ def export_version(
     Args:
         stored: its folder in the archive.
         out: a folder that is not there, or is empty.
-        model: what the policy's configuration names; an adapter's configuration refers to it if it is on the Hugging
-            Face Hub.
+        model: what the policy's configuration names; an adapter's configuration refers to it if it is a folder, or on
+            the Hugging Face Hub.
         record: what ``RECORD`` says.
         chat_template: the one that the engine was given; a whole model gets it in the place of its own.
 
@@ -48,9 +49,10 @@ def export_version(
         for file in stored.iterdir():
             if file.name != PUBLICATION:
                 shutil.copyfile(file, partial / file.name)
-        if is_adapter(partial) and is_hub_id(model):
+        base = model if is_hub_id(model) else os.path.expanduser(model)
+        if is_adapter(partial) and (is_hub_id(model) or os.path.isdir(base)):
             path = partial / ADAPTER_CONFIG
-            document = {**json.loads(path.read_text(encoding="utf-8")), "base_model_name_or_path": model}
+            document = {**json.loads(path.read_text(encoding="utf-8")), "base_model_name_or_path": base}
             path.write_text(json.dumps(document, indent=2), encoding="utf-8")
         elif not is_adapter(partial):
             _put_template(partial, chat_template)

@@ -34,6 +34,7 @@ from lightning_trainer.errors import (
     LightningError,
     MissingExtraError,
     ModelError,
+    UnusableStoreError,
 )
 
 # With what ``lightning-trainer serve`` ends, for whatever starts it again; the numbers are sysexits.h's.
@@ -43,7 +44,7 @@ from lightning_trainer.errors import (
 
 CONFIG = 78
 TEMPORARY = 75
-_FOR_PEOPLE = (ConfigError, ModelError, MissingExtraError, DatasetError)
+_FOR_PEOPLE = (ConfigError, ModelError, MissingExtraError, DatasetError, UnusableStoreError)
 _PASSING = (AddressTakenError, DownloadError)
 
 

@@ -2,7 +2,6 @@
 standard error, and an exit status.
 """
 
-import errno
 import importlib.util
 import json
 import shlex
@@ -19,7 +18,7 @@ from rich.markup import escape
 from rich.segment import Segment
 
 from lightning_trainer.cli.light import needs
-from lightning_trainer.errors import ConfigError, LightningError, MissingExtraError
+from lightning_trainer.errors import CANNOT_WRITE, ConfigError, LightningError, MissingExtraError
 
 
 class TerminalConsole(Console):
@@ -97,11 +96,6 @@ def one_of(kind: type[_Choice], option: str, value: str) -> _Choice:
 
 
 _EXIT_USER_ERROR = 2
-_CANNOT_WRITE = (
-    *(errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT),
-    *(errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG),
-)
-"""A folder that is read-only, someone else's, or full; a file where a folder should be, or the reverse."""
 _EXIT_INTERRUPTED = 130
 
 
@@ -129,7 +123,7 @@ def one_sentence(status: Callable[[LightningError], int] = lambda _: _EXIT_USER_
         TerminalConsole(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
         sys.exit(status(ConfigError(str(error))))
     except OSError as error:
-        if error.errno not in _CANNOT_WRITE:
+        if error.errno not in CANNOT_WRITE:
             raise
         sentence = f"{error.filename2 or error.filename or 'a file'} cannot be written: {error.strerror}"
         TerminalConsole(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(sentence)}", highlight=False)

@@ -1,6 +1,7 @@
 """``[[policy]]``: a set of weights, the agents whose calls are served from it, and how they are trained."""
 
 import math
+import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self
@@ -124,6 +125,8 @@ class PolicyConfig(Section):
 
     @model_validator(mode="after")
     def _stages_that_can_be(self) -> Self:
+        for stage in self.stage:
+            stage.require_use_of_all(self.algorithm)
         for first_step in first_steps(self.stage):
             self.at_step(first_step)._fits_together()
         models = sorted({named for one in self.of_stages if (named := one.algorithm.reference_model) is not None})
@@ -325,6 +328,7 @@ class PolicyConfig(Section):
 def any_agent() -> PolicyConfig:
     """Return a policy that claims every agent, with which recorded calls are examined while there is no other.
 
-    It has no model: calls can be judged with it, but it can be neither served nor trained.
+    It has no model, so none that a call is too long for: calls can be judged with it, but it can be neither served nor
+    trained.
     """
-    return PolicyConfig(name="no-policy", agents=(ALL_AGENTS,), model="none")
+    return PolicyConfig(name="no-policy", agents=(ALL_AGENTS,), model="none", max_sample_tokens=sys.maxsize)

@@ -5,9 +5,9 @@ A step's number alone decides its stage, so an interrupted run resumes in the sa
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
 from lightning_trainer.config.policies.credit import CreditConfig, named_scheme
@@ -41,9 +41,13 @@ class StageConfig(Section):
     def _known_scheme(cls, value: Any) -> Any:
         return named_scheme(value)
 
-    @model_validator(mode="after")
-    def _data_to_imitate(self) -> Self:
-        objective = "rl" if self.algorithm is None else self.algorithm.objective
+    def require_use_of_all(self, of_policy: AlgorithmConfig) -> None:
+        """Check that the algorithm of the stage uses its settings; ``of_policy`` is the one of a stage that names none.
+
+        Raises:
+            ValueError: reinforcement learning has no use for ``data``, or imitation for ``credit``.
+        """
+        objective = (self.algorithm or of_policy).objective
         if self.data is not None and objective == "rl":
             raise ValueError(
                 f"data = {str(self.data)!r} is for algorithm 'sft' or 'dpo'; reinforcement learning samples by itself: "
@@ -54,7 +58,6 @@ class StageConfig(Section):
                 f"credit scheme {self.credit.scheme!r} divides rewards, and {objective!r} only compares attempts; "
                 "leave credit out"
             )
-        return self
 
 
 def first_steps(stages: Sequence[StageConfig]) -> tuple[int, ...]:

@@ -1,7 +1,9 @@
-"""``/healthz``: the daemon is alive. ``/readyz``: each engine answers and each loop goes on, else 503 and why."""
+"""``/healthz``: the daemon is alive. ``/readyz``: calls are taken, each engine answers and each loop goes on, else 503
+and why.
+"""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
@@ -14,8 +16,8 @@ from lightning_trainer.serving.lifecycle import EngineState
 _STANDS_STILL = (Phase.STARTING, Phase.WAITING, Phase.PAUSED)
 
 
-def health_router(policies: Sequence[WatchedPolicy]) -> APIRouter:
-    """Return the routes; without policies there is nothing that could not be ready."""
+def health_router(policies: Sequence[WatchedPolicy], stopping: Callable[[], bool]) -> APIRouter:
+    """Return the routes; without policies there is nothing that could not be ready until the daemon is ``stopping``."""
     router = APIRouter()
 
     @router.get("/healthz")
@@ -24,6 +26,8 @@ def health_router(policies: Sequence[WatchedPolicy]) -> APIRouter:
 
     @router.get("/readyz", response_model=None)
     async def readyz() -> JSONResponse:
+        if stopping():
+            return JSONResponse({"ready": False, "reason": "this daemon is stopping"}, status_code=503)
         found = {watched.policy.name: list(_troubles(watched)) for watched in policies}
         ready = not any(found.values())
         body = {"ready": ready, "policies": {name: troubles or ["ready"] for name, troubles in found.items()}}

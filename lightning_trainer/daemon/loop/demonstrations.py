@@ -41,10 +41,10 @@ class Demonstrations:
         vocabulary = vocabulary_of(model_dir) or 0
         for first_step, stage in zip(first_steps(self._policy.stage), self._policy.stage, strict=True):
             over = stage.steps is not None and done >= first_step + stage.steps - 1
-            if stage.data is not None and stage.algorithm is not None and not over:
+            if stage.data is not None and not over:
                 if not stage.data.is_file():
                     raise ConfigError(f"policy.{self._policy.name}.stage.data: there is no file {stage.data}")
-                objective = stage.algorithm.objective
+                objective = self._policy.at_step(first_step).algorithm.objective
                 assert objective != "rl", "refused where the configuration is read"
                 self._rows[first_step] = read_demonstrations(
                     stage.data, objective, vocabulary, lambda: PolicyTokenizer(model_dir, template)

@@ -21,7 +21,8 @@ class Slots:
         self.taken = 0
         self._none_taken = asyncio.Event()
         self._none_taken.set()
-        self._draining = False
+        self.draining = False
+        """Whether no more calls are taken, since the daemon stops."""
 
     def take(self) -> "Slot":
         """Return a slot.
@@ -29,7 +30,7 @@ class Slots:
         Raises:
             RefusalError: all are taken, 429; or the daemon is stopping, 503.
         """
-        if self._draining:
+        if self.draining:
             raise unavailable("this daemon is stopping; call again when it is back")
         if self.taken >= self._limit:
             raise RefusalError(
@@ -51,7 +52,7 @@ class Slots:
 
     async def drain(self, timeout_s: float) -> None:
         """Take no more calls, and wait until those in flight have ended, or the time is up."""
-        self._draining = True
+        self.draining = True
         if self.taken == 0:
             return
         _log.info("%d calls are in flight; they have %g s to end", self.taken, timeout_s)

@@ -7,7 +7,7 @@ SQLite, whatever the database's locale.
 
 import re
 
-from lightning_trainer.errors import StoreError
+from lightning_trainer.errors import UnusableStoreError
 from lightning_trainer.store.postgres.connection import PostgresConnection
 from lightning_trainer.store.postgres.error_messages import shown
 
@@ -317,12 +317,12 @@ def version_of(connection: PostgresConnection) -> int:
     """Return a database's schema version, 0 if it has none; inside a transaction.
 
     Raises:
-        StoreError: a newer lightning-trainer made it.
+        UnusableStoreError: a newer lightning-trainer made it.
     """
     (there,) = connection.execute("SELECT to_regclass('lightning_schema') IS NOT NULL").fetchone()
     found = connection.execute("SELECT max(version) FROM lightning_schema").fetchone()[0] if there else 0
     if found > len(MIGRATIONS):
-        raise StoreError(
+        raise UnusableStoreError(
             f"the store {shown(connection.url)} has schema {found}, this lightning-trainer knows up to "
             f"{len(MIGRATIONS)}: upgrade lightning-trainer, or name another database in [store] url"
         )
@@ -341,13 +341,14 @@ def migrate(connection: PostgresConnection) -> None:
     """Migrate a database to the newest schema, in one transaction: concurrent starts of daemons do it once.
 
     Raises:
-        StoreError: a newer lightning-trainer made it, it cannot be reached, or it does not use UTF-8.
+        UnusableStoreError: a newer lightning-trainer made it, or it does not use UTF-8.
+        StoreError: it cannot be reached.
     """
     connection.execute("BEGIN IMMEDIATE")
     try:
         (encoding,) = connection.execute("SELECT current_setting('server_encoding')").fetchone()
         if encoding != "UTF8":
-            raise StoreError(
+            raise UnusableStoreError(
                 f"the store {shown(connection.url)} has encoding {encoding}: make its database with ENCODING 'UTF8'"
             )
         found = version_of(connection)

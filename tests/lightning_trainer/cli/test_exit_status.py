@@ -13,6 +13,7 @@ from lightning_trainer.cli.daemon.serve import CONFIG, TEMPORARY, exit_status
         (errors.ModelError("there is no such model"), CONFIG),
         (errors.MissingExtraError("pip install"), CONFIG),
         (errors.DatasetError("not a file"), CONFIG),
+        (errors.UnusableStoreError("a newer lightning-trainer wrote it"), CONFIG),
         (errors.AddressTakenError("the port is taken"), TEMPORARY),
         (errors.DownloadError("no network"), TEMPORARY),
         (errors.StoreError("another daemon has the state folder"), TEMPORARY),

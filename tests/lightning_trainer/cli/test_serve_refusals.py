@@ -1,6 +1,7 @@
 """What users do wrong before a daemon is up: one clear sentence, and an exit status that says whether to try again."""
 
 import socket
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -39,6 +40,17 @@ def test_a_wrong_configuration(text: str, sentence: str, tmp_path: Path):
 
 def test_a_file_that_is_not_there(tmp_path: Path):
     assert "cannot read the configuration" in serve(tmp_path / "absent.toml")
+
+
+def test_a_store_that_a_newer_version_wrote(tmp_path: Path):
+    """Another start would not make it older: it is not for a supervisor to try again."""
+    state = tmp_path / "state"
+    state.mkdir()
+    with sqlite3.connect(state / "lightning.sqlite") as connection:
+        connection.execute("PRAGMA user_version = 99")
+    config = tmp_path / "lightning.toml"
+    config.write_text(f'[daemon]\nport = 0\nstate_dir = "{state}"\n')
+    assert "has schema 99" in serve(config)
 
 
 def test_a_port_that_is_taken(tmp_path: Path):

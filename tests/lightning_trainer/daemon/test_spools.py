@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import pwd
 from collections.abc import Sequence
 
 import pytest
@@ -72,3 +73,18 @@ async def test_one_that_cannot_be_stored_and_a_bug_keep_nothing_else_back(left_b
     kept = [base64.b64decode(json.loads(line)["request"]) for line in aside.read_text().splitlines()]
     assert sorted(kept) == sorted([body("poison"), b"\xff\xff not a request"])
     draining.cancel()
+
+
+async def test_a_user_without_a_home_has_no_spools_which_is_said_once(monkeypatch, caplog):
+    def unknown(_):
+        raise KeyError("no such user")
+
+    for variable in ("HOME", "XDG_STATE_HOME", "LIGHTNING_SPOOL_DIR"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    async with asyncio.timeout(20):
+        await drain_spools(ENDPOINT, Sink(ZeroDivisionError()))
+    (said,) = caplog.records
+    assert said.exc_info is None
+    assert "are not looked for: user" in said.message
+    assert "LIGHTNING_SPOOL_DIR" in said.message

@@ -219,6 +219,19 @@ def test_nothing_to_write_is_said_with_the_reasons(folder, otlp_line, attempt_sp
     assert not (folder / "samples.parquet").exists()
 
 
+@pytest.mark.parametrize(
+    "options", ["--for sft --spans long.jsonl", "--for sft --format trl --spans long.jsonl", "--calls calls.jsonl"]
+)
+def test_without_a_policy_no_call_is_too_long(options, folder, otlp_line, attempt_spans) -> None:
+    (folder / "lightning.toml").unlink()
+    long = [attempt_spans(f"a{n}", n, reward=n, prompt=range(3000), response=(n,)) for n in (1, 2)]
+    (folder / "long.jsonl").write_text("".join(f"{otlp_line(spans)}\n" for spans in long))
+    calls = ({**call, "prompt_ids": [1] * 3000} for call in CALLS)
+    (folder / "calls.jsonl").write_text("".join(f"{json.dumps(call)}\n" for call in calls))
+    assert "over_length" not in run(f"{options} --out out.jsonl")
+    assert len((folder / "out.jsonl").read_text().splitlines()) == 2
+
+
 def test_without_a_store_it_says_how_to_get_one(tmp_path, monkeypatch) -> None:
     # Before: "cannot read the spans in .lightning: No such file or directory"
     monkeypatch.chdir(tmp_path)

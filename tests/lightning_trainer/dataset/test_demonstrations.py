@@ -148,3 +148,13 @@ def test_ids_of_another_tokenizer_are_known_by_the_tool_that_is_called(write, to
         else:
             (shown,) = read_demonstrations(path, "sft", VOCABULARY, tokenizer)
             assert list(shown.answers[0]) == ids
+
+
+def test_reasoning_that_the_template_does_not_write_is_not_left_out_in_silence(write, tokenizer):
+    path = write({"prompt": PROMPT, "answer": {**YES, "reasoning_content": "two and three\n"}})
+    with pytest.raises(DatasetError, match=r"row 1: the policy's chat template does not write the answer's reasoning"):
+        read_demonstrations(path, "sft", VOCABULARY, tokenizer)
+    template = TEMPLATE.replace("{{ m.content", "{{ m.reasoning_content | default('') | trim }}|{{ m.content")
+    thinking = PolicyTokenizer(resolve_model("random:tiny", model_cache()), template)
+    (shown,) = read_demonstrations(path, "sft", VOCABULARY, lambda: thinking)
+    assert thinking.decoded(shown.answers[0]) == "two and three|five<|im_end|>"

@@ -73,6 +73,16 @@ def test_a_demonstration_has_its_words_and_its_ids(recording, make_policy) -> No
     assert example_row(words)["answer"] == {"role": "assistant", "content": "five"}
 
 
+def test_how_long_an_example_may_be_is_for_what_learns_from_it_to_say(attempt_spans, make_policy) -> None:
+    spans = [
+        *attempt_spans("a1", 1, reward=1.0, prompt=range(3000)),
+        *attempt_spans("a2", 2, reward=0.0, prompt=range(3000), response=(5,), answer="6"),
+    ]
+    recording = read_recording(spans, with_words=True)
+    assert len(demonstrations(recording, make_policy(max_sample_tokens=100)).examples) == 2
+    assert len(preferences(recording, make_policy(max_sample_tokens=100)).pairs) == 1
+
+
 def test_ids_are_asked_for_where_the_form_is_ids(recording, make_policy) -> None:
     found = demonstrations(recording, make_policy(), Needs.TOKENS, min_reward=0.5)
     assert [one.attempt_id for one in found.examples] == ["a1"]

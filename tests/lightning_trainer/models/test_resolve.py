@@ -1,5 +1,6 @@
 """A model is found, written once, or refused in one sentence that says what to do."""
 
+import errno
 import json
 import pwd
 
@@ -8,7 +9,7 @@ import pytest
 from huggingface_hub import constants
 from huggingface_hub.utils import filter_repo_objects
 
-from lightning_trainer.errors import ConfigError, ModelError
+from lightning_trainer.errors import ConfigError, DownloadError, ModelError
 from lightning_trainer.models.resolve import cached_folder, found_model, model_cache, resolve_model
 
 
@@ -74,6 +75,36 @@ def test_what_an_interrupted_download_left_is_completed(tmp_path, monkeypatch):
     assert resolve_model("owner/name", tmp_path) == snapshot
     assert sorted(path.name for path in snapshot.glob("*.safetensors")) == list(index["weight_map"].values())
     assert found_model("owner/name", tmp_path) == snapshot
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            DownloadError,
+            "/hub cannot be written: No space.*make room",
+        ),
+        (
+            OSError(errno.EROFS, "Read-only file system", "/cache/blobs/a"),
+            ModelError,
+            "/cache/blobs/a cannot be wr.*Read-",
+        ),
+        (OSError("a connection error of requests"), DownloadError, r"\(OSError\): check the network"),
+    ],
+)
+def test_a_cache_that_cannot_be_written_is_not_taken_for_a_network_that_is_away(
+    tmp_path, monkeypatch, error, kind, said
+):
+    def fetched(*_, local_files_only=False, **__):
+        raise huggingface_hub.errors.LocalEntryNotFoundError("not here") if local_files_only else error
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", "/hub")
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fetched)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    with pytest.raises(ModelError, match=said) as caught:
+        resolve_model("owner/name", tmp_path)
+    assert type(caught.value) is kind, "only what may pass by itself is a reason to start again"
 
 
 @pytest.mark.parametrize(

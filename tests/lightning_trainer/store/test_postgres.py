@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from lightning_instrumentation import semconv
 
-from lightning_trainer.errors import MalformedTelemetryError, StoreError
+from lightning_trainer.errors import MalformedTelemetryError, StoreError, UnusableStoreError
 from lightning_trainer.store.postgres.connection import PostgresConnection
 from lightning_trainer.store.postgres.error_messages import shown, without_password
 from lightning_trainer.store.postgres.store import PostgresStore
@@ -57,7 +57,8 @@ def test_a_password_is_taken_out_however_it_is_written() -> None:
 async def test_a_schema_from_the_future_is_refused(postgres_url: str) -> None:
     async with PostgresStore(postgres_url) as store:
         await store.write(lambda connection: connection.execute("INSERT INTO lightning_schema VALUES (?)", (99,)))
-    assert "has schema 99, this lightning-trainer knows up to" in await _refused(postgres_url)
+    with pytest.raises(UnusableStoreError, match="has schema 99, this lightning-trainer knows up to"):
+        await PostgresStore(postgres_url).open()
 
 
 async def test_daemons_that_start_together_make_the_tables_once(postgres_url: str, make_span) -> None:

@@ -97,6 +97,10 @@ def test_a_policy_without_stages_is_itself_in_every_step():
         ({"stage": [{"algorithm": "grpo", "data": "x"}]}, "reinforcement learning samples by itself"),
         ({"stage": [{"algorithm": "dpo", "credit": {"scheme": "steps"}}]}, "'steps' divides rewards, and 'dpo' only"),
         ({"stage": [{"credit": {"scheme": "stepz"}}]}, "credit scheme 'stepz' is unknown"),
+        (
+            {"algorithm": "dpo", "stage": [{"credit": {"scheme": "steps"}}]},
+            "'steps' divides rewards, and 'dpo' only",
+        ),
         ({"stage": [{"algorithm": "remax"}]}, "there is no algorithm 'remax'"),
         (
             {"credit": {"scheme": "gigpo"}, "stage": [{"algorithm": "sft", "steps": 1}, {"algorithm": "rloo"}]},
@@ -132,6 +136,20 @@ def test_a_policy_without_stages_is_itself_in_every_step():
 def test_what_cannot_be_is_refused_in_a_sentence(changes, said):
     with pytest.raises(ValidationError, match=said):
         _policy(**changes)
+
+
+def test_a_stage_is_shown_its_data_by_the_policys_own_algorithm(tmp_path):
+    shown = tmp_path / "demos.jsonl"
+    shown.write_text('{"prompt_ids": [1, 2], "response_ids": [3]}\n')
+    (tmp_path / "config.json").write_text('{"vocab_size": 320}')
+    policy = _policy(algorithm="sft", stage=[{"data": shown, "steps": 1}, {"algorithm": "grpo"}])
+    assert [one.algorithm.objective for one in policy.of_stages] == ["sft", "rl"]
+    demonstrations = Demonstrations(policy)
+    demonstrations.read(tmp_path)
+    assert [demonstrations.has(step) for step in (1, 2)] == [True, False]
+    build, _ = demonstrations.build(1)
+    assert build.batch is not None
+    assert [sample.token_ids for sample in build.batch.samples] == [(1, 2, 3)]
 
 
 def test_data_that_is_not_there_is_refused_by_its_name_until_its_stage_is_over(tmp_path):

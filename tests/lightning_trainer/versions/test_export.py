@@ -12,6 +12,8 @@ from lightning_trainer.errors import ExportError
 from lightning_trainer.serving.adapter import AdapterShape
 from lightning_trainer.serving.publication import Probe, Publication, Tolerance
 from lightning_trainer.store.sqlite import SqliteStore
+from lightning_trainer.store.tables import participations
+from lightning_trainer.training.checkpoint_folder import model_mark
 from lightning_trainer.types import PolicyVersion, VersionState
 from lightning_trainer.versions.archive import VersionArchive
 from lightning_trainer.versions.export import RECORD, export_version, merge_version
@@ -85,6 +87,27 @@ def test_a_version_is_of_the_model_that_it_was_trained_from_whatever_is_configur
     assert json.loads((tmp_path / "taken" / RECORD).read_text())["model"] == "owner/first"
     document = json.loads((tmp_path / "taken" / "adapter_config.json").read_text())
     assert document["base_model_name_or_path"] == "owner/first"
+
+
+@pytest.mark.parametrize("same", [True, False])
+async def test_a_model_that_was_moved_is_known_by_its_weights(served, tmp_path, model, same) -> None:
+    """Its old folder is in what was stored; the configuration names the new one, or another model."""
+    root = tmp_path / ".lightning" / "versions" / "support"
+    shutil.rmtree(root)
+    old = tmp_path / "gone"
+    stored(root, model / "model.safetensors", old, 1, AdapterShape(4, 8, ("q_proj",)), model=str(old))
+    (tmp_path / "lightning.toml").write_text(CONFIG.replace("random:tiny", str(model)))
+    async with SqliteStore(tmp_path / ".lightning" / "lightning.sqlite") as store:
+        mark = model_mark(model) if same else "of another model"
+        await store.begin_policy("support")
+        await store.write(lambda connection: participations.start_from(connection, "support", mark))
+    status, said = run("--out", "taken")
+    assert status == 0, said
+    found = str(model if same else old)
+    assert f"an adapter of {found}" in said
+    assert f"vllm serve {found} --enable-lora" in said
+    assert json.loads((tmp_path / "taken" / RECORD).read_text())["model"] == found
+    assert json.loads((tmp_path / "taken" / "adapter_config.json").read_text())["base_model_name_or_path"] == found
 
 
 ENGINE = '[engine]\nchat_template = "ours.jinja"\ntool_call_parser = "hermes"\n'

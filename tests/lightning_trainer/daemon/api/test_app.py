@@ -57,6 +57,7 @@ async def test_a_daemon_that_stops_waits_for_its_calls_before_its_engines_end(tm
             async with asyncio.timeout(10):
                 while "is stopping" not in (await opened.post("/v1/chat/completions", json={"model": "p"})).text:
                     await asyncio.sleep(0)
+            assert (await opened.get("/readyz")).status_code == 503
         assert not ending.done()
         call.release()
         await asyncio.wait_for(ending, 10)

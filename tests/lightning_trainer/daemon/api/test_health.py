@@ -22,9 +22,9 @@ def _watched(name: str, state: EngineState, error: str | None, phase: Phase, det
     return SimpleNamespace(policy=SimpleNamespace(name=name), progress=progress, engine=engine)
 
 
-async def _asked(path: str, *policies: Any) -> httpx.Response:
+async def _asked(path: str, *policies: Any, stopping: bool = False) -> httpx.Response:
     app = FastAPI()
-    app.include_router(health_router(policies))
+    app.include_router(health_router(policies, lambda: stopping))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://daemon") as client:
         return await client.get(path)
 
@@ -49,6 +49,13 @@ async def test_it_says_what_is_not_ready_and_goes_on_living(state, error, phase,
     assert answer.status_code == 503
     assert answer.json()["policies"] == {"a": ["ready"], "b": [sentence]}
     assert (await _asked("/healthz", *policies)).status_code == 200
+
+
+async def test_one_that_stops_takes_no_more_calls_and_says_so_to_a_balancer():
+    policy = _watched("p", EngineState.READY, None, Phase.COLLECTING)
+    answer = await _asked("/readyz", policy, stopping=True)
+    assert (answer.status_code, answer.json()) == (503, {"ready": False, "reason": "this daemon is stopping"})
+    assert (await _asked("/healthz", policy, stopping=True)).status_code == 200
 
 
 async def test_it_says_when_an_engine_that_was_given_up_is_tried_again():

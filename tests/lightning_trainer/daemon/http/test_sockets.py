@@ -1,6 +1,7 @@
 """The daemon's own socket: what is written to a connection goes out at once."""
 
 import asyncio
+import errno
 import socket
 
 import pytest
@@ -30,6 +31,17 @@ def test_a_port_that_is_taken_is_said_at_once() -> None:
         listen(holder)
         with pytest.raises(ConfigError, match=r"set another port in \[daemon\]"):
             bind("127.0.0.1", holder.getsockname()[1])
+
+
+def test_a_machine_without_ipv6_is_said_in_a_sentence(monkeypatch) -> None:
+    def without_ipv6(*_: object) -> socket.socket:
+        raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+
+    monkeypatch.setattr(socket, "socket", without_ipv6)
+    with pytest.raises(
+        ConfigError, match=r"^cannot listen on ::1:8321: Address family not supp.*; set host in \[daemon\]"
+    ):
+        bind("::1", 8321)
 
 
 def test_of_two_that_start_at_once_the_slower_is_told() -> None:
