@@ -67,7 +67,9 @@ def demonstrations(
                 kept.append(better)
                 continue
             without_words += 1
-        if min_reward is not None and (example.reward is None or example.reward < min_reward):
+        if _cut_off(call, example, needs):
+            ledger.drop(call, Reason.TRUNCATED)
+        elif min_reward is not None and (example.reward is None or example.reward < min_reward):
             # A missing reward is missing: whether the call is good enough is not known.
             without_reward += example.reward is None
             ledger.drop(call, Reason.NO_REWARD if example.reward is None else Reason.LOW_REWARD)
@@ -110,8 +112,9 @@ def preferences(recording: Recording, policy: PolicyConfig, needs: Needs = Needs
             key = (example.group_id, example.agent, example.prompt_key)
             answers.setdefault(key, []).append((example.reward, call, example))
     for of_prompt in answers.values():
-        best = max(of_prompt, key=lambda scored: scored[0])
         worst = min(of_prompt, key=lambda scored: scored[0])
+        whole = (scored for scored in of_prompt if not _cut_off(scored[1], scored[2], needs))
+        best = max(whole, key=lambda scored: scored[0], default=worst)
         # Where every attempt began alike and ended differently, there is nothing to prefer here.
         differ = best[0] > worst[0] and not best[2].says_the_same(worst[2], needs)
         if differ:
@@ -120,9 +123,16 @@ def preferences(recording: Recording, policy: PolicyConfig, needs: Needs = Needs
             if differ and (scored is best or scored is worst):
                 ledger.keep(scored[1], scored[2], Reason.PREFERENCE)
             else:
-                ledger.drop(scored[1], Reason.NO_PAIR)
+                cut = _cut_off(scored[1], scored[2], needs)
+                ledger.drop(scored[1], Reason.TRUNCATED if cut else Reason.NO_PAIR)
     said = (*unscored_examples(without_reward, recording.evaluations, policy), *edits.problems(without_words))
     return Preferences(tuple(pairs), ledger.rows(), (*recording.problems, *problems, *said))
+
+
+def _cut_off(call: Call, example: Example, needs: Needs) -> bool:
+    """Whether a limit of tokens ended an answer that is written in words: these are closed with the end token, and who
+    imitates them learns to stop in the middle of a sentence."""
+    return call.truncated and (needs is Needs.WORDS or example.fidelity is Fidelity.TEXT_ONLY)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,13 @@ def test_the_newest_edit_is_shown_in_place_of_the_answer(spans, make_policy):
     assert {row.reason: row.calls for row in found.ledger} == {"demonstrated": 1, "edited": 1}
 
 
+def test_an_edit_of_an_answer_that_a_limit_of_tokens_cut_is_shown(attempt_spans, make_policy):
+    spans = attempt_spans("a1", 1, reward=0.0, answer="The answer is", exact=False, finish="length")
+    told = recorded([*spans, edit("five", rollout_id="rollout-a1")])
+    assert answers(demonstrations(told, make_policy())) == {"a1": "five"}
+    assert len(preferences(told, make_policy()).pairs) == 1
+
+
 def test_the_edit_is_preferred_to_what_it_edits_whatever_that_earned(spans, make_policy):
     (pair,) = preferences(recorded(spans), make_policy()).pairs
     row = pair_row(pair)
