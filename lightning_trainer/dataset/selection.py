@@ -143,6 +143,8 @@ class _Edits:
     """How many were left out because they have no ids."""
     without_example: int
     """How many were left out because what they edit is."""
+    of_others: int
+    """How many were left out because another agent gave the answer."""
 
     def problems(self, without_words: int) -> tuple[str, ...]:
         """Say what became of edited answers that are not examples."""
@@ -154,6 +156,8 @@ class _Edits:
                 f"{self.without_example} edited answers are left out: what they edit is left out itself, as the ledger "
                 "says"
             )
+        if self.of_others:
+            said.append(f"{self.of_others} edited answers are of other agents and are left out")
         if without_words:
             said.append(f"{without_words} edited answers are left out: the words of what they answer were not recorded")
         return tuple(said)
@@ -165,33 +169,36 @@ def _edits(recording: Recording, policy: PolicyConfig, needs: Needs, calls: Sequ
     Args:
         calls: those that can be examples.
     """
-    found = by_call(recording.edits, deduplicate(recording.calls).kept, policy)
+    kept = deduplicate(recording.calls).kept
+    found = by_call(recording.edits, kept)
     usable = {call.call_id: found[call.call_id] for call in calls if call.call_id in found}
-    without_example = len(found) - len(usable)
-    return _Edits({}, len(usable), without_example) if needs is Needs.TOKENS else _Edits(usable, 0, without_example)
+    of_others = sum(call.call_id in found for call in kept if not policy.claims(call.agent))
+    without_example = len(found) - len(usable) - of_others
+    if needs is Needs.TOKENS:
+        return _Edits({}, len(usable), without_example, of_others)
+    return _Edits(usable, 0, without_example, of_others)
 
 
 EDITED = "edit"
 """Takes the place of the name of the model that answered."""
 
 
-def by_call(edits: Iterable[Entry], calls: Iterable[Call], policy: PolicyConfig) -> Mapping[str, str]:
+def by_call(edits: Iterable[Entry], calls: Iterable[Call]) -> Mapping[str, str]:
     """Return the newest edit of each call's answer, by call id.
 
-    An edit that does not name a response replaces the last answer that the policy's agents gave in the attempt. If
-    several calls have the response id that it names, it replaces the one in the attempt or rollout that it names; if
-    that does not tell which, none.
+    An edit that does not name a response replaces the attempt's last answer, whichever agent gave it. If several calls
+    have the response id that it names, it replaces the one in the attempt or rollout that it names; if that does not
+    tell which, none.
 
     Args:
         edits: oldest first, with what takes feedback back: without a response, all that its source said of the attempt.
-        calls: all that were recorded, whether or not they can be examples.
+        calls: all that were recorded, of all agents, whether or not they can be examples.
     """
     about: dict[tuple[str, str], list[Call]] = {}
     for call in sorted(calls, key=attrgetter("start_ns", "call_id")):
-        if policy.claims(call.agent):
-            for kind in _KINDS:
-                if (name := getattr(call, kind)) is not None:
-                    about.setdefault((kind, name), []).append(call)
+        for kind in _KINDS:
+            if (name := getattr(call, kind)) is not None:
+                about.setdefault((kind, name), []).append(call)
     said: dict[str, dict[tuple[str, str], str]] = {}
     for entry in edits:
         named, who = _named(entry.subject, about), (entry.source, entry.name)

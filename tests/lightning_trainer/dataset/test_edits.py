@@ -102,6 +102,25 @@ def test_an_edit_of_an_answer_that_cannot_be_used_does_not_replace_an_earlier_on
     assert any("1 edited answers are left out: what they edit is left out itself" in one for one in found.problems)
 
 
+def test_an_edit_of_another_agents_last_answer_replaces_none_of_this_ones(attempt_spans, make_policy):
+    planned = attempt_spans("a1", 1, reward=1.0, answer="First search, then write.", agent="planner")
+    written = [
+        replace(one, attributes={**one.attributes, semconv.RESPONSE_ID: "response-last"})
+        for one in attempt_spans("a1", 2, reward=None, answer="The report", agent="writer")[1:]
+    ]
+    told = recorded([*planned, *written, edit("The better report", attempt_id="a1")])
+    both = make_policy(agents=("planner", "writer"))
+    found = demonstrations(told, both)
+    assert [trl.conversational_row(one)["completion"][0]["content"] for one in found.examples] == [
+        "First search, then write.",
+        "The better report",
+    ]
+    found = demonstrations(told, both.only(("planner",)))
+    assert answers(found) == {"a1": "First search, then write."}
+    assert "1 edited answers are of other agents and are left out" in found.problems
+    assert preferences(told, both.only(("planner",))).pairs == ()
+
+
 def test_of_several_answers_with_one_response_id_the_named_attempts_is_edited(attempt_spans, make_policy):
     def repeated(spans):
         """As of a server that gives all its responses one id."""
