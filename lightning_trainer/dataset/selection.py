@@ -13,6 +13,7 @@ from lightning_trainer.dataset.examples import Example, ExampleLedger, Needs, ca
 from lightning_trainer.dataset.reading import Recording
 from lightning_trainer.samples.feedback.entries import Entry, Subject
 from lightning_trainer.samples.problems import unscored_examples
+from lightning_trainer.samples.rewards.reliability import Correction
 from lightning_trainer.samples.transitions.deduplication import deduplicate
 from lightning_trainer.samples.transitions.reasons import Reason
 from lightning_trainer.types import Call, Fidelity, LedgerRow
@@ -45,7 +46,12 @@ class Preferences:
 
 
 def demonstrations(
-    recording: Recording, policy: PolicyConfig, needs: Needs = Needs.EITHER, *, min_reward: float | None = None
+    recording: Recording,
+    policy: PolicyConfig,
+    needs: Needs = Needs.EITHER,
+    *,
+    min_reward: float | None = None,
+    corrections: Mapping[str, Correction] | None = None,
 ) -> Demonstrations:
     """Return the calls of the policy's agents that are worth imitating, with edited answers in place of the originals.
 
@@ -53,9 +59,10 @@ def demonstrations(
         recording: read with its words.
         needs: what the output format requires of a call.
         min_reward: the least reward; None: rewards are ignored.
+        corrections: by the name of the reward, of judges whose errors are taken off.
     """
     ledger = ExampleLedger()
-    found, problems = candidates(recording, policy, ledger, needs, failed_too=False)
+    found, problems = candidates(recording, policy, ledger, needs, failed_too=False, corrections=corrections)
     kept: list[Example] = []
     edits = _edits(recording, policy, needs, [call for call, _ in found])
     without_words = without_reward = 0
@@ -80,7 +87,13 @@ def demonstrations(
     return Demonstrations(tuple(kept), ledger.rows(), (*recording.problems, *problems, *said))
 
 
-def preferences(recording: Recording, policy: PolicyConfig, needs: Needs = Needs.EITHER) -> Preferences:
+def preferences(
+    recording: Recording,
+    policy: PolicyConfig,
+    needs: Needs = Needs.EITHER,
+    *,
+    corrections: Mapping[str, Correction] | None = None,
+) -> Preferences:
     """Return the best and the worst answer to every prompt that was answered more than once, if they and their rewards
     differ; and every edited answer with its edit.
 
@@ -90,9 +103,10 @@ def preferences(recording: Recording, policy: PolicyConfig, needs: Needs = Needs
     Args:
         recording: read with its words.
         needs: what the output format requires of a call.
+        corrections: as of ``demonstrations``.
     """
     ledger = ExampleLedger()
-    found, problems = candidates(recording, policy, ledger, needs, failed_too=True)
+    found, problems = candidates(recording, policy, ledger, needs, failed_too=True, corrections=corrections)
     answers: dict[tuple[str | None, str, Hashable], list[tuple[float, Call, Example]]] = {}
     pairs: list[Pair] = []
     edits = _edits(recording, policy, needs, [call for call, _ in found])
