@@ -5,7 +5,7 @@ larger one answered to the same prompt is a demonstration too.
 """
 
 import json
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -16,6 +16,7 @@ from lightning_trainer.dataset.reading import Recording
 from lightning_trainer.retokenize.chat import ChatMessage, NoWordsError, chat_answer, chat_messages, chat_tools
 from lightning_trainer.retokenize.texts import Words
 from lightning_trainer.samples.credit.group_collector import regroup
+from lightning_trainer.samples.rewards.reliability import Correction
 from lightning_trainer.samples.rewards.reward_table import read_rewards
 from lightning_trainer.samples.transitions.deduplication import deduplicate
 from lightning_trainer.samples.transitions.eligibility import AGAINST_MODE
@@ -107,7 +108,13 @@ class ExampleLedger:
 
 
 def candidates(
-    recording: Recording, policy: PolicyConfig, ledger: ExampleLedger, needs: Needs, *, failed_too: bool
+    recording: Recording,
+    policy: PolicyConfig,
+    ledger: ExampleLedger,
+    needs: Needs,
+    *,
+    failed_too: bool,
+    corrections: Mapping[str, Correction] | None,
 ) -> tuple[list[tuple[Call, Example]], tuple[str, ...]]:
     """Return the calls that can be examples, oldest first, and a sentence about every reward that cannot be used.
 
@@ -115,6 +122,7 @@ def candidates(
         recording: read with its words.
         ledger: receives all calls, and the reason why each of the others cannot be an example.
         failed_too: also return calls of failed attempts (as the worse of a pair).
+        corrections: by the name of the reward, of judges whose errors are taken off.
     """
     ledger.receive(recording.calls)
     deliveries = deduplicate(recording.calls)
@@ -122,7 +130,9 @@ def candidates(
         ledger.drop(repeat, Reason.DELIVERED_TWICE, Outcome.DEDUPLICATED)
     grouped = regroup(recording.attempts, deliveries.kept, policy, partial(_prompt, recording))
     attempts = {attempt.attempt_id: attempt for attempt in grouped}
-    rewards = read_rewards(recording.evaluations, deliveries.kept, attempts, policy.reward_weights, deliveries.repeated)
+    rewards = read_rewards(
+        recording.evaluations, deliveries.kept, attempts, policy.reward_weights, deliveries.repeated, corrections
+    )
     found: list[tuple[Call, Example]] = []
     for call in sorted(deliveries.kept, key=attrgetter("start_ns", "call_id")):
         attempt = None if call.attempt_id is None else attempts.get(call.attempt_id)

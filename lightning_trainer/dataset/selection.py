@@ -13,6 +13,7 @@ from lightning_trainer.dataset.examples import Example, ExampleLedger, Needs, ca
 from lightning_trainer.dataset.reading import Recording
 from lightning_trainer.samples.feedback.entries import Entry, Subject
 from lightning_trainer.samples.problems import unscored_examples
+from lightning_trainer.samples.rewards.reliability import Correction
 from lightning_trainer.samples.transitions.deduplication import deduplicate
 from lightning_trainer.samples.transitions.reasons import Reason
 from lightning_trainer.types import Call, Fidelity, LedgerRow
@@ -45,7 +46,12 @@ class Preferences:
 
 
 def demonstrations(
-    recording: Recording, policy: PolicyConfig, needs: Needs = Needs.EITHER, *, min_reward: float | None = None
+    recording: Recording,
+    policy: PolicyConfig,
+    needs: Needs = Needs.EITHER,
+    *,
+    min_reward: float | None = None,
+    corrections: Mapping[str, Correction] | None = None,
 ) -> Demonstrations:
     """Return the calls of the policy's agents that are worth imitating, with edited answers in place of the originals.
 
@@ -53,9 +59,10 @@ def demonstrations(
         recording: read with its words.
         needs: what the output format requires of a call.
         min_reward: the least reward; None: rewards are ignored.
+        corrections: by the name of the reward, of judges whose errors are taken off.
     """
     ledger = ExampleLedger()
-    found, problems = candidates(recording, policy, ledger, needs, failed_too=False)
+    found, problems = candidates(recording, policy, ledger, needs, failed_too=False, corrections=corrections)
     kept: list[Example] = []
     edits = _edits(recording, policy, needs, [call for call, _ in found])
     without_words = without_reward = 0
@@ -67,7 +74,9 @@ def demonstrations(
                 kept.append(better)
                 continue
             without_words += 1
-        if min_reward is not None and (example.reward is None or example.reward < min_reward):
+        if _cut_off(call, example, needs):
+            ledger.drop(call, Reason.TRUNCATED)
+        elif min_reward is not None and (example.reward is None or example.reward < min_reward):
             # A missing reward is missing: whether the call is good enough is not known.
             without_reward += example.reward is None
             ledger.drop(call, Reason.NO_REWARD if example.reward is None else Reason.LOW_REWARD)
@@ -78,7 +87,13 @@ def demonstrations(
     return Demonstrations(tuple(kept), ledger.rows(), (*recording.problems, *problems, *said))
 
 
-def preferences(recording: Recording, policy: PolicyConfig, needs: Needs = Needs.EITHER) -> Preferences:
+def preferences(
+    recording: Recording,
+    policy: PolicyConfig,
+    needs: Needs = Needs.EITHER,
+    *,
+    corrections: Mapping[str, Correction] | None = None,
+) -> Preferences:
     """Return the best and the worst answer to every prompt that was answered more than once, if they and their rewards
     differ; and every edited answer with its edit.
 
@@ -88,9 +103,10 @@ def preferences(recording: Recording, policy: PolicyConfig, needs: Needs = Needs
     Args:
         recording: read with its words.
         needs: what the output format requires of a call.
+        corrections: as of ``demonstrations``.
     """
     ledger = ExampleLedger()
-    found, problems = candidates(recording, policy, ledger, needs, failed_too=True)
+    found, problems = candidates(recording, policy, ledger, needs, failed_too=True, corrections=corrections)
     answers: dict[tuple[str | None, str, Hashable], list[tuple[float, Call, Example]]] = {}
     pairs: list[Pair] = []
     edits = _edits(recording, policy, needs, [call for call, _ in found])
@@ -110,8 +126,9 @@ def preferences(recording: Recording, policy: PolicyConfig, needs: Needs = Needs
             key = (example.group_id, example.agent, example.prompt_key)
             answers.setdefault(key, []).append((example.reward, call, example))
     for of_prompt in answers.values():
-        best = max(of_prompt, key=lambda scored: scored[0])
         worst = min(of_prompt, key=lambda scored: scored[0])
+        whole = (scored for scored in of_prompt if not _cut_off(scored[1], scored[2], needs))
+        best = max(whole, key=lambda scored: scored[0], default=worst)
         # Where every attempt began alike and ended differently, there is nothing to prefer here.
         differ = best[0] > worst[0] and not best[2].says_the_same(worst[2], needs)
         if differ:
@@ -120,9 +137,16 @@ def preferences(recording: Recording, policy: PolicyConfig, needs: Needs = Needs
             if differ and (scored is best or scored is worst):
                 ledger.keep(scored[1], scored[2], Reason.PREFERENCE)
             else:
-                ledger.drop(scored[1], Reason.NO_PAIR)
+                cut = _cut_off(scored[1], scored[2], needs)
+                ledger.drop(scored[1], Reason.TRUNCATED if cut else Reason.NO_PAIR)
     said = (*unscored_examples(without_reward, recording.evaluations, policy), *edits.problems(without_words))
     return Preferences(tuple(pairs), ledger.rows(), (*recording.problems, *problems, *said))
+
+
+def _cut_off(call: Call, example: Example, needs: Needs) -> bool:
+    """Whether a limit of tokens ended an answer that is written in words: these are closed with the end token, and who
+    imitates them learns to stop in the middle of a sentence."""
+    return call.truncated and (needs is Needs.WORDS or example.fidelity is Fidelity.TEXT_ONLY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +157,8 @@ class _Edits:
     """How many were left out because they have no ids."""
     without_example: int
     """How many were left out because what they edit is."""
+    of_others: int
+    """How many were left out because another agent gave the answer."""
 
     def problems(self, without_words: int) -> tuple[str, ...]:
         """Say what became of edited answers that are not examples."""
@@ -144,6 +170,8 @@ class _Edits:
                 f"{self.without_example} edited answers are left out: what they edit is left out itself, as the ledger "
                 "says"
             )
+        if self.of_others:
+            said.append(f"{self.of_others} edited answers are of other agents and are left out")
         if without_words:
             said.append(f"{without_words} edited answers are left out: the words of what they answer were not recorded")
         return tuple(said)
@@ -155,33 +183,36 @@ def _edits(recording: Recording, policy: PolicyConfig, needs: Needs, calls: Sequ
     Args:
         calls: those that can be examples.
     """
-    found = by_call(recording.edits, deduplicate(recording.calls).kept, policy)
+    kept = deduplicate(recording.calls).kept
+    found = by_call(recording.edits, kept)
     usable = {call.call_id: found[call.call_id] for call in calls if call.call_id in found}
-    without_example = len(found) - len(usable)
-    return _Edits({}, len(usable), without_example) if needs is Needs.TOKENS else _Edits(usable, 0, without_example)
+    of_others = sum(call.call_id in found for call in kept if not policy.claims(call.agent))
+    without_example = len(found) - len(usable) - of_others
+    if needs is Needs.TOKENS:
+        return _Edits({}, len(usable), without_example, of_others)
+    return _Edits(usable, 0, without_example, of_others)
 
 
 EDITED = "edit"
 """Takes the place of the name of the model that answered."""
 
 
-def by_call(edits: Iterable[Entry], calls: Iterable[Call], policy: PolicyConfig) -> Mapping[str, str]:
+def by_call(edits: Iterable[Entry], calls: Iterable[Call]) -> Mapping[str, str]:
     """Return the newest edit of each call's answer, by call id.
 
-    An edit that does not name a response replaces the last answer that the policy's agents gave in the attempt. If
-    several calls have the response id that it names, it replaces the one in the attempt or rollout that it names; if
-    that does not tell which, none.
+    An edit that does not name a response replaces the attempt's last answer, whichever agent gave it. If several calls
+    have the response id that it names, it replaces the one in the attempt or rollout that it names; if that does not
+    tell which, none.
 
     Args:
         edits: oldest first, with what takes feedback back: without a response, all that its source said of the attempt.
-        calls: all that were recorded, whether or not they can be examples.
+        calls: all that were recorded, of all agents, whether or not they can be examples.
     """
     about: dict[tuple[str, str], list[Call]] = {}
     for call in sorted(calls, key=attrgetter("start_ns", "call_id")):
-        if policy.claims(call.agent):
-            for kind in _KINDS:
-                if (name := getattr(call, kind)) is not None:
-                    about.setdefault((kind, name), []).append(call)
+        for kind in _KINDS:
+            if (name := getattr(call, kind)) is not None:
+                about.setdefault((kind, name), []).append(call)
     said: dict[str, dict[tuple[str, str], str]] = {}
     for entry in edits:
         named, who = _named(entry.subject, about), (entry.source, entry.name)

@@ -15,16 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from lightning_trainer.config.policies.versions import VersionsConfig
-from lightning_trainer.errors import PublicationError
+from lightning_trainer.errors import CheckpointError, PublicationError
 from lightning_trainer.serving.adapter import ADAPTER_WEIGHTS
 from lightning_trainer.serving.publication import Publication
+from lightning_trainer.store.upkeep.files import PUBLICATION, aside_of
 from lightning_trainer.training.checkpoint_folder import whole_folder
 from lightning_trainer.versions.held_out import HeldOutScore
 
 _NAME = re.compile(r"v(\d{8,})")
 _WEIGHTS = "model.safetensors"
-PUBLICATION = "publication.json"
-"""What the weights were proven with."""
 _MODEL = "model"
 """In ``PUBLICATION``: what the policy's configuration named."""
 _BESIDE_WEIGHTS = ("*.json", "*.jinja", "*.model", "*.txt")
@@ -103,6 +102,14 @@ class VersionArchive:
         """Remove a version, if it is stored."""
         shutil.rmtree(self.folder(version), ignore_errors=True)
 
+    def set_aside(self) -> Path | None:
+        """Rename the folder if there is a version in it that was trained, and return where it is now.
+
+        Raises:
+            CheckpointError: it cannot be renamed.
+        """
+        return set_policy_aside(self._root) if any(self.versions()) else None
+
     def prune(self, kept: Collection[int]) -> None:
         """Remove all others, and leftovers of interrupted copies."""
         names = {self.folder(version).name for version in kept}
@@ -136,6 +143,18 @@ def _document(folder: Path) -> Mapping[str, Any]:
     except (OSError, ValueError):
         return {}
     return document if isinstance(document, dict) else {}
+
+
+def set_policy_aside(folder: Path) -> Path:
+    """Rename a policy's folder of versions or checkpoints, and return where it is now.
+
+    Raises:
+        CheckpointError: it cannot be renamed.
+    """
+    try:
+        return folder.rename(aside_of(folder))
+    except OSError as error:
+        raise CheckpointError(f"cannot set {folder} aside: {error}") from error
 
 
 def stored_versions(root: Path) -> list[int]:

@@ -16,8 +16,9 @@ from lightning_trainer.config.engine import EngineConfig
 from lightning_trainer.errors import ExportError
 from lightning_trainer.models.resolve import ADAPTER_CONFIG, CHAT_TEMPLATE_FILE, is_hub_id
 from lightning_trainer.serving.adapter import reserved_rank
+from lightning_trainer.store.upkeep.files import PUBLICATION
 from lightning_trainer.training.checkpoint_folder import whole_folder
-from lightning_trainer.versions.archive import PUBLICATION, copy_beside_weights
+from lightning_trainer.versions.archive import copy_beside_weights
 
 RECORD = "lightning_trainer.json"
 

@@ -113,6 +113,9 @@ def restore(config_path: Path | None, folder: Path) -> None:
         _say(console, problem, style="yellow")
     if restored.aside is not None:
         _say(console, f"what was there before is {restored.aside}")
+    if restored.weights_aside:
+        asides = " and ".join(map(str, restored.weights_aside))
+        _say(console, f"checkpoints and weights that are not the backup's are in {asides} now")
     _say(
         console,
         "what you decided after the backup is not in it: before the next start, drop, forget, pause, resume and roll "

@@ -97,12 +97,12 @@ def build(options: Options) -> int:
         written = write_samples(made, options.out, form, policy, with_advantages=options.advantages)
         return _report(console, written, "samples", options, made.ledger, made.problems)
     needs = needs_of(form, options.purpose, tokens=options.tokens)
-    recording = _recording(options, config, policy, errors)
+    recording, corrected = _recording(options, config, policy, errors), _corrections(options, config, policy)
     if options.purpose is Purpose.SFT:
-        shown = demonstrations(recording, policy, needs, min_reward=options.min_reward)
+        shown = demonstrations(recording, policy, needs, min_reward=options.min_reward, corrections=corrected)
         written = write_demonstrations(shown, options.out, form, tokens=options.tokens)
         return _report(console, written, "demonstrations", options, shown.ledger, shown.problems)
-    compared = preferences(recording, policy, needs)
+    compared = preferences(recording, policy, needs, corrections=corrected)
     written = write_preferences(compared, options.out, form)
     return _report(console, written, "preference pairs", options, compared.ledger, compared.problems)
 

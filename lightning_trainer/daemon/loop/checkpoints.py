@@ -11,7 +11,7 @@ import re
 import shutil
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from itertools import count, pairwise
+from itertools import pairwise
 from pathlib import Path
 
 from lightning_trainer.config import PolicyConfig
@@ -27,6 +27,7 @@ from lightning_trainer.errors import CheckpointError
 from lightning_trainer.store.records import StepState
 from lightning_trainer.store.store import Store
 from lightning_trainer.training.remote import TrainerClient
+from lightning_trainer.versions.archive import set_policy_aside
 from lightning_trainer.versions.lineage import Lineage
 
 _log = logging.getLogger(__name__)
@@ -65,14 +66,7 @@ class CheckpointFolder:
         Raises:
             CheckpointError: it cannot be renamed.
         """
-        if not self.steps():
-            return None
-        names = (self.root.with_name(f"{self.root.name}~{number}") for number in count(1))
-        target = next(path for path in names if not path.exists())  # no policy has such a name
-        try:
-            return self.root.rename(target)
-        except OSError as error:
-            raise CheckpointError(f"cannot set the checkpoints {self.root} aside: {error}") from error
+        return set_policy_aside(self.root) if self.steps() else None
 
     def prune(self, lineage: Collection[int]) -> None:
         """Remove all but the newest ``keep`` of these versions, and whatever an interrupted save left."""
@@ -137,10 +131,11 @@ async def recover(
     made = [step for step, state in states.items() if state is not StepState.SKIPPED]
     lineage = Lineage(made, await store.rollbacks(name))
     path = lineage.path()
-    if not states and (aside := checkpoints.set_aside()) is not None:
+    found = () if states else (checkpoints.set_aside(), await publisher.set_aside())
+    if asides := [str(aside) for aside in found if aside is not None]:
         sentence = (
-            f"the store has no step of policy {name}, but there were checkpoints, which another store must know: "
-            f"they are in {aside} now"
+            f"the store has no step of policy {name}, but there were checkpoints or weights of versions, which another "
+            f"store must know: they are in {' and '.join(asides)} now"
         )
         progress.say(sentence)
         _log.warning("%s", sentence)

@@ -249,6 +249,15 @@ class Publisher:
             worse = await self._canary.refusal(publication, live)
         return worse
 
+    async def set_aside(self) -> Path | None:
+        """Rename the kept weights, where a trained version is among them, and return where they are now.
+
+        Raises:
+            CheckpointError: they cannot be renamed.
+        """
+        await self._keeper.settled()
+        return self._keeper.archive.set_aside()
+
     async def engine_ready(self, timeout_s: float) -> None:
         """Return when there is an engine to publish to.
 

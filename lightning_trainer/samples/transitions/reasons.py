@@ -41,7 +41,11 @@ class Reason(StrEnum):
         "so it teaches nothing.",
     )
 
-    TRUNCATED = "truncated", "The limit of tokens (max_tokens) ended the response, and mask_truncated leaves such out."
+    TRUNCATED = (
+        "truncated",
+        "The limit of tokens (max_tokens) ended the response: mask_truncated leaves such out, and who imitates the "
+        "words learns to stop in mid-sentence.",
+    )
 
     NOT_PICKED = (
         "not_picked",

@@ -1,19 +1,20 @@
-"""Checkpoints of a backup, and weights of live versions: copied whole, put in place by renaming, and those of later
-versions removed.
+"""Checkpoints of a backup, and weights of live versions: copied whole, put in place by renaming, and what another run
+may have left under their names set aside.
 
 Invariant: all copies are made, beside their places, before the first is renamed: one that fails changes nothing.
 """
 
+import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from lightning_trainer.errors import StoreError
 from lightning_trainer.store.connection import Connection
-from lightning_trainer.store.upkeep.files import enough_room, leave_to_owner
+from lightning_trainer.store.upkeep.files import PUBLICATION, aside_of, enough_room, leave_to_owner
 
 
 def copy_folder(folder: Path, place: Path) -> None:
@@ -43,9 +44,22 @@ def copy_weights(backup: Path, checkpoints: Mapping[str, Path], versions: Mappin
     return {policy: int(folder.name.rpartition("-")[2]) for policy, folder in checkpoints.items()}
 
 
+Checksums: TypeAlias = Mapping[tuple[str, str], str]
+"""Of the weights that a store knows, by policy and the name of the version's folder."""
+
+
+def select_checksums(connection: Connection) -> Checksums:
+    """Return the checksums of a store's versions."""
+    rows = connection.execute("SELECT policy, version, checksum FROM versions WHERE checksum IS NOT NULL").fetchall()
+    return {(policy, f"v{version:08d}"): checksum for policy, version, checksum in rows}
+
+
 @contextmanager
-def copied_beside(backup: Path, shared_dir: Path, *, besides: int = 0) -> Iterator[Callable[[], None]]:
-    """Copy a backup's checkpoints and versions next to their places, and yield what puts them in place.
+def copied_beside(
+    backup: Path, shared_dir: Path, *, besides: int = 0
+) -> Iterator[Callable[[Checksums], Sequence[Path]]]:
+    """Copy a backup's checkpoints and versions next to their places, and yield what puts them in place: it is called
+    with what the restored store knows, sets everything else aside, and returns where that is.
 
     Copies that were not put in place are removed.
 
@@ -71,53 +85,46 @@ def copied_beside(backup: Path, shared_dir: Path, *, besides: int = 0) -> Iterat
             copy_folder(folder, copy)
         for kind in {place.parents[1] for place in places}:
             leave_to_owner(kind, shared_dir)
-        yield lambda: _put_in_place(copies)
+        yield lambda known: _put_in_place(copies, shared_dir, known)
     finally:
         for copy in copies.values():
             shutil.rmtree(copy, ignore_errors=True)
 
 
-def _put_in_place(copies: Mapping[Path, Path]) -> None:
-    """Rename copies to their places; those of steps not in the backup are removed at the next start."""
+def _put_in_place(copies: Mapping[Path, Path], shared_dir: Path, known: Checksums) -> Sequence[Path]:
+    """Rename copies to their places, from which other checkpoints and weights were set aside."""
+    asides = _set_others_aside(shared_dir, known, set(copies.values()))
     for place, copy in copies.items():
-        replaced = place.with_name(f"{place.name}.before-restore")
-        shutil.rmtree(replaced, ignore_errors=True)
-        if place.exists():
-            os.rename(place, replaced)
+        if place.exists():  # the same weights
+            shutil.rmtree(place)
         os.rename(copy, place)
-        shutil.rmtree(replaced, ignore_errors=True)
+    return asides
 
 
-@dataclass(frozen=True, slots=True)
-class Newest:
-    """The last numbers that a store knows, by policy; a checkpoint is saved before its version is published."""
+def _set_others_aside(shared_dir: Path, known: Checksums, copies: Collection[Path]) -> Sequence[Path]:
+    """Rename all checkpoints, and weights of versions that are not those which the store knows under their names.
 
-    steps: Mapping[str, int]
-    versions: Mapping[str, int]
-
-
-def select_newest(connection: Connection) -> Newest:
-    """Return the last steps and versions of a store."""
-    steps = connection.execute("SELECT policy, max(step) FROM steps GROUP BY policy").fetchall()
-    versions = connection.execute("SELECT policy, max(version) FROM versions GROUP BY policy").fetchall()
-    return Newest(dict(steps), dict(versions))
-
-
-def forget_later(shared_dir: Path, newest: Newest) -> None:
-    """Remove weights and checkpoints of versions whose numbers will be reused.
-
-    Args:
-        newest: of the restored store.
+    Nothing in a checkpoint tells the run that is restored from another one of the same policy.
     """
-    for version in shared_dir.glob("versions/*/v*"):
-        number = version.name.removeprefix("v")
-        if number.isdigit() and int(number) > newest.versions.get(version.parent.name, -1):
-            shutil.rmtree(version, ignore_errors=True)
-    for policy, last in newest.steps.items():
-        for checkpoint in (shared_dir / "checkpoints" / policy).glob("step-*"):
-            number = checkpoint.name.removeprefix("step-")
-            if number.isdigit() and int(number) > last:
-                shutil.rmtree(checkpoint, ignore_errors=True)
+    asides: dict[Path, Path] = {}
+    for folder in (*shared_dir.glob("checkpoints/*/step-*"), *shared_dir.glob("versions/*/v*")):
+        root = folder.parent
+        if folder in copies or "~" in root.name or _is_known(folder, known):
+            continue
+        if root not in asides:
+            asides[root] = aside_of(root)
+            asides[root].mkdir(mode=0o700)
+            leave_to_owner(asides[root], root)
+        os.rename(folder, asides[root] / folder.name)
+    return list(asides.values())
+
+
+def _is_known(folder: Path, known: Checksums) -> bool:
+    checksum = known.get((folder.parent.name, folder.name))
+    try:
+        return checksum is not None and json.loads((folder / PUBLICATION).read_text())["checksum"] == checksum
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
 
 
 def set_metrics_aside(state_dir: Path) -> None:

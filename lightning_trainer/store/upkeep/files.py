@@ -5,6 +5,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 from lightning_trainer.errors import StoreError
@@ -13,6 +14,8 @@ from lightning_trainer.store.sqlite import FileLock
 STORE = "lightning.sqlite"
 DAEMON_ID = "daemon-id"
 """The id of the daemon whose store it is, next to it: what waits in spools waits for that one."""
+PUBLICATION = "publication.json"
+"""What a version's weights were proven with, next to them."""
 _BESIDE = ("", "-wal", "-shm")
 
 
@@ -55,6 +58,12 @@ def set_aside_before(store: Path) -> list[Path]:
     """Return the files of stores that were set aside, oldest first."""
     found = [*store.parent.glob(f"{store.name}.before-restore-*"), *store.parent.glob(f"{store.name}.damaged-*")]
     return sorted(found, key=lambda file: (file.stat().st_mtime_ns, file.name))
+
+
+def aside_of(folder: Path) -> Path:
+    """Return the next free name, as POLICY~1, for what is set aside of a policy's folder: no policy has such a name."""
+    names = (folder.with_name(f"{folder.name}~{number}") for number in count(1))
+    return next(path for path in names if not path.exists())
 
 
 def put_in_place(partial: Path, final: Path) -> None:

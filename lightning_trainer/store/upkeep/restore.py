@@ -17,13 +17,7 @@ from lightning_trainer.store.schema import migrate
 from lightning_trainer.store.tables import feedback
 from lightning_trainer.store.upkeep import journal as journal_files
 from lightning_trainer.store.upkeep.backup import MANIFEST
-from lightning_trainer.store.upkeep.checkpoints import (
-    Newest,
-    copied_beside,
-    forget_later,
-    select_newest,
-    set_metrics_aside,
-)
+from lightning_trainer.store.upkeep.checkpoints import Checksums, copied_beside, select_checksums, set_metrics_aside
 from lightning_trainer.store.upkeep.files import DAEMON_ID, STORE, held, put_in_place, set_aside
 
 
@@ -37,7 +31,9 @@ class Restored:
     from_journal: int
     """Number of spans that came after it."""
     aside: Path | None
-    """The new location of what was there before."""
+    """The new location of the store that was there before."""
+    weights_aside: Sequence[Path]
+    """The new locations of checkpoints and versions' weights that are not the backup's."""
     problems: Sequence[str]
 
 
@@ -49,7 +45,8 @@ def restore(
     journal: Path | None = None,
     limits: StoreConfig | None = None,
 ) -> Restored:
-    """Replace a state folder's store with a backup; the previous one is set aside.
+    """Replace a state folder's store with a backup; the previous one is set aside, and all checkpoints and weights that
+    are not the backup's.
 
     Args:
         shared_dir: the folder of checkpoints and versions; by default the state folder.
@@ -77,14 +74,13 @@ def restore(
         aside = set_aside(store, "before-restore") if store.exists() else None
         try:
             put_in_place(partial, store)
-            put_weights()
+            weights_aside = put_weights(made.checksums)
             _put_id(backup / DAEMON_ID, state_dir / DAEMON_ID, made.problems)
-            forget_later(shared_dir, made.newest)
             set_metrics_aside(state_dir)
         except OSError as error:
             before = "" if aside is None else f"; what was there before is {aside}"
             raise StoreError(f"only a part of the backup {backup} is in place ({error}){before}") from error
-    return Restored(manifest["at_ns"], made.spans, made.from_journal, aside, made.problems)
+    return Restored(manifest["at_ns"], made.spans, made.from_journal, aside, weights_aside, made.problems)
 
 
 @dataclass(slots=True)
@@ -93,7 +89,7 @@ class _Made:
 
     spans: int
     from_journal: int
-    newest: Newest
+    checksums: Checksums
     problems: list[str]
 
 
@@ -109,7 +105,7 @@ def _brought_up_to_date(copy: Path, journal: Path | None, limits: StoreConfig, a
         from_journal = _replay(connection, journal, problems, limits)
         feedback.date_back(connection, earlier, at_ns)
         (spans,) = connection.execute("SELECT count(*) FROM spans").fetchone()
-        return _Made(spans, from_journal, select_newest(connection), problems)
+        return _Made(spans, from_journal, select_checksums(connection), problems)
 
 
 def read_manifest(backup: Path) -> dict[str, Any]:

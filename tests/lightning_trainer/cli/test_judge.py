@@ -227,6 +227,28 @@ def test_a_judge_below_the_floor_is_refused_with_a_sentence(labeled):
     assert "less than floor = 0.9" in run("--judge", "polite", "--report")
 
 
+def chosen(purpose):
+    command = ["build", "--for", *purpose.split(), "--out", "chosen.jsonl"]
+    return CliRunner().invoke(app, command, env={"COLUMNS": "300"}, catch_exceptions=False)
+
+
+def test_demonstrations_are_chosen_by_the_corrected_reward(labeled):
+    done = chosen("sft --min-reward 0.9")  # as it says, 150 earned that
+    assert done.exit_code == 0, done.output
+    shrunk = json.loads(run("--judge", "polite", "--report", "--json"))["correction"]["shrunk"]
+    rows = [json.loads(line) for line in (labeled / "chosen.jsonl").read_text().splitlines()]
+    assert [row["reward"] for row in rows] == [pytest.approx(shrunk + 0.5)] * 100
+
+
+@pytest.mark.parametrize("purpose", ["rl", "sft --min-reward 0.1", "dpo"])
+def test_a_judge_below_the_floor_chooses_nothing(labeled, purpose):
+    settings = (labeled / "lightning.toml").read_text().replace('["score"]\n', '["score"]\nfloor = 0.9\n')
+    (labeled / "lightning.toml").write_text(settings)
+    done = chosen(purpose)
+    assert (done.exit_code, "no_reward" in done.output) == (1, True), done.output
+    assert "judge polite is not corrected and its reward counts as missing: false positives 0.50" in done.output
+
+
 def test_what_it_says_again_and_in_another_place_is_compared(labeled):
     store = labeled / ".lightning" / "lightning.sqlite"
 

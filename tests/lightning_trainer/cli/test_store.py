@@ -69,6 +69,11 @@ def test_a_backup_has_the_live_weights_where_training_went_on_from_what_was_held
     assert "what you decided after the backup is not in it: before the next start, drop," in capsys.readouterr().out
     assert [str(one.relative_to(state)) for one in state.glob("versions/*/*")] == ["versions/math/v00000002"]
     assert (state / "versions" / "math" / "v00000002" / "model.safetensors").read_text() == "math 2"
+    restore(None, tmp_path / "backup")
+    said = capsys.readouterr().out
+    asides = [state / "checkpoints" / f"{policy}~1" for policy in ("math", "other")]
+    asides.append(state / "versions" / "math~1")
+    assert f"not the backup's are in {asides[0]} and {asides[1]} and {asides[2]} now" in said
 
 
 @pytest.mark.parametrize("shared", [True, False])

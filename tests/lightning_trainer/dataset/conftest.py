@@ -27,6 +27,7 @@ def _attempt(
     failed: bool = False,
     agent: str = "solver",
     group: str = "g",
+    finish: str = "stop",
 ) -> list[Span]:
     """One attempt of one call: its root, the client's span and, where the call is exact, the gateway's record."""
     trace, base = f"{number:032x}", 100 * number
@@ -41,7 +42,7 @@ def _attempt(
         semconv.AGENT_NAME: agent,
         semconv.RESPONSE_ID: f"response-{name}",
         semconv.RESPONSE_MODEL: "m",
-        semconv.FINISH_REASONS: ("stop",),
+        semconv.FINISH_REASONS: (finish,),
         semconv.INPUT_MESSAGES: _words("user", question),
         semconv.OUTPUT_MESSAGES: _words("assistant", answer),
     }

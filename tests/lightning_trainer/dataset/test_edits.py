@@ -50,6 +50,13 @@ def test_the_newest_edit_is_shown_in_place_of_the_answer(spans, make_policy):
     assert {row.reason: row.calls for row in found.ledger} == {"demonstrated": 1, "edited": 1}
 
 
+def test_an_edit_of_an_answer_that_a_limit_of_tokens_cut_is_shown(attempt_spans, make_policy):
+    spans = attempt_spans("a1", 1, reward=0.0, answer="The answer is", exact=False, finish="length")
+    told = recorded([*spans, edit("five", rollout_id="rollout-a1")])
+    assert answers(demonstrations(told, make_policy())) == {"a1": "five"}
+    assert len(preferences(told, make_policy()).pairs) == 1
+
+
 def test_the_edit_is_preferred_to_what_it_edits_whatever_that_earned(spans, make_policy):
     (pair,) = preferences(recorded(spans), make_policy()).pairs
     row = pair_row(pair)
@@ -92,6 +99,25 @@ def test_an_edit_of_an_answer_that_cannot_be_used_does_not_replace_an_earlier_on
     found = demonstrations(recorded([*first, *last, edit("five", rollout_id="rollout-a1")]), make_policy())
     assert answers(found) == {"a1": "(calls the tool)"}
     assert any("1 edited answers are left out: what they edit is left out itself" in one for one in found.problems)
+
+
+def test_an_edit_of_another_agents_last_answer_replaces_none_of_this_ones(attempt_spans, make_policy):
+    planned = attempt_spans("a1", 1, reward=1.0, answer="First search, then write.", agent="planner")
+    written = [
+        replace(one, attributes={**one.attributes, semconv.RESPONSE_ID: "response-last"})
+        for one in attempt_spans("a1", 2, reward=None, answer="The report", agent="writer")[1:]
+    ]
+    told = recorded([*planned, *written, edit("The better report", attempt_id="a1")])
+    both = make_policy(agents=("planner", "writer"))
+    found = demonstrations(told, both)
+    assert [trl.conversational_row(one)["completion"][0]["content"] for one in found.examples] == [
+        "First search, then write.",
+        "The better report",
+    ]
+    found = demonstrations(told, both.only(("planner",)))
+    assert answers(found) == {"a1": "First search, then write."}
+    assert "1 edited answers are of other agents and are left out" in found.problems
+    assert preferences(told, both.only(("planner",))).pairs == ()
 
 
 def test_of_several_answers_with_one_response_id_the_named_attempts_is_edited(attempt_spans, make_policy):

@@ -83,6 +83,31 @@ def test_how_long_an_example_may_be_is_for_what_learns_from_it_to_say(attempt_sp
     assert len(preferences(recording, make_policy(max_sample_tokens=100)).pairs) == 1
 
 
+@pytest.mark.parametrize(
+    ("exact", "needs", "shown"), [(False, Needs.EITHER, 0), (True, Needs.EITHER, 1), (True, Needs.WORDS, 0)]
+)
+def test_words_that_a_limit_of_tokens_cut_are_not_imitated(attempt_spans, make_policy, exact, needs, shown) -> None:
+    """They would be closed with the end token; ids are as the model left them."""
+    spans = attempt_spans("a1", 1, reward=1.0, answer="The answer is", exact=exact, finish="length")
+    found = demonstrations(read_recording(spans, with_words=True), make_policy(), needs)
+    assert len(found.examples) == shown
+    assert reasons(found.ledger) == {"demonstrated" if shown else "truncated": 1}
+
+
+def test_words_that_a_limit_of_tokens_cut_are_never_the_better_ones(attempt_spans, make_policy) -> None:
+    def pairs(*said) -> tuple[list, Counter]:
+        spans = []
+        for number, (answer, reward, finish) in enumerate(said, start=1):
+            spans += attempt_spans(f"a{number}", number, reward=reward, answer=answer, exact=False, finish=finish)
+        found = preferences(read_recording(spans, with_words=True), make_policy())
+        return [(one.chosen.attempt_id, one.rejected.attempt_id) for one in found.pairs], reasons(found.ledger)
+
+    cut, good, bad = ("The answer", 1.0, "length"), ("5", 0.5, "stop"), ("6", 0.0, "stop")
+    assert pairs(cut, bad) == ([], {"truncated": 1, "no_pair": 1})
+    assert pairs(cut, good, bad) == ([("a2", "a3")], {"truncated": 1, "preference": 2})
+    assert pairs(good, ("The answer", 0.0, "length")) == ([("a1", "a2")], {"preference": 2})
+
+
 def test_ids_are_asked_for_where_the_form_is_ids(recording, make_policy) -> None:
     found = demonstrations(recording, make_policy(), Needs.TOKENS, min_reward=0.5)
     assert [one.attempt_id for one in found.examples] == ["a1"]

@@ -75,6 +75,16 @@ def test_pruning_leaves_what_is_kept_and_sweeps_what_was_interrupted(archive, tm
     assert sorted(entry.name for entry in archive.folder(1).parent.iterdir()) == ["v00000001", "v00000003"]
 
 
+def test_what_another_store_trained_is_set_aside_and_the_model_that_was_begun_with_stays(archive, tmp_path):
+    assert archive.set_aside() is None
+    archive.add(publication(tmp_path, 0))
+    assert archive.set_aside() is None
+    archive.add(publication(tmp_path, 3))
+    root = archive.folder(3).parent
+    assert archive.set_aside() == root.with_name("p~1")
+    assert (archive.versions(), (root.with_name("p~1") / "v00000003").is_dir()) == ([], True)
+
+
 @pytest.mark.parametrize("document", [None, "{", json.dumps({"policy": "p"})])
 def test_what_cannot_be_read_is_said_in_a_sentence(archive, tmp_path, document):
     if document is not None:

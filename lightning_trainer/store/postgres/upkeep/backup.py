@@ -28,8 +28,7 @@ from lightning_trainer.store.upkeep.backup import MANIFEST, Backup
 from lightning_trainer.store.upkeep.checkpoints import (
     copied_beside,
     copy_weights,
-    forget_later,
-    select_newest,
+    select_checksums,
     set_metrics_aside,
 )
 from lightning_trainer.store.upkeep.restore import Restored, read_manifest
@@ -122,15 +121,14 @@ def restore(
                 stored, new = _brought_up_to_date(
                     connection, journal, problems, limits or StoreConfig(), made_of["at_ns"]
                 )
-                put_weights()
-                forget_later(shared_dir, select_newest(connection))
+                aside = put_weights(select_checksums(connection))
                 set_metrics_aside(state_dir or shared_dir)
             except (OSError, StoreError) as error:
                 raise StoreError(
                     f"{shown(url)} has the backup {backup}, and not yet all that belongs to it: restore it again "
                     f"({error})"
                 ) from error
-    return Restored(made_of["at_ns"], stored, new, None, problems)
+    return Restored(made_of["at_ns"], stored, new, None, aside, problems)
 
 
 def _checked_schema(connection: PostgresConnection, backup: Path, made_of: Mapping[str, Any]) -> str:

@@ -88,6 +88,9 @@ class RecordingPublisher:
         self.engine_is_there = asyncio.Event()
         self.engine_is_there.set()
 
+    async def set_aside(self) -> Path | None:
+        return None
+
     async def engine_ready(self, timeout_s: float) -> None:
         try:
             await asyncio.wait_for(self.engine_is_there.wait(), timeout_s)

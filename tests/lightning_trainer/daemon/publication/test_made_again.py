@@ -64,7 +64,8 @@ class Life:
 
     def __init__(self, folder: Path, store: SqliteStore, **settings: Any) -> None:
         self.policy = PolicyConfig(name="p", agents=("a",), model="random:tiny", **settings)
-        self.store, self.trainer, self.engine = store, Trainer(self.policy), Engine()
+        self.store, self.trainer, self.engine, self.progress = store, Trainer(self.policy), Engine(), Progress()
+        self.keeper = VersionKeeper(self.policy, store=store, archive=VersionArchive(folder / "v", model_dir=folder))
         (weights := WeightFolder(folder / "weights")).folder.mkdir(exist_ok=True)
         trainer: Any = self.trainer
         engine: Any = self.engine
@@ -73,7 +74,7 @@ class Life:
             LoopContext(
                 policy=self.policy,
                 store=store,
-                progress=Progress(),
+                progress=self.progress,
                 metrics=MetricsRecorder("p", store, folder=folder),
                 rollbacks=RollbackRequests(wake=stored),
                 stored=stored,
@@ -85,7 +86,7 @@ class Life:
                 trainer=trainer,
                 engine=engine,
                 weights=weights,
-                keeper=VersionKeeper(self.policy, store=store, archive=VersionArchive(folder / "v", model_dir=folder)),
+                keeper=self.keeper,
             ),
             checkpoints=CheckpointFolder(folder / "checkpoints", keep=2),
         )
@@ -196,3 +197,17 @@ async def test_a_batch_is_trained_with_what_only_its_update_depends_on(tmp_path:
     again = Life(tmp_path, store, optimizer={"lr": 1e-3}, algorithm={"clip_ratio_low": 0.1, "ppo_epochs": 2})
     await again.weights.recover(restart=False)
     assert again.trainer.weights == ("1: 0.001",)
+
+
+async def test_what_another_store_has_made_is_not_there_under_the_names_of_what_is_made(tmp_path):
+    async with SqliteStore(tmp_path / "one.sqlite") as store:
+        life = Life(tmp_path, store)
+        await life.train(steps=2, interrupted=3)
+        await life.keeper.settled()
+    async with SqliteStore(tmp_path / "other.sqlite") as store:
+        other = Life(tmp_path, store)
+        await other.weights.recover(restart=False)
+        await other.keeper.settled()
+        assert other.keeper.archive.versions() == [0]
+        assert (tmp_path / "v~1" / "v00000002").is_dir()
+        assert str(tmp_path / "v~1") in other.progress.problems[0]

@@ -190,20 +190,26 @@ async def test_a_backup_whose_checkpoint_cannot_be_copied_changes_nothing(
     assert (checkpoint / "weights").read_text() == "later"
 
 
-async def test_weights_of_versions_whose_numbers_come_again_are_gone_after_a_restore(
+async def test_nothing_that_another_run_left_is_there_under_its_name_after_a_restore(
     tmp_path: Path, postgres_url: str, make_root, make_span
 ) -> None:
     shared, state = tmp_path / "shared", tmp_path / "state"
     async with PostgresStore(postgres_url) as store:
         await _fill(store, make_root, make_span)
+        await store.put_version(PolicyVersion("p", 0, 0, VersionState.LIVE, 5, checksum="ours"))
+        await store.put_version(PolicyVersion("p", 1, 1, VersionState.LIVE, 6, checksum="ours"))
         back_up(postgres_url, tmp_path / "backup", {})
-    kept, later = shared / "versions" / "p" / "v00000000", shared / "versions" / "p" / "v00000001"
-    checkpoint = shared / "checkpoints" / "p" / "step-00000002"
-    for folder in (kept, later, checkpoint, state / "metrics"):
+    kept, other = shared / "versions" / "p" / "v00000000", shared / "versions" / "p" / "v00000001"
+    checkpoint = shared / "checkpoints" / "p" / "step-00000001"
+    for folder in (kept, other, checkpoint, state / "metrics"):
         folder.mkdir(parents=True)
+    for folder, checksum in ((kept, "ours"), (other, "another run's")):
+        (folder / "publication.json").write_text(json.dumps({"checksum": checksum}))
     (state / "metrics" / "p.jsonl").touch()
-    restore(postgres_url, tmp_path / "backup", shared, state_dir=state)
-    assert (kept.exists(), later.exists(), checkpoint.exists()) == (True, False, False)
+    restored = restore(postgres_url, tmp_path / "backup", shared, state_dir=state)
+    assert (kept.exists(), other.exists(), checkpoint.exists()) == (True, False, False)
+    assert restored.weights_aside == [shared / "checkpoints" / "p~1", shared / "versions" / "p~1"]
+    assert (shared / "versions" / "p~1" / "v00000001").is_dir()
     assert [one.name for one in (state / "metrics").iterdir()] == ["p.jsonl.before-restore"]
 
 

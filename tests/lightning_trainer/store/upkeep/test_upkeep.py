@@ -183,6 +183,28 @@ async def test_checkpoints_and_weights_that_are_kept_elsewhere_are_gone_back_to_
     assert not later.exists()
 
 
+async def test_nothing_that_another_run_left_is_there_under_its_name_after_a_restore(tmp_path, make_root):
+    state, folder = tmp_path / "state", tmp_path / "backup"
+    state.mkdir()
+    async with SqliteStore(await filled(state, make_root, steps=4)) as store:
+        await store.put_version(PolicyVersion("p", 3, 3, VersionState.LIVE, 3, checksum="ours"))
+    back_up(state, folder, {"p": checkpoint_of(state, "ours")})
+    (state / "checkpoints" / "p" / "step-00000004" / "weights").write_text("another run's")
+    (state / "checkpoints" / "p" / "step-00000002").mkdir()
+    for version, checksum in {2: "another run's", 3: "ours", 4: None}.items():
+        weights = state / "versions" / "p" / f"v{version:08d}"
+        weights.mkdir(parents=True)
+        (weights / "publication.json").write_text(json.dumps({"checksum": checksum}))
+    checkpoints, versions = state / "checkpoints", state / "versions"
+    assert restore(folder, state).weights_aside == [checkpoints / "p~1", versions / "p~1"]
+    assert {one.name for one in (checkpoints / "p~1").iterdir()} == {"step-00000002", "step-00000004"}
+    assert {one.name for one in (versions / "p~1").iterdir()} == {"v00000002", "v00000004"}
+    assert [one.name for one in (versions / "p").iterdir()] == ["v00000003"]
+    assert [one.name for one in (checkpoints / "p").iterdir()] == ["step-00000004"]
+    assert (checkpoints / "p" / "step-00000004" / "weights").read_text() == "ours"
+    assert restore(folder, state).weights_aside == [checkpoints / "p~2"], "what was set aside stays where it is"
+
+
 @pytest.mark.parametrize("user", [0, 1000])
 async def test_what_root_puts_in_place_belongs_to_the_owner_of_its_folder(tmp_path, make_root, monkeypatch, user):
     """The daemon runs as a user of its own, and could open none of it."""
