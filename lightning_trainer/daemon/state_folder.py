@@ -45,6 +45,11 @@ def close_to_others(folder: Path) -> None:
         _log.warning("the state folder %s was open to other users (mode %o); it is closed to them now", folder, mode)
 
 
+def anothers(folder: Path) -> str:
+    """What to tell whoever may not look into a state folder."""
+    return f"the state folder {folder} is another user's: run this as that user, or as root, for example with sudo"
+
+
 def kept_once(path: Path, what: str, make: Callable[[], str]) -> str:
     """Return a line that is kept in the state folder, made now if there is none: there in whole, or not at all.
 
