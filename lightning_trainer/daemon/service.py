@@ -241,7 +241,7 @@ class Daemon:
         app.state.site = site
         app.include_router(Dashboard(site, token).router())
         # A supervisor that asks for health has no token, and who has one asks for a proof first.
-        for router in (health_router(policies), challenge_router(token, daemon)):
+        for router in (health_router(policies, store), challenge_router(token, daemon)):
             app.include_router(router)
         return app
 

@@ -98,6 +98,8 @@ async def keep_within_limits(store: "Store", *, every_s: float = _EVERY_S) -> No
                 began = time.monotonic()
                 more = await store.sweep()
                 await asyncio.sleep(_REST * (time.monotonic() - began))
+            if store.write_failure is not None:
+                await store.try_to_write()
         except StoreError as error:
             _log.warning("nothing could be deleted from the store: %s", error)
         except Exception:

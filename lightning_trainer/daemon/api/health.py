@@ -1,4 +1,4 @@
-"""``/healthz``: the daemon is alive. ``/readyz``: each engine answers and each loop goes on, else 503 and why."""
+"""``/healthz``: the daemon is alive. ``/readyz``: calls are recorded, engines answer, loops go on; else 503 and why."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -10,12 +10,13 @@ from lightning_trainer import __version__
 from lightning_trainer.daemon.api.status import WatchedPolicy
 from lightning_trainer.daemon.watching.progress import Phase
 from lightning_trainer.serving.lifecycle import EngineState
+from lightning_trainer.store.store import Store
 
 _STANDS_STILL = (Phase.STARTING, Phase.WAITING, Phase.PAUSED)
 
 
-def health_router(policies: Sequence[WatchedPolicy]) -> APIRouter:
-    """Return the routes; without policies there is nothing that could not be ready."""
+def health_router(policies: Sequence[WatchedPolicy], store: Store) -> APIRouter:
+    """Return the routes."""
     router = APIRouter()
 
     @router.get("/healthz")
@@ -25,8 +26,13 @@ def health_router(policies: Sequence[WatchedPolicy]) -> APIRouter:
     @router.get("/readyz", response_model=None)
     async def readyz() -> JSONResponse:
         found = {watched.policy.name: list(_troubles(watched)) for watched in policies}
-        ready = not any(found.values())
-        body = {"ready": ready, "policies": {name: troubles or ["ready"] for name, troubles in found.items()}}
+        of_store = [] if store.write_failure is None else [f"no call or span is recorded: {store.write_failure}"]
+        ready = not of_store and not any(found.values())
+        body = {
+            "ready": ready,
+            "store": of_store or ["ready"],
+            "policies": {name: troubles or ["ready"] for name, troubles in found.items()},
+        }
         return JSONResponse(body, status_code=200 if ready else 503)
 
     return router
