@@ -18,7 +18,7 @@ from lightning_instrumentation.access.proof import Access, UnprovenDaemonError
 from lightning_instrumentation.access.tls import AUTHORITY_VARIABLES, CA_FILE
 from lightning_instrumentation.gateway.selection import SelectionError, fetch_selection
 from lightning_instrumentation.settings import OFF, checked_endpoint
-from lightning_instrumentation.zero_code.environ import read_rollout, url_settings
+from lightning_instrumentation.zero_code.environ import beside_proxy, read_rollout, url_settings
 
 _DEFAULT_AGENT = "default"
 """What the gateway calls an agent that a rollout's URL does not name."""
@@ -69,7 +69,7 @@ def lead(environment: MutableMapping[str, str], program: str, agent: str | None)
             "without /v1) and a policy claims its agent, or is the model that it names"
         )
     urls = {"OPENAI_BASE_URL": f"{place}/v1", "OPENAI_API_BASE": f"{place}/v1", "ANTHROPIC_BASE_URL": place}
-    environment.update(urls)
+    environment.update(urls | beside_proxy(environment, endpoint))
     for key in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
         # The daemon's token is what opens it; a client without any key does not start.
         environment[key] = access.token or environment.get(key) or "none"

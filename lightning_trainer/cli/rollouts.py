@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from lightning_trainer.cli.daemon.running_daemon import running_daemon, url_for_others
+from lightning_trainer.cli.daemon.running_daemon import url_for_others, visible_daemon
 from lightning_trainer.cli.other_languages import unanswered
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.config.file import load_config
@@ -147,7 +147,7 @@ def placed(options: Options) -> Options:
     if options.config is None:
         return options
     config = load_config(options.config)
-    endpoint = options.endpoint or running_daemon(config)
+    endpoint = options.endpoint or visible_daemon(config)
     token = token_for_clients(config.daemon, endpoint)
     if token is not None:
         os.environ.setdefault("LIGHTNING_TOKEN", token)  # the programs need it too

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from lightning_trainer.daemon.state_folder import anothers
 from lightning_trainer.errors import StoreError
 
 
@@ -59,6 +60,9 @@ def announced_url(path: Path) -> str | None:
     """Return where the daemon of that ``daemon.json`` is, None where none runs; one that was killed left it behind.
 
     The kernel drops a lock however its process ends, and the number of a process is soon another's in a container.
+
+    Raises:
+        StoreError: the folder is another user's, so nobody can tell.
     """
     try:
         with path.open() as file:
@@ -66,6 +70,8 @@ def announced_url(path: Path) -> str | None:
         return None
     except BlockingIOError:
         pass
+    except PermissionError as error:
+        raise StoreError(anothers(path.parent)) from error
     except OSError:
         return None
     try:

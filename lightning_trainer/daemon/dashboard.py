@@ -33,6 +33,10 @@ class LiveDaemon:
     def now(self) -> Mapping[str, PolicyNow]:
         return {name: _now(one) for name, one in self._policies.items()}
 
+    @property
+    def write_failure(self) -> str | None:
+        return self._store.write_failure
+
     async def refresh_scores(self) -> Mapping[str, int]:
         within_s = _READING_S / max(1, len(self._policies))
         return {

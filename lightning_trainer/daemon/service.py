@@ -241,7 +241,8 @@ class Daemon:
         app.state.site = site
         app.include_router(Dashboard(site, token).router())
         # A supervisor that asks for health has no token, and who has one asks for a proof first.
-        for router in (health_router(policies, lambda: self._slots.draining), challenge_router(token, daemon)):
+        health = health_router(policies, store, lambda: self._slots.draining)
+        for router in (health, challenge_router(token, daemon)):
             app.include_router(router)
         return app
 

@@ -45,6 +45,11 @@ def close_to_others(folder: Path) -> None:
         _log.warning("the state folder %s was open to other users (mode %o); it is closed to them now", folder, mode)
 
 
+def anothers(folder: Path) -> str:
+    """What to tell whoever may not look into a state folder."""
+    return f"the state folder {folder} is another user's: run this as that user, or as root, for example with sudo"
+
+
 def kept_once(path: Path, what: str, make: Callable[[], str]) -> str:
     """Return a line that is kept in the state folder, made now if there is none: there in whole, or not at all.
 
@@ -93,6 +98,8 @@ async def keep_within_limits(store: "Store", *, every_s: float = _EVERY_S) -> No
                 began = time.monotonic()
                 more = await store.sweep()
                 await asyncio.sleep(_REST * (time.monotonic() - began))
+            if store.write_failure is not None:
+                await store.try_to_write()
         except StoreError as error:
             _log.warning("nothing could be deleted from the store: %s", error)
         except Exception:

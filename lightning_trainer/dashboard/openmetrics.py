@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from lightning_trainer import __version__
 from lightning_trainer.dashboard.reading.history import PolicyPast, known_policies, read_past
-from lightning_trainer.dashboard.site import PolicyNow, Site
+from lightning_trainer.dashboard.site import Live, Site
 from lightning_trainer.metrics.catalog import describe
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.tables import totals
@@ -48,10 +48,11 @@ def metric_name(name: str) -> tuple[str, dict[str, str]]:
 class _Now(Collector):
     """Metrics of a store and a daemon at one moment."""
 
-    def __init__(self, counts: StoreCounts, pasts: Mapping[str, PolicyPast], now: Mapping[str, PolicyNow]) -> None:
+    def __init__(self, counts: StoreCounts, pasts: Mapping[str, PolicyPast], live: Live | None) -> None:
         self._counts = counts
         self._pasts = pasts
-        self._now = now
+        self._now = {} if live is None else live.now()
+        self._writable = [] if live is None else [({}, live.write_failure is None)]
 
     def collect(self) -> Iterator[Metric]:
         yield InfoMetricFamily("lightning_trainer", "The daemon that says this.", {"version": __version__})
@@ -61,6 +62,7 @@ class _Now(Collector):
         yield _gauge("lightning_attempts", "Attempts by state.", states)
         steps = [({"state": state}, count) for state, count in self._counts["steps"].items()]
         yield _gauge("lightning_steps", "Steps by state.", steps)
+        yield _gauge("lightning_store_writable", "1 while calls and spans are recorded.", self._writable)
         yield from self._policies()
         yield from self._newest_steps()
 
@@ -116,7 +118,7 @@ async def look(site: Site) -> Collector:
         return totals.count(connection), {name: read_past(connection, name, 1) for name in known_policies(connection)}
 
     counts, pasts = await site.store.scan(read)
-    return _Now(counts, pasts, {} if site.live is None else site.live.now())
+    return _Now(counts, pasts, site.live)
 
 
 async def openmetrics(site: Site) -> bytes:

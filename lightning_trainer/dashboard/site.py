@@ -98,6 +98,11 @@ class Live(Protocol):
         """Return what the daemon does with each policy, by the policy's name."""
         ...
 
+    @property
+    def write_failure(self) -> str | None:
+        """Why the store cannot be written; None: it can."""
+        ...
+
     async def refresh_scores(self) -> Mapping[str, int]:
         """Read evaluations that have not been read yet, for a moment; return how many are left, by policy."""
         ...

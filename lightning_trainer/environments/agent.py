@@ -15,6 +15,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import lightning_instrumentation as lt
+from lightning_instrumentation.gateway.hosts import on_this_machine
 from lightning_instrumentation.scope import current
 from lightning_instrumentation.tool import ToolCall as ToolSpan
 
@@ -177,7 +178,10 @@ class ChatAgent:
                 base_url=self._base_url,
                 api_key=self._api_key,
                 max_retries=0,  # each of openai's own would have the whole time that was left for the first
-                http_client=None if tls is None else self._openai.DefaultHttpxClient(verify=tls),
+                http_client=self._openai.DefaultHttpxClient(
+                    verify=True if tls is None else tls,
+                    trust_env=self._base_url is None or not on_this_machine(self._base_url),
+                ),
             )
             self._clients = {tls: client}
         return client

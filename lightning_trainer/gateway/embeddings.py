@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import aiohttp
 from fastapi import APIRouter, Request, Response
+from lightning_instrumentation.gateway.hosts import on_this_machine
 
 from lightning_trainer.gateway.http_errors import shaped
 from lightning_trainer.ingest.http.bodies import BodyTooLargeError, BodyTooSlowError, read_body
@@ -89,13 +90,17 @@ class _PassingOn:
     async def _answer_of(self, server: EmbeddingsServer, body: bytes, headers: Mapping[str, str]) -> Response:
         url = f"{server.base_url.rstrip('/')}/embeddings"
         # Redirects are not followed: the key goes only to the configured host.
-        async with self._connections().post(url, data=body, headers=headers, allow_redirects=False) as answer:
+        async with self._connections(server).post(url, data=body, headers=headers, allow_redirects=False) as answer:
             passed = {name: answer.headers[name] for name in _PASSED_HEADERS if name in answer.headers}
             return Response(await answer.read(), answer.status, passed)
 
-    def _connections(self) -> aiohttp.ClientSession:
+    def _connections(self, server: EmbeddingsServer) -> aiohttp.ClientSession:
         # Created on the first request, because it belongs to the running event loop.
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
-            self._session = aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), trust_env=True)
+            self._session = aiohttp.ClientSession(
+                timeout=timeout,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trust_env=not on_this_machine(server.base_url),
+            )
         return self._session

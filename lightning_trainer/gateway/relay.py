@@ -22,6 +22,8 @@ from lightning_trainer.gateway.errors import RefusalError, made_again, unavailab
 from lightning_trainer.gateway.protocols.registry import Answer
 
 logger = logging.getLogger(__name__)
+_UNBUFFERED = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+"""Has nginx, and whatever else heeds it, pass every chunk on as it comes."""
 
 
 class RelayResponse(Response):
@@ -42,7 +44,7 @@ class RelayResponse(Response):
         headers: Mapping[str, str],
         ended: Callable[[], None],
     ) -> None:
-        super().__init__(None, upstream.status, dict(headers))
+        super().__init__(None, upstream.status, {**headers, **_UNBUFFERED})
         del self.headers["content-length"]
         self._upstream = upstream
         self._exchange = exchange

@@ -22,6 +22,7 @@ from dataclasses import replace
 from typing import Protocol
 
 import httpx
+from lightning_instrumentation.gateway.hosts import on_this_machine
 
 from lightning_trainer.errors import EngineError, LightningError
 from lightning_trainer.ingest.dialects.dialect import Message
@@ -174,8 +175,13 @@ class EngineScorer:
         self.model = model
         key = {"authorization": f"Bearer {api_key}"} if api_key else {}
         try:
-            self._client = httpx.Client(base_url=base_url, headers={**key, **(headers or {})}, timeout=600)
-        except httpx.InvalidURL as error:
+            self._client = httpx.Client(
+                base_url=base_url,
+                headers={**key, **(headers or {})},
+                timeout=600,
+                trust_env=not on_this_machine(base_url),
+            )
+        except (httpx.InvalidURL, ValueError) as error:
             raise EngineError(f"the engine's address {base_url!r} is not a URL: {error}") from error
 
     def __enter__(self) -> "EngineScorer":

@@ -19,7 +19,14 @@ from urllib.parse import quote
 
 import lightning_instrumentation as lt
 from lightning_instrumentation.scope import current
-from lightning_instrumentation.zero_code.environ import BEGUN, ProgramRollout, url_settings, with_site, write_rollout
+from lightning_instrumentation.zero_code.environ import (
+    BEGUN,
+    ProgramRollout,
+    beside_proxy,
+    url_settings,
+    with_site,
+    write_rollout,
+)
 
 from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts.run_name import command_label
@@ -112,7 +119,8 @@ class Command:
             _kill(process)
 
     def _environment(self, task: FileTask) -> dict[str, str]:
-        environment = {**os.environ, "LIGHTNING_ENDPOINT": self._endpoint, "LIGHTNING_TASK_ID": task.id}
+        environment = {**os.environ, **beside_proxy(os.environ, self._endpoint)}
+        environment |= {"LIGHTNING_ENDPOINT": self._endpoint, "LIGHTNING_TASK_ID": task.id}
         if self._agent is not None:
             environment["LIGHTNING_AGENT"] = self._agent
         environment["PYTHONPATH"] = with_site(environment.get("PYTHONPATH"))

@@ -1,17 +1,20 @@
 """A store's open database: its writer, its readers, and its journal; subclasses open and close one."""
 
 import asyncio
+import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Self, TypeVar
 
 from lightning_trainer.errors import StoreError
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.retention.retention import Retention
 from lightning_trainer.store.scan import ReaderPool
+from lightning_trainer.store.tables import totals
 from lightning_trainer.store.upkeep.journal import Journal
 from lightning_trainer.store.writer import GroupCommitWriter
 
+_TRIED = "tried"
 Result = TypeVar("Result")
 
 
@@ -30,6 +33,8 @@ class Database(ABC):
         self._writer: GroupCommitWriter | None = None
         self._readers: ReaderPool | None = None
         self._journal: Journal | None = None
+        self.write_failure: str | None = None
+        """Why the newest spans could not be written, and so no model call is answered; None: they were."""
 
     @abstractmethod
     def _open(self) -> tuple[GroupCommitWriter, ReaderPool]:
@@ -96,6 +101,32 @@ class Database(ABC):
         """Like :meth:`write`, of an operation that deletes what must not be left in free space either, where the
         database leaves that to us."""
         return await self._write(operation)
+
+    async def try_to_write(self) -> None:
+        """Write something and take it back, to learn whether that is possible: whoever is told that it is not sends no
+        span that would show it.
+
+        Raises:
+            StoreError: it is not.
+        """
+
+        def leave_no_trace(connection: Connection) -> None:
+            totals.add(connection, {_TRIED: 1})
+            connection.execute("DELETE FROM totals WHERE name = ?", (_TRIED,))
+
+        with self._noting_failure():
+            if self._journal is not None:
+                await asyncio.to_thread(self._journal.append, ())
+            await self._write(leave_no_trace)
+
+    @contextlib.contextmanager
+    def _noting_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except StoreError as error:
+            self.write_failure = str(error)
+            raise
+        self.write_failure = None
 
     async def _write(self, operation: Callable[[Connection], Result]) -> Result:
         if self._writer is None:

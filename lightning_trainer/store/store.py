@@ -57,10 +57,11 @@ class Store(Sharing, MediaStore):
         """Commit spans as :meth:`append` does and return those that were new."""
         if not spans:
             return []
-        if self._journal is not None:
-            await asyncio.to_thread(self._journal.append, spans)
-        exchanged = await exchanged_of(spans)
-        return await self._write(lambda connection: insert_with_media(connection, exchanged, self.retention.config))
+        with self._noting_failure():
+            if self._journal is not None:
+                await asyncio.to_thread(self._journal.append, spans)
+            exchanged = await exchanged_of(spans)
+            return await self._write(lambda connection: insert_with_media(connection, exchanged, self.retention.config))
 
     async def has_rollout(self, rollout_id: str) -> bool:
         return await self._read(lambda connection: span_table.has_rollout(connection, rollout_id))
@@ -353,8 +354,9 @@ class Store(Sharing, MediaStore):
         return await self._write(self.retention.sweep)
 
     async def holds(self) -> dict[str, Any]:
-        """Return what the store holds and what retention has deleted; see :meth:`Retention.holds`."""
-        return await self._read(self.retention.holds)
+        """Return what the store holds and what retention has deleted, see :meth:`Retention.holds`; and why it cannot be
+        written, if so."""
+        return {**await self._read(self.retention.holds), "write_failure": self.write_failure}
 
     async def measures(self) -> dict[str, float]:
         """Return the store's values for a step's metrics."""

@@ -132,7 +132,8 @@ class GroupCommitWriter:
         try:
             operation.result = operation.run(self._connection)
         except Exception as error:
-            # A full disk rolls back the whole transaction by itself; then this raises and the group is refused.
+            if not self._connection.in_transaction:
+                raise  # a full disk rolls back the whole transaction by itself, and the group is refused
             self._connection.execute("ROLLBACK TO operation")
             operation.error = error if isinstance(error, LightningError) else _as_store_error(error)
         self._connection.execute("RELEASE operation")

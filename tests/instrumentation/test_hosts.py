@@ -2,7 +2,7 @@
 
 import pytest
 from lightning_instrumentation.errors import ConfigurationError
-from lightning_instrumentation.gateway.hosts import Hosts, HostTrust
+from lightning_instrumentation.gateway.hosts import Hosts, HostTrust, on_this_machine
 
 DAEMON, TRUSTED, UNTRUSTED = HostTrust.DAEMON, HostTrust.TRUSTED, HostTrust.UNTRUSTED
 
@@ -46,3 +46,17 @@ def test_an_entry_that_names_no_host_is_refused(entry):
 def test_what_else_a_proxy_serves_beside_the_daemon_is_not_the_daemon(url, trust):
     assert Hosts("https://Corp.example:443/lightning/").trust(url) is trust
     assert Hosts("https://corp.example").trust(url) is DAEMON
+
+
+@pytest.mark.parametrize(
+    ("url", "here"),
+    [
+        ("http://127.0.0.1:8321/v1", True),
+        ("https://LOCALHOST/v1", True),
+        ("http://[0:0:0:0:0:0:0:1]:8000", True),
+        ("http://127.0.0.1.example/v1", False),
+        ("https://api.openai.com/v1", False),
+    ],
+)
+def test_a_url_on_loopback_is_on_this_machine(url, here):
+    assert on_this_machine(url) is here

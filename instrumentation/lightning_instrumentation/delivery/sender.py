@@ -22,7 +22,7 @@ from lightning_instrumentation.delivery.post import Answer, Poster
 from lightning_instrumentation.delivery.spool import Spool
 from lightning_instrumentation.errors import OtherDaemonError, UnprovenDaemonError
 from lightning_instrumentation.failures import failures, log
-from lightning_instrumentation.gateway.hosts import LOOPBACK, address, canonical_host
+from lightning_instrumentation.gateway.hosts import on_this_machine
 
 _MOST_ROWS = 512
 _GATHER_S = 0.25
@@ -278,7 +278,7 @@ def _advice_without_answer(error: Exception, endpoint: str) -> str:
         return f"{_NOT_A_DAEMON}, it does not speak HTTP: check LIGHTNING_ENDPOINT"
     advice = "Start it with `lightning-trainer serve`, or set LIGHTNING_ENDPOINT to where it runs"
     proxies = [name for name in os.environ if name.lower() in _PROXIES]
-    if proxies and canonical_host(address(endpoint)[0]) != LOOPBACK:
+    if proxies and not on_this_machine(endpoint):
         return f"{advice}; the way there must need no proxy, since {proxies[0]} is not used for it"
     return advice
 

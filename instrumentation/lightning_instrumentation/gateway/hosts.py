@@ -35,6 +35,11 @@ def canonical_host(host: str) -> str:
     return LOOPBACK if host in _LOOPBACK_NAMES else host
 
 
+def on_this_machine(url: str) -> bool:
+    """Whether a URL is on loopback, where the environment's proxy does not lead; raises ValueError if it is invalid."""
+    return canonical_host(urlsplit(url).hostname or "") == LOOPBACK
+
+
 def _compressed(host: str) -> str:
     from ipaddress import ip_address  # seldom needed
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from lightning_instrumentation.settings import OFF
 
@@ -14,6 +15,7 @@ SITE = Path(__file__).parent / "site"
 BEGUN = "LIGHTNING_RUN_BEGUN"
 """Set for the children of the process that has begun the rollout."""
 _RUN = "LIGHTNING_RUN"
+_HERE = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,16 @@ def url_settings(environment: Mapping[str, str]) -> str:
     choice to record no texts."""
     off = environment.get("LIGHTNING_CAPTURE_CONTENT", "").strip().lower() in OFF
     return "/with/capture_content=0" if off else ""
+
+
+def beside_proxy(environment: Mapping[str, str], endpoint: str) -> dict[str, str]:
+    """Return what keeps a program's requests to the daemon, and to this machine, from the environment's proxy, which
+    would get the daemon's token. Programs read either spelling, and some of them a lone ``*``, which is left alone."""
+    beside = (environment.get("no_proxy") or environment.get("NO_PROXY") or "").strip()
+    if beside != "*":
+        hosts = [*filter(None, map(str.strip, beside.split(","))), _HERE, urlsplit(endpoint).hostname or _HERE]
+        beside = ",".join(dict.fromkeys(hosts))
+    return {"no_proxy": beside, "NO_PROXY": beside}
 
 
 def write_rollout(environment: dict[str, str], rollout: ProgramRollout | None) -> None:

@@ -18,12 +18,23 @@ from lightning_trainer.daemon.access.token import token_for_clients
 from lightning_trainer.daemon.announcement import announced_url
 from lightning_trainer.daemon.http.tls import certified_names, first_certificate
 from lightning_trainer.daemon.http.trusted_hosts import public_name
-from lightning_trainer.errors import ConfigError, LightningError
+from lightning_trainer.errors import ConfigError, LightningError, StoreError
 
 
 def running_daemon(config: Config) -> str | None:
-    """Return its URL, None where none runs; one that was killed left its announcement behind."""
+    """Return its URL, None where none runs; one that was killed left its announcement behind.
+
+    Raises:
+        StoreError: the state folder is another user's, so nobody can tell.
+    """
     return announced_url(config.daemon.state_dir / "daemon.json")
+
+
+def visible_daemon(config: Config) -> str | None:
+    """As ``running_daemon``, and None in another user's folder: for whom the configured address serves as well."""
+    with suppress(StoreError):
+        return running_daemon(config)
+    return None
 
 
 def url_for_others(config: Config) -> str:
@@ -32,7 +43,7 @@ def url_for_others(config: Config) -> str:
     Raises:
         ConfigError: the environment names a host wrongly.
     """
-    port = urlsplit(running_daemon(config) or config.daemon.url()).port
+    port = urlsplit(visible_daemon(config) or config.daemon.url()).port
     return config.daemon.url(port, name=public_name(config.daemon, certified_names(config.daemon)))
 
 
@@ -106,17 +117,18 @@ def health(config_path: Path | None, *, ready: bool, timeout_s: float) -> int:
         ConfigError: the configuration cannot be read.
     """
     config = load_usual_config(config_path)
-    url = running_daemon(config)
-    if url is None:
-        print(f"no daemon runs on {config.daemon.state_dir}")
-        return 1
+    url = None
     try:
+        url = running_daemon(config)
+        if url is None:
+            print(f"no daemon runs on {config.daemon.state_dir}")
+            return 1
         with daemon_client(url, config, timeout_s=timeout_s) as client:
             answer = client.get("/readyz" if ready else "/healthz")
     except httpx.HTTPError as error:
         print(f"the daemon at {url} did not answer ({type(error).__name__}: {error})")
         return 1
-    except LightningError as error:  # what answers there is another program, or hangs
+    except LightningError as error:  # what answers there is another program, or hangs; or nobody can tell
         print(error)
         return 1
     print(answer.text)
@@ -131,6 +143,7 @@ def token(config_path: Path | None) -> None:
 
     Raises:
         ConfigError: the configuration cannot be read, or no daemon was started with it yet.
+        StoreError: the state folder is another user's.
     """
     config = load_usual_config(config_path)
     found = token_for_clients(config.daemon, running_daemon(config))

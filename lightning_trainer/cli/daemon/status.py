@@ -63,11 +63,12 @@ def status(config_path: Path | None, policy: str | None, *, as_json: bool, watch
 def _recorded(url: str, config: Config, *, as_json: bool, watch_s: float | None) -> None:
     """Print what a daemon without policies has recorded, once or again and again."""
     if as_json:
-        _print_json(lambda: {"counts": _counts(url, config)}, watch_s)
+        _print_json(lambda: {name: _whole(url, config)[name] for name in ("counts", "store")}, watch_s)
         return
     console = TerminalConsole()
     while True:
-        counts = _counts(url, config)
+        whole = _whole(url, config)
+        counts = whole["counts"]
         console.print(
             f"recording at {url}; spans: {counts['spans']:,}, rollouts: {counts['rollouts']:,}; there is no "
             "[[policy]], so nothing is served or trained; `lightning-trainer agents` shows who made which calls",
@@ -75,16 +76,24 @@ def _recorded(url: str, config: Config, *, as_json: bool, watch_s: float | None)
             highlight=False,
             soft_wrap=True,
         )
+        for sentence in _of_store(whole["store"]["write_failure"]):
+            console.print(sentence)
         if watch_s is None:
             return
         time.sleep(watch_s)
 
 
-def _counts(url: str, config: Config) -> dict[str, int]:
+def _of_store(write_failure: str | None) -> list[Text]:
+    if write_failure is None:
+        return []
+    return [Text(f"note: no call or span is recorded: {write_failure}", style="yellow")]
+
+
+def _whole(url: str, config: Config) -> dict[str, Any]:
     try:
         with daemon_client(url, config) as client:
-            return client.get("/lightning/status").raise_for_status().json()["counts"]
-    except (httpx.HTTPError, KeyError, ValueError) as error:
+            return client.get("/lightning/status").raise_for_status().json()
+    except (httpx.HTTPError, ValueError) as error:
         raise LightningError(f"the daemon at {url} did not answer ({type(error).__name__}: {error})") from error
 
 
@@ -100,7 +109,7 @@ def _ask(url: str, config: Config, names: list[str]) -> dict[str, dict[str, Any]
     """What the daemon says of each policy, and the rows of its newest steps."""
     try:
         with daemon_client(url, config) as client:
-            whole = client.get("/lightning/status").raise_for_status().json()["policies"]
+            whole = client.get("/lightning/status").raise_for_status().json()
             found = {}
             newest = {"limit": _STEPS_SHOWN}
             for name in names:
@@ -110,7 +119,8 @@ def _ask(url: str, config: Config, names: list[str]) -> dict[str, dict[str, Any]
                     .raise_for_status()
                     .json()["live_version"]
                 )
-                found[name] = {**whole[name], "live_version": live, **metrics}
+                failure = whole["store"]["write_failure"]
+                found[name] = {**whole["policies"][name], "write_failure": failure, "live_version": live, **metrics}
             return found
     except httpx.HTTPStatusError as error:
         raise LightningError(refusal(url, error.response.status_code, error.response.content)) from error
@@ -147,7 +157,7 @@ def _block(name: str, policy: dict[str, Any]) -> list[Text | Table]:
         parts.append(table)
     for sentence in (*policy["warnings"].values(), *policy["problems"][-3:]):
         parts.append(Text(f"note: {sentence}", style="yellow"))
-    return parts
+    return [*parts, *_of_store(policy["write_failure"])]
 
 
 def _conversations(counts: dict[str, int]) -> str | None:

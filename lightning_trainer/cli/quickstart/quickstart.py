@@ -14,6 +14,8 @@ import sys
 import time
 from pathlib import Path
 
+from lightning_instrumentation.zero_code.environ import beside_proxy
+
 from lightning_trainer.cli.quickstart.child import running, said_since_start
 from lightning_trainer.cli.quickstart.report import assemble
 from lightning_trainer.cli.terminal.console import TerminalConsole
@@ -65,9 +67,8 @@ def quickstart(*, seed: int, steps: int, heldout: int, out: Path | None) -> None
 
 def _agent_environment(url: str, run_dir: Path) -> dict[str, str]:
     """What leads the agent to this run's daemon, whatever is exported for another."""
-    beside_proxy = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
     return {
-        "no_proxy": ",".join(filter(None, (beside_proxy, "127.0.0.1"))),
+        **beside_proxy(os.environ, url),
         "LIGHTNING_ENDPOINT": url,
         "LIGHTNING_TOKEN": _token(run_dir),
         "OTEL_SDK_DISABLED": "false",  # without the client there is nothing to train on

@@ -15,7 +15,7 @@ from lightning_instrumentation.access.proof import NO_TOKEN
 from lightning_instrumentation.errors import ConfigurationError
 
 from lightning_trainer.config import DaemonConfig
-from lightning_trainer.daemon.state_folder import kept_once
+from lightning_trainer.daemon.state_folder import anothers, kept_once
 from lightning_trainer.errors import ConfigError
 
 _log = logging.getLogger(__name__)
@@ -41,12 +41,16 @@ def token_for_clients(config: DaemonConfig, url: str | None = None) -> str | Non
         url: where the daemon runs, if that is known.
 
     Raises:
-        ConfigError: what is kept is not a token.
+        ConfigError: what is kept is not a token, or is another user's.
     """
     if config.token is not None:
         return None if config.token == NO_TOKEN else config.token
     path = config.state_dir / _FILE
-    if path.is_file():
+    try:
+        kept = path.is_file()
+    except PermissionError as error:
+        raise ConfigError(anothers(config.state_dir)) from error
+    if kept:
         return _checked(config, kept_once(path, "the daemon's token", _made))
     known = known_daemon(url or config.url())
     return None if known is None else known.token

@@ -1,4 +1,4 @@
-"""``/healthz``: the daemon is alive. ``/readyz``: calls are taken, each engine answers and each loop goes on, else 503
+"""``/healthz``: the daemon is alive. ``/readyz``: calls are taken and recorded, engines answer, loops go on; else 503
 and why.
 """
 
@@ -12,12 +12,13 @@ from lightning_trainer import __version__
 from lightning_trainer.daemon.api.status import WatchedPolicy
 from lightning_trainer.daemon.watching.progress import Phase
 from lightning_trainer.serving.lifecycle import EngineState
+from lightning_trainer.store.store import Store
 
 _STANDS_STILL = (Phase.STARTING, Phase.WAITING, Phase.PAUSED)
 
 
-def health_router(policies: Sequence[WatchedPolicy], stopping: Callable[[], bool]) -> APIRouter:
-    """Return the routes; without policies there is nothing that could not be ready until the daemon is ``stopping``."""
+def health_router(policies: Sequence[WatchedPolicy], store: Store, stopping: Callable[[], bool]) -> APIRouter:
+    """Return the routes; nothing is ready once the daemon is ``stopping``."""
     router = APIRouter()
 
     @router.get("/healthz")
@@ -29,8 +30,13 @@ def health_router(policies: Sequence[WatchedPolicy], stopping: Callable[[], bool
         if stopping():
             return JSONResponse({"ready": False, "reason": "this daemon is stopping"}, status_code=503)
         found = {watched.policy.name: list(_troubles(watched)) for watched in policies}
-        ready = not any(found.values())
-        body = {"ready": ready, "policies": {name: troubles or ["ready"] for name, troubles in found.items()}}
+        of_store = [] if store.write_failure is None else [f"no call or span is recorded: {store.write_failure}"]
+        ready = not of_store and not any(found.values())
+        body = {
+            "ready": ready,
+            "store": of_store or ["ready"],
+            "policies": {name: troubles or ["ready"] for name, troubles in found.items()},
+        }
         return JSONResponse(body, status_code=200 if ready else 503)
 
     return router

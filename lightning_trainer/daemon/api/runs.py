@@ -25,7 +25,12 @@ _BEAT_S = 10.0
 """Seconds between two lines, from which each side learns when the other's machine is gone."""
 _LASTS_S = 30.0
 """How long the store keeps a name whose daemon is silent."""
-_HEAD: Message = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]}
+_HEADERS = [
+    (b"content-type", b"text/plain"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),  # nginx would keep the first line, for which a runner waits
+]
+_HEAD: Message = {"type": "http.response.start", "status": 200, "headers": _HEADERS}
 _LINE: Message = {"type": "http.response.body", "body": b"held\n", "more_body": True}
 _END: Message = {"type": "http.response.body", "body": b""}
 

@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from lightning_instrumentation.zero_code.environ import beside_proxy
+
 from lightning_trainer.config.policies.versions import GuardConfig
 from lightning_trainer.daemon.publication.candidate_serving import serve_candidate
 from lightning_trainer.daemon.publication.old_adapters import OldAdapters
@@ -45,7 +47,9 @@ class PromotionGuard:
         self._policy = policy
         self._config = config
         self._old_versions = old_versions
-        self._environment = {"LIGHTNING_ENDPOINT": url} | ({} if token is None else {"LIGHTNING_TOKEN": token})
+        self._environment = {"LIGHTNING_ENDPOINT": url, **beside_proxy(os.environ, url)}
+        if token is not None:
+            self._environment["LIGHTNING_TOKEN"] = token
         self._log_dir = log_dir
         self._scores: dict[int, float] = {}
 

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import aiohttp
+from lightning_instrumentation.gateway.hosts import on_this_machine
 
 from lightning_trainer.config.judges import JudgeSection, ModelJudge
 from lightning_trainer.errors import JudgeError
@@ -66,12 +66,11 @@ class ModelClient:
     @cached_property
     def _session(self) -> aiohttp.ClientSession:
         # Created on first use, because it belongs to the running event loop.
-        loopback = urlsplit(self._config.base_url).hostname in ("127.0.0.1", "::1", "localhost")
         return aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=None),
             cookie_jar=aiohttp.DummyCookieJar(),
             connector=aiohttp.TCPConnector(limit=self._config.concurrency),
-            trust_env=not loopback,  # the environment's proxy is not for this machine
+            trust_env=not on_this_machine(self._config.base_url),
         )
 
     @property

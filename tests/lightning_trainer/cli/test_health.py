@@ -96,7 +96,7 @@ def test_health_is_the_daemons_answer(config: Path) -> None:
         while asked()[0] != 0:
             assert time.monotonic() < deadline
         assert '"ok"' in asked()[1]
-        assert asked("--ready") == (0, '{"ready":true,"policies":{}}\n')
+        assert asked("--ready") == (0, '{"ready":true,"store":["ready"],"policies":{}}\n')
         daemon.send_signal(signal.SIGSTOP)
         status, said = asked("--timeout", "0.5")
         assert (status, "did not answer" in said) == (1, True)

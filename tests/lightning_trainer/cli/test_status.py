@@ -37,7 +37,7 @@ def show(tmp_path: Path, monkeypatch, capsys):
     path = tmp_path / "lightning.toml"
     path.write_text('[[policy]]\nname = "math"\nagents = ["solver"]\nmodel = "random:tiny"\n')
     phase = {"phase": "collecting", "detail": "", "steps_done": 3, "live_version": 3}
-    policy = {**phase, "rows": [], "warnings": {}, "problems": []}
+    policy = {**phase, "rows": [], "warnings": {}, "problems": [], "write_failure": None}
     monkeypatch.setattr(shown, "running_daemon", lambda config: "http://127.0.0.1:8321")
 
     def show(engine: dict[str, Any], **more: Any) -> str:
@@ -94,3 +94,15 @@ def test_who_shares_a_trainer_is_shown_where_anybody_does(show):
     assert "one trainer" not in show(engine(READY), trainer_shared_with=[])
     said = show(engine(READY), trainer_shared_with=["code", "chat"])
     assert "one trainer for the adapters of this policy and of code, chat" in said
+
+
+def test_a_store_that_cannot_be_written_is_said_with_policies_and_without(show, tmp_path, monkeypatch, capsys):
+    assert "disk is full" in show(engine(READY), write_failure="the disk is full")
+    assert "recorded" not in show(engine(READY), write_failure=None)
+    (tmp_path / "lightning.toml").write_text("")
+    answer = {"counts": {"spans": 2, "rollouts": 1}, "store": {"write_failure": "the disk is full"}}
+    monkeypatch.setattr(shown, "_whole", lambda url, config: answer)
+    shown.status(tmp_path / "lightning.toml", None, as_json=False, watch_s=None)
+    said = capsys.readouterr().out
+    assert "spans: 2" in said
+    assert "no call or span is recorded: the disk is full" in said

@@ -3,13 +3,16 @@
 import asyncio
 import json
 import os
+import re
+from pathlib import Path
 
 import pytest
 
+from lightning_trainer.cli.daemon.running_daemon import daemon_access, health, running_daemon, token
 from lightning_trainer.config import Config
 from lightning_trainer.daemon.announcement import alone_in, announced, announced_url
 from lightning_trainer.daemon.service import Daemon
-from lightning_trainer.errors import StoreError
+from lightning_trainer.errors import ConfigError, StoreError
 
 
 def test_a_disk_that_does_not_take_the_daemons_address_is_one_sentence(tmp_path):
@@ -65,3 +68,40 @@ def test_what_a_killed_daemon_left_is_not_taken_for_a_running_one_whoever_has_it
         assert announced_url(path) == "http://127.0.0.1:2"
         assert json.loads(path.read_text())["pid"] == os.getpid()
     assert announced_url(path) is None
+
+
+@pytest.fixture
+def anothers(tmp_path, monkeypatch) -> Path:
+    """A configuration whose state folder is another user's. Root may look into any: what it asks of one is refused."""
+    state_dir = tmp_path / "state"
+
+    def refusing(what):
+        def asked(path: Path, *arguments, **options):
+            if state_dir in path.parents:
+                raise PermissionError(13, "Permission denied", str(path))
+            return what(path, *arguments, **options)
+
+        return asked
+
+    for name in ("open", "stat", "read_text"):
+        monkeypatch.setattr(Path, name, refusing(getattr(Path, name)))
+    path = tmp_path / "lightning.toml"
+    path.write_text(f'[daemon]\nport = 1\nstate_dir = "{state_dir}"\n')
+    return path
+
+
+_ANOTHERS = r"the state folder {} is another user's: run this as that user, or as root, for example with sudo"
+
+
+def test_what_only_its_owner_may_look_into_is_not_taken_for_a_folder_without_a_daemon(anothers, capsys):
+    # Before: "no daemon runs on ..."; and of the token, which was only to be read, "cannot be kept"
+    sentence = _ANOTHERS.format(anothers.with_name("state"))
+    config = Config.model_validate({"daemon": {"port": 1, "state_dir": anothers.with_name("state")}})
+    with pytest.raises(StoreError, match=f"^{re.escape(sentence)}$"):
+        running_daemon(config)
+    with pytest.raises(StoreError, match=f"^{re.escape(sentence)}$"):
+        token(anothers)
+    with pytest.raises(ConfigError, match=f"^{re.escape(sentence)}$"):
+        daemon_access("http://127.0.0.1:1", config)
+    assert health(anothers, ready=False, timeout_s=1.0) == 1
+    assert capsys.readouterr().out == f"{sentence}\n"

@@ -15,18 +15,21 @@ def _mode(folder) -> int:
     return stat.S_IMODE(folder.stat().st_mode)
 
 
-async def test_the_store_is_kept_small_whatever_one_look_at_it_ended_in():
+async def test_the_store_is_kept_small_and_tried_again_whatever_one_look_at_it_ended_in():
     """Of an error of SQLite and of one that nobody has thought of."""
     looks, done = [StoreError("it is locked"), KeyError("a bug")], asyncio.Event()
 
     class Store:
         retention = SimpleNamespace(begin_sweep=lambda: None)
+        write_failure = "it is locked"
 
         async def sweep(self) -> bool:
             if looks:
                 raise looks.pop(0)
-            done.set()
             return False
+
+        async def try_to_write(self) -> None:
+            done.set()
 
     store: Any = Store()
     keeping = asyncio.create_task(keep_within_limits(store, every_s=0.001))

@@ -9,8 +9,13 @@ from pathlib import Path
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from lightning_trainer.dashboard.openmetrics import metric_name
+from lightning_trainer.agents.live_census import LiveCensus
+from lightning_trainer.config import Config
+from lightning_trainer.daemon.dashboard import LiveDaemon
+from lightning_trainer.dashboard.openmetrics import metric_name, openmetrics
+from lightning_trainer.dashboard.site import Site
 from lightning_trainer.metrics.catalog import ABOUT
+from lightning_trainer.store import SqliteStore
 
 ROOT = Path(__file__).parents[3]
 
@@ -87,6 +92,15 @@ async def test_an_empty_store_has_counts_and_no_zeroes_for_what_was_not_measured
     families = {family.name: family for family in text_string_to_metric_families(text)}
     assert families["lightning_rollouts"].samples[0].value == 0
     assert "lightning_reward_mean" not in families
+
+
+async def test_a_daemon_says_whether_its_store_can_be_written(tmp_path):
+    async with SqliteStore(tmp_path / "lightning.sqlite") as store:
+        live = LiveDaemon([], store, store)
+        site = Site(Config(), store, LiveCensus(store), "http://127.0.0.1:8321", live=live)
+        assert b"\nlightning_store_writable 1.0\n" in await openmetrics(site)
+        store.write_failure = "the disk is full"
+        assert b"\nlightning_store_writable 0.0\n" in await openmetrics(site)
 
 
 async def test_grafanas_dashboard_asks_for_metrics_that_there_are(families):

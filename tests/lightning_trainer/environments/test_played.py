@@ -110,6 +110,19 @@ def test_a_call_that_fails_on_the_way_is_made_again(monkeypatch) -> None:
     assert (ended.error, ended.reward, len(requests)) == (None, 1.0, 3)
 
 
+def test_a_model_on_this_machine_is_asked_without_the_environments_proxy(monkeypatch) -> None:
+    # Before: the daemon's token and the prompt went to the proxy
+    monkeypatch.setenv("HTTP_PROXY", ENDPOINT)
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("lightning_trainer.environments.agent._RETRY_S", 0.0)
+    with serving(lambda request: {"content": "x"}) as (url, requests):
+        options = {"policy": "p", "endpoint": ENDPOINT, "agent_options": {"base_url": url}}
+        with Runner.from_environment(Alike, **options) as runner:
+            (ended,) = runner.evaluate_held_out(1)
+    assert (ended.error, ended.reward, len(requests)) == (None, 1.0, 1)
+
+
 @pytest.mark.parametrize("environment", [Parts, f"{WORLDS}:Parts"])
 def test_the_parts_of_a_reward_are_recorded_by_their_names(environment, monkeypatch) -> None:
     given: list[tuple[float, str]] = []

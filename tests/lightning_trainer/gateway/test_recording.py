@@ -201,6 +201,8 @@ async def test_a_response_goes_out_after_its_record_is_committed(gateway) -> Non
 async def test_the_end_of_a_stream_goes_out_after_its_record_is_committed(gateway) -> None:
     async def read() -> None:
         async with gateway.http.stream("POST", "/v1/chat/completions", json=gateway.body(stream=True)) as answer:
+            # Before: nginx in front of the daemon passed it on in one piece
+            assert (answer.headers["x-accel-buffering"], answer.headers["cache-control"]) == ("no", "no-cache")
             async for piece in answer.aiter_bytes():
                 received.extend(piece)
 

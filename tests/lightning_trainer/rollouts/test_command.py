@@ -15,6 +15,7 @@ from pathlib import Path
 import lightning_instrumentation as lt
 import psutil
 import pytest
+from lightning_instrumentation.zero_code.environ import beside_proxy
 
 from lightning_trainer.rollouts.attempt import AttemptEnded, run_attempt
 from lightning_trainer.rollouts.command import Command, CommandError
@@ -149,6 +150,26 @@ open({str(tmp_path / "seen")!r}, "w").write(identity.attempt_id)
 def test_its_url_says_that_no_texts_are_recorded(monkeypatch) -> None:
     monkeypatch.setenv("LIGHTNING_CAPTURE_CONTENT", "0")
     code = "import os; assert os.environ['LIGHTNING_ROLLOUT_URL'].endswith('/with/capture_content=0/v1')"
+    assert run(python(code)).error is None
+
+
+@pytest.mark.parametrize(
+    ("exported", "beside"),
+    [
+        ({}, "127.0.0.1,daemon"),
+        ({"NO_PROXY": "localhost, 127.0.0.1"}, "localhost,127.0.0.1,daemon"),
+        ({"no_proxy": ".corp", "NO_PROXY": "old"}, ".corp,127.0.0.1,daemon"),
+        ({"no_proxy": "*"}, "*"),
+    ],
+)
+def test_the_daemon_and_this_machine_are_reached_without_the_environments_proxy(exported, beside) -> None:
+    assert beside_proxy(exported, "http://daemon:8321") == {"no_proxy": beside, "NO_PROXY": beside}
+
+
+def test_a_program_finds_what_the_proxy_is_not_for(monkeypatch) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    code = "import os; assert os.environ['no_proxy'] == os.environ['NO_PROXY'] == '127.0.0.1'"
     assert run(python(code)).error is None
 
 

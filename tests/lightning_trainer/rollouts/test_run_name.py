@@ -229,6 +229,13 @@ def test_the_same_run_at_the_same_time_gets_a_number_and_both_names_are_free_aft
         daemon.wait_until(lambda: daemon.held() == "[]")
 
 
+def test_a_proxy_before_the_daemon_is_told_not_to_hold_its_lines_back(daemon: Daemon) -> None:
+    # Before: nginx kept the first line, a runner waited for it, and no run began
+    with urllib.request.urlopen(f"{daemon.url}/lightning/runs/r/hold", timeout=10) as response:
+        assert response.readline() == b"held\n"
+        assert (response.headers["x-accel-buffering"], response.headers["cache-control"]) == ("no", "no-store")
+
+
 @pytest.mark.parametrize("source", ["environment", "file", "file and environment"])
 def test_the_same_run_at_the_same_time_tries_other_tasks(
     daemon: Daemon, tmp_path: Path, monkeypatch, source: str

@@ -10,8 +10,13 @@ from typing import Any
 
 import pytest
 
+from lightning_trainer.config.store import StoreConfig
 from lightning_trainer.errors import StoreError
 from lightning_trainer.store import SqliteStore
+from lightning_trainer.store import store as store_module
+from lightning_trainer.store.tables import totals
+from lightning_trainer.store.upkeep import journal
+from lightning_trainer.store.upkeep.journal import Journal
 from lightning_trainer.store.writer import GroupCommitWriter
 
 _WRITER = """
@@ -83,3 +88,35 @@ def test_a_rollback_that_fails_ends_no_writer(tmp_path: Path) -> None:
     writer.close()
     with sqlite3.connect(path) as again:
         assert again.execute("SELECT count(*) FROM t").fetchone() == (1,)
+
+
+@pytest.mark.parametrize("journaled", [False, True])
+async def test_what_could_not_be_written_is_tried_again_though_nobody_calls(
+    make_store, make_span, monkeypatch, tmp_path: Path, journaled: bool
+) -> None:
+    def full(*_: object) -> None:
+        raise StoreError("the disk is full")
+
+    async with make_store(StoreConfig(journal=tmp_path / "journal" if journaled else None)) as store:
+        assert store.write_failure is None
+        with monkeypatch.context() as patched:
+            patched.setattr(*((Journal, "append") if journaled else (store_module, "insert_with_media")), full)
+            with pytest.raises(StoreError, match="the disk is full"):
+                await store.append([make_span(1)])
+            assert store.write_failure == "the disk is full"
+        await store.try_to_write()
+        assert (store.write_failure, (await store.counts())["spans"]) == (None, 0)
+        assert "tried" not in await store.scan(totals.select)
+    if journaled:
+        assert [span for spans in journal.read(tmp_path / "journal", []) for span in spans] == []
+
+
+async def test_while_nothing_can_be_written_what_is_tried_says_so(make_store, monkeypatch) -> None:
+    def full(*_: object) -> None:
+        raise StoreError("the disk is full")
+
+    async with make_store() as store:
+        monkeypatch.setattr(totals, "add", full)
+        with pytest.raises(StoreError):
+            await store.try_to_write()
+        assert store.write_failure == "the disk is full"

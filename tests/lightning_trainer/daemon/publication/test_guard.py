@@ -2,7 +2,9 @@
 
 import json
 import sys
+import threading
 from contextlib import AsyncExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -293,3 +295,35 @@ async def test_what_another_daemon_made_live_and_the_engine_here_refuses_is_offe
     run.start()
     await run.publisher.follow()
     assert run.engine.live["p"].version == 1
+
+
+async def test_its_evaluation_reaches_the_daemon_and_the_environments_proxy_hears_of_nothing(
+    tmp_path: Path, monkeypatch
+):
+    # Before: httpx sent the daemon's token to the proxy, and the version was refused
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    heard: list[tuple[str, str]] = []
+
+    class Answering(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            heard.append((self.path, self.headers["authorization"]))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"0.5")
+
+    code = (
+        "import os, httpx; headers = {'authorization': os.environ['LIGHTNING_TOKEN']}; "
+        "print(httpx.get(os.environ['LIGHTNING_ENDPOINT'], headers=headers).text)"
+    )
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        # The proxy is where nobody listens: what is sent there fails.
+        monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+        config = GuardConfig(command=(sys.executable, "-c", code), working_dir=tmp_path)
+        url = f"http://127.0.0.1:{server.server_port}"
+        old: Any = OldVersions(tmp_path)
+        guard = PromotionGuard("p", config, old, url=url, token="its token", log_dir=tmp_path)
+        assert await guard._score(0) == 0.5
+        server.shutdown()
+    assert heard == [("/", "its token")]

@@ -3,6 +3,7 @@
 import asyncio
 from functools import partial
 
+import httpx
 import openai
 import pytest
 from fastapi import APIRouter, FastAPI, Request, Response
@@ -62,6 +63,19 @@ async def test_they_are_passed_on_with_the_daemons_key(open_gateway, server, mon
     assert (headers["authorization"], body["input"]) == ("Bearer sk-of-the-daemon", "?")
     assert "of-the-caller" not in str(headers)
     assert gateway.sink.spans == []
+
+
+async def test_a_server_on_this_machine_is_asked_without_the_environments_proxy(
+    open_gateway, server, monkeypatch
+) -> None:
+    # Before: 502, and the proxy had the key
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    router = _router(EmbeddingsServer(server.url))
+    async with open_gateway(beside=[router]) as gateway, httpx.AsyncClient(trust_env=False) as client:
+        answer = await client.post(f"{gateway.url}/v1/embeddings", json={"model": "e", "input": "?"})
+    assert (answer.status_code, answer.json()) == (200, _ANSWER)
 
 
 async def test_without_a_server_they_are_refused_in_one_sentence(open_gateway) -> None:
