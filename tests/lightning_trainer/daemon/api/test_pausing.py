@@ -34,6 +34,8 @@ class _StandIn:
 
     async def close(self) -> None: ...
 
+    async def set_aside(self) -> None: ...
+
     async def publish(
         self, *, version: int, step: int, asked_for: bool = False, changed: str | None = None
     ) -> PolicyVersion:

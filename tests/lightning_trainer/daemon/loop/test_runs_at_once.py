@@ -86,6 +86,8 @@ class Side:
 
     async def save(self, directory: Path, step: int) -> None: ...
 
+    async def set_aside(self) -> None: ...
+
     async def publish(
         self, *, version: int, step: int, asked_for: bool = False, changed: str | None = None
     ) -> PolicyVersion:
