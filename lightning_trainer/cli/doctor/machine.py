@@ -1,6 +1,5 @@
 """Cores, memory, shared memory, disk: what this process may use, which in a container is less than the machine has."""
 
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -16,7 +15,13 @@ from lightning_trainer.cli.doctor.needs import (
 )
 from lightning_trainer.cli.doctor.places import nearest
 from lightning_trainer.config import Config, PolicyConfig
-from lightning_trainer.config.hardware import fast_dtype, fast_engine_dtype, trainable_device, visible_gpus
+from lightning_trainer.config.hardware import (
+    fast_dtype,
+    fast_engine_dtype,
+    trainable_device,
+    usable_cores,
+    visible_gpus,
+)
 from lightning_trainer.daemon.hardware.dealing import deal
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.training.settings import schedule_notes
@@ -142,13 +147,6 @@ def check_disk(config: Config, trained: TrainedParameters) -> Check:
             "disk", found, "Free disk space, set daemon.state_dir to another disk, or lower policy.keep_checkpoints."
         )
     return ok("disk", found)
-
-
-def usable_cores() -> float:
-    """Return the cores that this process may use: its affinity, and at most the container's quota if there is one."""
-    cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    quota, _, period = (_read(_CGROUP / "cpu.max") or "max").partition(" ")
-    return min(cores, int(quota) / int(period)) if quota.isdigit() and period.isdigit() else cores
 
 
 def available_memory() -> int | None:

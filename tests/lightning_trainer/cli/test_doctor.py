@@ -177,10 +177,6 @@ def test_a_container_has_what_it_is_given(monkeypatch, tmp_path):
     (tmp_path / "memory.current").write_text(f"{3 * GIB}\n")
     (tmp_path / "memory.stat").write_text(f"anon 1\nfile {GIB}\n")
     assert machine.available_memory() == 2 * GIB
-    (tmp_path / "cpu.max").write_text("50000 100000\n")
-    assert machine.usable_cores() == 0.5
-    (tmp_path / "cpu.max").write_text("max 100000\n")
-    assert machine.usable_cores() >= 1
 
 
 def test_more_threads_than_cores_is_a_warning(monkeypatch):
