@@ -184,8 +184,9 @@ def test_switched_off_it_says_so_and_lets_everybody_in(serve, tmp_path, port):
     serve('token = "none"\n')
     assert status(f"http://127.0.0.1:{port}/lightning/status") == 200
     assert run(tmp_path, "-m", "lightning_trainer", "token").stdout == "none\n"
-    said = " ".join((tmp_path / "daemon.log").read_text().split())
+    (said,) = (line for line in (tmp_path / "daemon.log").read_text().splitlines() if " WARNING " in line)
     assert 'token = "none" in [daemon]: everybody who can reach' in said
+    assert said.endswith("may read what is recorded, reward and roll back")
 
 
 def test_before_the_first_start_there_is_none_to_print(tmp_path):
