@@ -7,13 +7,13 @@ from lightning_instrumentation.access.proof import NO_TOKEN
 from lightning_instrumentation.redaction.rules import redactor
 from pydantic import Field, field_validator, model_validator
 
-from lightning_trainer.config.sections import SHORTEST_TOKEN, Section, sendable
+from lightning_trainer.config.sections import SHORTEST_TOKEN, TokenSection, sendable
 
 _ON_THIS_MACHINE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """Hosts that stand for all addresses, and where a program of this machine connects instead."""
 
 
-class DaemonConfig(Section):
+class DaemonConfig(TokenSection):
     """``[daemon]``: where the daemon listens, who may use it, and where it keeps what it must not lose."""
 
     host: str = "127.0.0.1"
@@ -25,8 +25,9 @@ class DaemonConfig(Section):
     tls_key: Path | None = None
     """The certificate's private key, PEM, without a passphrase; readable only by its owner."""
     token: str | None = None
-    """Required of every request. Absent: one is made at the first start and kept in ``state_dir``/token, where your own
-    clients find it. ``none``: anyone who can reach the port may do anything; allowed only on loopback."""
+    """Required of every request. Absent, with ``token_env`` too: one is made at the first start and kept in
+    ``state_dir``/token, where your own clients find it. ``none``: anyone who can reach the port may do anything;
+    allowed only on loopback."""
     max_body_bytes: int = Field(default=64 * 2**20, ge=2**16)
     """Largest delivery of spans, both as sent and decompressed; a larger one is answered 413."""
     trusted_hosts: tuple[str, ...] = ()

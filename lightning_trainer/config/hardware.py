@@ -3,6 +3,7 @@
 import importlib.metadata
 import os
 import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -13,6 +14,8 @@ from pydantic import BeforeValidator
 
 Dtype: TypeAlias = Literal["bfloat16", "float32"]
 
+_CGROUP = Path("/sys/fs/cgroup")
+_MEMBERSHIP = Path("/proc/self/cgroup")
 _CPUINFO = Path("/proc/cpuinfo")
 _NVIDIA = Path("/dev/nvidiactl")
 _WITH_BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}
@@ -20,8 +23,43 @@ _WITH_BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}
 
 
 def available_cores() -> int:
-    """Return the number of cores that this process may run on (containers and ``taskset`` included)."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return the number of whole cores that this process may use, at least 1: more threads would spin."""
+    return max(1, int(usable_cores()))
+
+
+def usable_cores() -> float:
+    """Return the cores that this process may use: its affinity, and at most what its container and cgroups allow."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min((float(cores), *_quotas()))
+
+
+def _quotas() -> Iterator[float]:
+    """Yield the limits of all cgroups that this process is in, in cores.
+
+    Source: cgroups(7). Version 2 has quota and period in one file, version 1 in two. In a container the paths of
+    ``/proc/self/cgroup`` may be those of the host: then only the root is there, which is the container's.
+    """
+    for line in _lines(_MEMBERSHIP):
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        place = _CGROUP / "cpu" if controllers else _CGROUP
+        for name in ("", *path.strip("/").split("/")):
+            place /= name
+            words = [word for file in _QUOTA_FILES for text in _lines(place / file) for word in text.split()]
+            if len(words) == 2 and all(map(str.isdigit, words)):  # no limit: "max", or -1
+                quota, period = map(int, words)
+                yield quota / period
+
+
+_QUOTA_FILES = ("cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us")
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
 
 
 @cache
@@ -31,11 +69,7 @@ def fast_dtype(cpuinfo: Path = _CPUINFO) -> Dtype:
     Without them PyTorch emulates products in bfloat16: one core of an AVX2 machine did 9 GFLOP/s in it and 65 to 80 in
     float32, in matrices of 576 by 1,536 with 70 rows and more.
     """
-    try:
-        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return "float32"
-    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    flags = next((line for line in _lines(cpuinfo) if line.startswith(("flags", "Features"))), "")
     return "bfloat16" if _WITH_BFLOAT16 & set(flags.split()) else "float32"
 
 

@@ -8,10 +8,9 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from lightning_trainer.config.sections import Section
+from lightning_trainer.config.sections import VARIABLE, Section
 
 JudgeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
-_VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 
 
 class BudgetConfig(Section):
@@ -74,7 +73,7 @@ class ModelJudge(JudgeSection):
     """Base URL of the endpoint, with ``/v1``."""
     api: Literal["openai", "anthropic"] = "openai"
     """Chat completions, or messages."""
-    api_key_env: str | None = Field(default=None, pattern=_VARIABLE)
+    api_key_env: str | None = Field(default=None, pattern=VARIABLE)
     """The environment variable that holds the key; absent: none is sent."""
     instructions: str | None = Field(default=None, max_length=20_000)
     """What matters, in your own words."""

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from lightning_trainer.config.sections import SHORTEST_TOKEN, Section, sendable
+from lightning_trainer.config.sections import SHORTEST_TOKEN, Section, TokenSection, sendable
 
 
 class WandbConfig(Section):
@@ -54,7 +54,7 @@ class WarningsConfig(Section):
     """... in means over this many steps, by more than their scatter explains."""
 
 
-class MetricsConfig(Section):
+class MetricsConfig(TokenSection):
     """``[metrics]``. ``state_dir``/metrics/POLICY.jsonl is always written."""
 
     tensorboard: bool | None = None

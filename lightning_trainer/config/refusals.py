@@ -14,7 +14,7 @@ KeyPath = tuple[str, ...]
 Sections = Mapping[KeyPath, tuple[str, set[str]]]
 """Heading and keys of each section; of one that has several kinds, the keys of all of them."""
 
-_SECRET = frozenset({"token", "api_key_env", "base_url", "url"})
+_SECRET = frozenset({"token", "token_env", "api_key_env", "base_url", "url"})
 """Settings whose values no message repeats: one is a secret, and a user may have put one into the others."""
 _NOT_A_TABLE = frozenset({"model_type", "model_attributes_type", "dict_type", "mapping_type"})
 _MANY_KEYS = 16

@@ -1,11 +1,14 @@
 """The base of every section of ``lightning.toml``, units of time and size, and the small sections."""
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from lightning_trainer.errors import ConfigError
 
 
 class Section(BaseModel):
@@ -22,6 +25,42 @@ def sendable(token: str) -> str:
     if not (token.isascii() and token.isprintable() and token == token.strip()):
         raise ValueError("a token is printable ASCII, without spaces around it: it is sent in a header")
     return token
+
+
+VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
+"""The name of an environment variable."""
+
+
+class TokenSection(Section):
+    """Base of sections with a token: written in the file, or held by the environment."""
+
+    token: str | None = None
+    token_env: str | None = Field(default=None, pattern=VARIABLE)
+    """The environment variable that holds the token, so that no configuration does; not together with ``token``."""
+
+    def given_token(self) -> str | None:
+        """Return the token that was given; None if none was.
+
+        Raises:
+            ConfigError: the environment holds none, or none that can be used.
+        """
+        if (name := self.token_env) is None:
+            return self.token
+        held = os.environ.get(name, "")
+        if not held:
+            raise ConfigError(f"the environment has no {name}, which token_env names: set it where this runs")
+        try:
+            if len(held) < SHORTEST_TOKEN:
+                raise ValueError(f"a token has {SHORTEST_TOKEN} characters or more")
+            return sendable(held)
+        except ValueError as error:
+            raise ConfigError(f"{name}, which token_env names, holds no token that can be used: {error}") from None
+
+    @model_validator(mode="after")
+    def _one_token(self) -> Self:
+        if self.token is not None and self.token_env is not None:
+            raise ValueError("token and token_env are both set; leave one of them out")
+        return self
 
 
 def without_auto(given: Any, key: str) -> Any:
@@ -82,7 +121,7 @@ class GatewayConfig(Section):
     """How long a daemon that stops waits for calls in flight, while new ones are answered 503; 0 cuts them off."""
     embeddings: str | None = None
     """Base URL, with ``/v1``, of the server that embeddings are passed on to; absent: they are refused."""
-    embeddings_key: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    embeddings_key: str | None = Field(default=None, pattern=VARIABLE)
     """The environment variable that holds its API key."""
 
     @field_validator("embeddings")

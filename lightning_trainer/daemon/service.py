@@ -82,7 +82,8 @@ class Daemon:
         """Serve until ``stop`` is set, then take everything down.
 
         Raises:
-            ConfigError: the port is taken, the environment names a host wrongly, or the certificate cannot be used.
+            ConfigError: the port is taken, the environment names a host wrongly or lacks a token, or the certificate
+                cannot be used.
             ModelError: a policy's model cannot be used.
             DatasetError: what a stage is to be shown cannot be.
             StoreError: another daemon has the state folder, or a newer version wrote it.
@@ -93,6 +94,7 @@ class Daemon:
         state_dir = config.daemon.state_dir
         close_to_others(state_dir)
         token = token_of_daemon(config.daemon)
+        config.metrics.given_token()  # refused now if there is none, and not at the first scrape
         certificate = read_certificate(config.daemon)
         if not config.daemon.loopback and certificate is None:
             _log.warning("%s", without_tls(config.daemon.host))

@@ -3,13 +3,13 @@
 A JSON line is ``{"policy", "step", NAME: NUMBER ..., "warnings": {RULE: SENTENCE}}``. Every line is complete: one that
 a crash cut short is removed at the next start, and its row is written again. ``tensorboard --logdir`` on the state
 folder's ``metrics`` shows the scalars; TensorBoard's own writer is used, so that the daemon need not import torch. In
-Weights & Biases each of our runs is one run, which a restarted daemon resumes.
+Weights & Biases each file of JSON lines is one run, which a restarted daemon resumes.
 """
 
-import hashlib
 import importlib.util
 import json
 import os
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
@@ -136,13 +136,13 @@ class WeightsAndBiases:
                 "metrics.wandb is set and wandb is not installed: pip install wandb, or take the section out"
             ) from error
         folder = state_dir / "metrics"
-        folder.mkdir(parents=True, exist_ok=True)
         try:
+            folder.mkdir(parents=True, exist_ok=True)
             self._run = wandb.init(
                 project=settings.project,
                 entity=settings.entity,
                 name=settings.run or f"{policy} {state_dir.name}",
-                id=hashlib.blake2b(f"{state_dir}\n{policy}".encode(), digest_size=8).hexdigest(),
+                id=_kept_id(folder / f"{policy}.wandb-run"),
                 resume="allow",
                 mode=settings.mode,
                 dir=str(folder),
@@ -157,3 +157,16 @@ class WeightsAndBiases:
 
     def close(self) -> None:
         self._run.finish()
+
+
+def _kept_id(file: Path) -> str:
+    """Return the run's id, made now if there is none yet.
+
+    It is kept beside the JSON lines and set aside with them: the service ignores rows of steps that a run has already,
+    so wherever steps count from one again, they need a run of their own.
+    """
+    kept = file.read_text() if file.exists() else ""
+    if not kept:
+        kept = secrets.token_hex(8)
+        file.write_text(kept)
+    return kept

@@ -213,7 +213,7 @@ class EngineProcess(Engine):
             weights_directory=str(settings.weights_dir),
             scratch=str(self._scratch),
             engine=settings.engine,
-            threads=settings.threads,
+            threads=settings.threads_here,
             gpu_memory_utilization=settings.gpu_memory_utilization,
             sleeps=settings.sleeps,
             drain_timeout_s=settings.drain_timeout_s,

@@ -22,7 +22,7 @@ class EngineSettings:
     """Holds engine.log, and engine.previous.log of the previous life."""
     engine: EngineConfig = field(default_factory=lambda: EngineConfig())
     threads: int | None = None
-    """CPU threads of this process."""
+    """CPU threads of this process; None: all cores where it runs, in a cluster another machine than the daemon's."""
     gpus: tuple[str, ...] | None = None
     """The only GPUs that it sees, in the syntax of ``CUDA_VISIBLE_DEVICES``; None: those that the daemon sees."""
     gpu_memory_utilization: float | None = None
@@ -39,6 +39,11 @@ class EngineSettings:
     @property
     def log_path(self) -> Path:
         return self.log_dir / "engine.log"
+
+    @property
+    def threads_here(self) -> int:
+        """Return the threads of a process on this machine."""
+        return self.threads or available_cores()
 
     @property
     def startup_timeout_s(self) -> float:

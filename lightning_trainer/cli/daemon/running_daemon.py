@@ -147,7 +147,7 @@ def token(config_path: Path | None) -> None:
     """
     config = load_usual_config(config_path)
     found = token_for_clients(config.daemon, running_daemon(config))
-    if found is None and config.daemon.token != NO_TOKEN:
+    if found is None and config.daemon.given_token() != NO_TOKEN:
         raise ConfigError(
             f"there is no token in {config.daemon.state_dir} yet: the first `lightning-trainer serve` makes it"
         )

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from lightning_trainer.cli.doctor import run_checks
-from lightning_trainer.cli.terminal.console import TerminalConsole
+from lightning_trainer.cli.terminal.console import TerminalConsole, visible
 from lightning_trainer.cli.terminal.narration import narrate
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
@@ -73,14 +73,31 @@ def serve(config_path: Path | None, *, verbose: bool) -> None:
     console = TerminalConsole(stderr=True)
     logging.basicConfig(
         level=logging.DEBUG if verbose else logging.INFO,
-        format="%(message)s",
-        handlers=[RichHandler(console=console, show_path=False, rich_tracebacks=False)],
+        handlers=[log_handler(console)],
     )
     for noisy in ("httpx", "httpcore", "asyncio", "urllib3", "filelock"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     settle_memory()
     # An eighth less CPU a call of the gateway than on asyncio's own loop.
     uvloop.run(_run(config, config_path, console))
+
+
+class _Lines(logging.Formatter):
+    """A record on one line; further ones, as of a traceback, are indented, so that no text looks like a record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return visible(super().format(record)).replace("\n", "\n  ")
+
+
+def log_handler(console: Console) -> logging.Handler:
+    """Return what writes the log: for a terminal folded and in colors, for a journal or a file one record a line."""
+    if console.is_terminal:
+        handler = RichHandler(console=console, show_path=False, rich_tracebacks=False)
+        handler.setFormatter(logging.Formatter("%(message)s"))
+    else:
+        handler = logging.StreamHandler(console.file)
+        handler.setFormatter(_Lines("%(asctime)s %(levelname)s %(message)s"))
+    return handler
 
 
 async def _run(config: Config, config_path: Path | None, console: Console) -> None:

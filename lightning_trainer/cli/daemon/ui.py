@@ -62,7 +62,7 @@ def ui(config_path: Path | None, state_dir: Path | None, port: int, beside: Sequ
         with reading(place_of(config, folder)):
             pass
     kept = None if state_dir is None else config.daemon.state_dir / "token"
-    if kept is not None and config.daemon.token is None and kept.is_file():
+    if kept is not None and config.daemon.token is config.daemon.token_env is None and kept.is_file():
         where = f"the token to log in is in {kept}"
     else:
         where = f"`lightning-trainer token{named(config_path)}` prints the token to log in"

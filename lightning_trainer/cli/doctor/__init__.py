@@ -22,6 +22,7 @@ from lightning_trainer.cli.doctor.places import (
     check_checkpoints,
     check_guard,
     check_port,
+    check_shared_dir,
     check_shown,
     check_spool,
     check_state_dir,
@@ -89,6 +90,7 @@ def _places(config: Config) -> list[Check]:
         check_port(daemon.host, daemon.port),
         check_tls(daemon),
         check_state_dir(daemon.state_dir),
+        *check_shared_dir(config),
         *check_store(config),
         check_spool(),
     ]

@@ -1,6 +1,5 @@
 """Cores, memory, shared memory, disk: what this process may use, which in a container is less than the machine has."""
 
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -16,7 +15,13 @@ from lightning_trainer.cli.doctor.needs import (
 )
 from lightning_trainer.cli.doctor.places import nearest
 from lightning_trainer.config import Config, PolicyConfig
-from lightning_trainer.config.hardware import fast_dtype, fast_engine_dtype, trainable_device, visible_gpus
+from lightning_trainer.config.hardware import (
+    fast_dtype,
+    fast_engine_dtype,
+    trainable_device,
+    usable_cores,
+    visible_gpus,
+)
 from lightning_trainer.daemon.hardware.dealing import deal
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.training.settings import schedule_notes
@@ -128,27 +133,35 @@ def check_shared_memory(config: Config, trained: TrainedParameters) -> Check:
 
 
 def check_disk(config: Config, trained: TrainedParameters) -> Check:
-    """Check that the state folder's disk has room for the checkpoints of all trained policies, and for spans."""
-    folder = nearest(config.daemon.state_dir.absolute())
-    checkpoints = [policy.keep_checkpoints + 1 if policy.train else 0 for policy in config.policy]
-    saved = sum(number * (count or 0) for number, count in zip(checkpoints, trained, strict=True))
-    need = saved * CHECKPOINT_BYTES_PER_PARAMETER + _SPANS_GIB * GIB
-    free = shutil.disk_usage(folder).free
-    found = (
-        f"{free / GIB:.1f} GiB free in {folder}, {need / GIB:.1f} needed for {sum(checkpoints)} checkpoints and spans"
+    """Check that there is room for the checkpoints and kept versions of all trained policies, and for spans.
+
+    Versions that ``keep_every`` keeps are not counted: they become ever more.
+    """
+    folder = nearest(config.shared_dir.absolute())
+    learners = [(policy, count or 0) for policy, count in zip(config.policy, trained, strict=True) if policy.train]
+    # Of either there is one more before the oldest is removed.
+    checkpoints = [policy.keep_checkpoints + 1 for policy, _ in learners]
+    versions = [policy.versions.keep_last + policy.versions.keep_best + 1 for policy, _ in learners]
+    version_bytes = ITEM_BYTES[config.engine.dtype]
+    need = sum(
+        count * (saved * CHECKPOINT_BYTES_PER_PARAMETER + kept * version_bytes)
+        for (_, count), saved, kept in zip(learners, checkpoints, versions, strict=True)
     )
+    parts = [f"{sum(checkpoints)} checkpoints", f"{sum(versions)} versions"]
+    if config.store.url is None:
+        need += _SPANS_GIB * GIB
+        parts.append("spans")
+    free = shutil.disk_usage(folder).free
+    found = f"{free / GIB:.1f} GiB free in {folder}, {need / GIB:.1f} needed for {', '.join(parts)}"
     if free < need:
+        setting = "daemon.state_dir" if config.store.shared_dir is None else "store.shared_dir"
         return failure(
-            "disk", found, "Free disk space, set daemon.state_dir to another disk, or lower policy.keep_checkpoints."
+            "disk",
+            found,
+            f"Free disk space, set {setting} to another disk, or lower policy.keep_checkpoints or keep_last of "
+            "policy.versions.",
         )
     return ok("disk", found)
-
-
-def usable_cores() -> float:
-    """Return the cores that this process may use: its affinity, and at most the container's quota if there is one."""
-    cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    quota, _, period = (_read(_CGROUP / "cpu.max") or "max").partition(" ")
-    return min(cores, int(quota) / int(period)) if quota.isdigit() and period.isdigit() else cores
 
 
 def available_memory() -> int | None:

@@ -59,6 +59,14 @@ def check_state_dir(folder: Path) -> Check:
     )
 
 
+def check_shared_dir(config: Config) -> list[Check]:
+    """Check that the daemon can write checkpoints and versions, where that is not its state folder."""
+    if config.shared_dir == config.daemon.state_dir or not config.policy:
+        return []
+    mend = "set store.shared_dir to a folder that this user can write to"
+    return [_check_writable("shared folder", config.shared_dir.absolute(), mend)]
+
+
 def check_store(config: Config) -> list[Check]:
     """Check the server that the store is on; a store in the state folder needs no check of its own."""
     if config.store.url is None:

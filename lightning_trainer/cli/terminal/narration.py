@@ -29,8 +29,11 @@ async def narrate(daemon: Daemon, console: Console, config_path: Path | None = N
     if not daemon.config.policy:
         _say_what_is_recorded(daemon.url, place_of(daemon.config), config_path, console)
         return
-    console.print(f"listening on {daemon.url}; engine and trainer are starting, calls wait until then", markup=False)
-    console.print(f"dashboard: {daemon.url}/", markup=False, highlight=False)
+    for line in (
+        f"listening on {daemon.url}; engine and trainer are starting, calls wait until then",
+        f"dashboard: {daemon.url}/",
+    ):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     several = len(daemon.policies) > 1
     narrators = [_Narrator(policy, console, f"{policy.policy.name}: " * several) for policy in daemon.policies]
     while True:
@@ -93,7 +96,7 @@ class _Narrator:
         for problem in progress.problems:
             if problem not in self._told:
                 self._told.add(problem)
-                self._console.print(f"{escape(self._prefix)}[yellow]note:[/] {escape(problem)}")
+                self._console.print(f"{escape(self._prefix)}[yellow]note:[/] {escape(problem)}", soft_wrap=True)
 
     def _print(self, line: str) -> None:
         self._console.print(f"{self._prefix}{line}", markup=False, highlight=False, soft_wrap=True)

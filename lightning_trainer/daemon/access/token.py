@@ -1,10 +1,12 @@
 """The daemon's token: the configuration's, or one that is made at the first start and kept in the state folder.
 
-``none`` in the configuration is a daemon without one. Commands find it in the same places.
+``none`` in the configuration is a daemon without one. Commands find it in the same places, or where the daemon left it
+for this user's clients: the variable of ``token_env`` need not be set for them.
 """
 
 import contextlib
 import logging
+import os
 import secrets
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
@@ -20,6 +22,7 @@ from lightning_trainer.errors import ConfigError
 
 _log = logging.getLogger(__name__)
 _FILE = "token"
+_OF_CLIENTS = "LIGHTNING_TOKEN"
 _BYTES = 32
 
 
@@ -27,11 +30,17 @@ def token_of_daemon(config: DaemonConfig) -> str | None:
     """Return the token, made now if this is the first start; None for a daemon without.
 
     Raises:
-        ConfigError: it cannot be kept, or what is kept is not one.
+        ConfigError: it cannot be kept, or what is kept or in the environment is not one.
     """
-    if config.token is not None:
-        return None if config.token == NO_TOKEN else config.token
-    return _checked(config, kept_once(config.state_dir / _FILE, "the daemon's token", _made))
+    given = config.given_token()
+    token = given or _checked(config, kept_once(config.state_dir / _FILE, "the daemon's token", _made))
+    if (os.environ.get(_OF_CLIENTS) or token) != token:
+        _log.warning(
+            "%s is set and is not this daemon's token: programs that send it are refused; to make it the token, write "
+            'token_env = "%s" in [daemon]',
+            *(_OF_CLIENTS, _OF_CLIENTS),
+        )
+    return None if token == NO_TOKEN else token
 
 
 def token_for_clients(config: DaemonConfig, url: str | None = None) -> str | None:
@@ -41,13 +50,14 @@ def token_for_clients(config: DaemonConfig, url: str | None = None) -> str | Non
         url: where the daemon runs, if that is known.
 
     Raises:
-        ConfigError: what is kept is not a token, or is another user's.
+        ConfigError: what is kept or in the environment is not a token, or is another user's.
     """
-    if config.token is not None:
-        return None if config.token == NO_TOKEN else config.token
+    if config.token is not None or os.environ.get(config.token_env or ""):
+        given = config.given_token()
+        return None if given == NO_TOKEN else given
     path = config.state_dir / _FILE
     try:
-        kept = path.is_file()
+        kept = config.token_env is None and path.is_file()
     except PermissionError as error:
         raise ConfigError(anothers(config.state_dir)) from error
     if kept:

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from lightning_trainer.dashboard.pages.asking import Asked
 from lightning_trainer.dashboard.site import Site
 
-_SECRETS = frozenset(("token", "embeddings_key", "api_key", "api_key_env", "password"))
+_SECRETS = frozenset(("token", "token_env", "embeddings_key", "api_key", "api_key_env", "password"))
 _CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+@")
 _HIDDEN = "set, not shown"
 

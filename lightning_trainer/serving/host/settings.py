@@ -27,8 +27,8 @@ class HostSettings:
     """This process's own folder; the parent removes it."""
     engine: "EngineConfig"
     """``[engine]`` as the daemon read it; in the host a plain namespace with the same names and values."""
-    threads: int | None = None
-    """OpenMP threads of the worker, on the CPU only; None: all cores that the process may use."""
+    threads: int = 1
+    """OpenMP threads of the worker, on the CPU only."""
     gpu_memory_utilization: float | None = None
     """Share of each GPU's memory; None: vLLM's default."""
     sleeps: bool = False

@@ -128,6 +128,10 @@ def _is_known(folder: Path, known: Checksums) -> bool:
 
 
 def set_metrics_aside(state_dir: Path) -> None:
-    """Rename the metrics files, which are rebuilt from the store. Raises OSError: one cannot be renamed."""
-    for lines in state_dir.glob("metrics/*.jsonl"):
-        lines.replace(lines.with_suffix(".jsonl.before-restore"))
+    """Rename the metrics files, which are rebuilt from the store, and end their runs in Weights & Biases.
+
+    Raises:
+        OSError: one cannot be renamed.
+    """
+    for kept in (*state_dir.glob("metrics/*.jsonl"), *state_dir.glob("metrics/*.wandb-run")):
+        kept.replace(kept.with_name(f"{kept.name}.before-restore"))

@@ -1,5 +1,6 @@
 """The doctor: what is wrong is named with its number and a way to mend it, and nothing heavy is touched."""
 
+import errno
 import io
 import json
 import os
@@ -8,6 +9,8 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -20,6 +23,7 @@ from lightning_trainer.cli.doctor.places import (
     check_checkpoints,
     check_guard,
     check_port,
+    check_shared_dir,
     check_shown,
     check_spool,
     check_state_dir,
@@ -137,7 +141,7 @@ def test_adapters_need_their_own_size_of_shared_memory_and_disk(tmp_path):
     several = {"policy": policies, "engine": {"dtype": "bfloat16"}, "daemon": {"state_dir": str(tmp_path)}}
     found = {check.name: check.found for check in run_checks(Config.model_validate(several))}
     assert "0.20 needed" in found["shared memory"]  # two versions of two adapters of 20 MB, and 128 MiB
-    assert "1.7 needed for 6 checkpoints" in found["disk"]  # of 120 MB, and 1 GiB of spans
+    assert "1.8 needed for 6 checkpoints, 8 versions, spans" in found["disk"]  # of 120 MB, 20 MB, and 1 GiB
 
 
 def test_the_guards_program_is_looked_for_where_it_will_be_run(tmp_path):
@@ -177,10 +181,6 @@ def test_a_container_has_what_it_is_given(monkeypatch, tmp_path):
     (tmp_path / "memory.current").write_text(f"{3 * GIB}\n")
     (tmp_path / "memory.stat").write_text(f"anon 1\nfile {GIB}\n")
     assert machine.available_memory() == 2 * GIB
-    (tmp_path / "cpu.max").write_text("50000 100000\n")
-    assert machine.usable_cores() == 0.5
-    (tmp_path / "cpu.max").write_text("max 100000\n")
-    assert machine.usable_cores() >= 1
 
 
 def test_more_threads_than_cores_is_a_warning(monkeypatch):
@@ -217,6 +217,31 @@ def test_disk_needs_grow_with_the_checkpoints(tmp_path):
     assert check.state is State.FAILURE
     assert "1001 checkpoints" in check.found
     assert machine.check_disk(config(daemon={"state_dir": str(tmp_path)}), [1e3]).state is State.OK
+
+
+def test_what_all_daemons_see_is_looked_for_where_they_see_it(tmp_path, monkeypatch):
+    state, shared = tmp_path / "state", tmp_path / "shared"
+    state.mkdir()
+    shared.mkdir()
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda folder: SimpleNamespace(free=GIB * (folder == shared)))
+    alone = {"daemon": {"state_dir": str(state)}}
+    store = {"url": "postgresql://x@127.0.0.1:1/runs", "shared_dir": str(shared)}
+    kept = {"policy": {"versions": {"keep_last": 20, "keep_best": 4}}, "engine": {"dtype": "float32"}}
+    assert machine.check_disk(config(**alone), [1e6]).state is State.FAILURE
+    assert machine.check_disk(config(**alone, store=store), [1e6]).state is State.OK
+    full = machine.check_disk(config(**alone, **kept, store=store), [1e7])
+    assert full.found == f"1.0 GiB free in {shared}, 1.3 needed for 3 checkpoints, 25 versions"
+    assert "store.shared_dir" in (full.mend or "")
+
+    assert check_shared_dir(config(**alone)) == []
+    monkeypatch.setattr("tempfile.TemporaryFile", _refused)
+    (check,) = check_shared_dir(config(**alone, store=store))
+    assert (check.name, check.state) == ("shared folder", State.FAILURE)
+    assert check.found == f"{shared} cannot be written to: Permission denied"
+
+
+def _refused(**_: Any) -> Any:
+    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def test_several_policies_need_an_engine_and_a_trainer_each_and_compute_in_turn(tmp_path, monkeypatch):

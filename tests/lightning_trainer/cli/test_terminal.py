@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.logging import RichHandler
 from rich.markup import escape
 from rich.panel import Panel
 from rich.progress import Progress, TextColumn
@@ -25,6 +24,7 @@ from lightning_trainer.agents.console import show
 from lightning_trainer.agents.report import agents_report
 from lightning_trainer.agents.uncaptured import ProgramLosses
 from lightning_trainer.cli.app import app
+from lightning_trainer.cli.daemon.serve import log_handler
 from lightning_trainer.cli.terminal.console import TerminalConsole, one_sentence, visible, visible_json
 from lightning_trainer.errors import ConfigError
 
@@ -79,12 +79,26 @@ def test_what_commands_nothing_is_shown_as_it_is(text):
     assert visible(f"{text}\n\t") == f"{text}\n\t"
 
 
-def test_a_log_line_commands_nothing_and_keeps_its_brackets():
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_log_line_commands_nothing_and_keeps_its_brackets(terminal):
     out = io.StringIO()
-    handler = RichHandler(console=TerminalConsole(file=out, force_terminal=True, width=200), show_path=False)
-    handler.emit(logging.LogRecord("x", logging.WARNING, "f", 1, f"[daemon] token of {CLIPBOARD}", (), None))
+    handler = log_handler(TerminalConsole(file=out, force_terminal=terminal, width=200))
+    handler.handle(logging.LogRecord("d", logging.WARNING, "", 0, "%s of [daemon]", ("".join(HOSTILE),), None))
     assert obeyed(out.getvalue()) == []
-    assert "[daemon] token of " in COLORS.sub("", out.getvalue())
+    assert "of [daemon]" in COLORS.sub("", out.getvalue())
+
+
+def test_a_journal_gets_a_record_a_line_and_what_has_several_is_indented():
+    out = io.StringIO()
+    handler = log_handler(TerminalConsole(file=out, force_terminal=False))
+    said = "the trainer ended: " + "word " * 60
+    for text, error in ((said, None), ("failed\n2026-11-27 INFO forged", (ValueError, ValueError("a\nb"), None))):
+        handler.handle(logging.LogRecord("d", logging.WARNING, "", 0, text, (), error))
+    whole, first, *others = out.getvalue().splitlines()
+    time = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}"
+    assert re.fullmatch(f"{time} WARNING {said}", whole)
+    assert re.fullmatch(f"{time} WARNING failed", first)
+    assert others == ["  2026-11-27 INFO forged", "  ValueError: a", "  b"]
 
 
 def test_a_live_display_still_moves_its_cursor():

@@ -14,11 +14,11 @@ import sys
 THREADS_VARIABLE = "LIGHTNING_ENGINE_THREADS"
 
 
-def thread_variables(threads: int | None) -> dict[str, str]:
-    """Return the environment for so many threads in the process that computes; all cores when None."""
+def thread_variables(threads: int) -> dict[str, str]:
+    """Return the environment for so many threads in the process that computes."""
     if sys.platform != "linux":
-        return {"OMP_NUM_THREADS": str(threads or os.cpu_count() or 1)}
-    return {"OMP_NUM_THREADS": "1", THREADS_VARIABLE: str(threads or len(os.sched_getaffinity(0)))}
+        return {"OMP_NUM_THREADS": str(threads)}
+    return {"OMP_NUM_THREADS": "1", THREADS_VARIABLE: str(threads)}
 
 
 def prefer_fork() -> None:

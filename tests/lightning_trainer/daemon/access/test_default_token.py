@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_trainer.config import DaemonConfig
+from lightning_trainer.config import DaemonConfig, MetricsConfig
 from lightning_trainer.daemon.access.identity import identity_of_daemon
 from lightning_trainer.daemon.access.token import token_for_clients, token_of_daemon
 from lightning_trainer.errors import ConfigError
@@ -54,6 +54,43 @@ def test_the_configurations_goes_first_and_none_is_none(tmp_path):
     assert token_of_daemon(DaemonConfig(state_dir=tmp_path, token="0123456789abcdef")) == "0123456789abcdef"
     assert token_of_daemon(DaemonConfig(state_dir=tmp_path, token="none")) is None
     assert token_for_clients(DaemonConfig(state_dir=tmp_path, token="none")) is None
+
+
+def test_the_environment_holds_it_where_the_configuration_says_so(tmp_path, monkeypatch, caplog):
+    token_of_daemon(DaemonConfig(state_dir=tmp_path))  # made before there was a token_env
+    config = DaemonConfig(state_dir=tmp_path, token_env="LIGHTNING_TOKEN")
+    monkeypatch.delenv("LIGHTNING_TOKEN", raising=False)
+    with pytest.raises(ConfigError, match=r"the environment has no LIGHTNING_TOKEN, which token_env names: set it"):
+        token_of_daemon(config)
+    assert token_for_clients(config) is None
+    for wrong in ("short", "none", "a token with a line\nbreak"):
+        monkeypatch.setenv("LIGHTNING_TOKEN", wrong)
+        with pytest.raises(ConfigError, match="LIGHTNING_TOKEN, which token_env names, holds no token") as refused:
+            token_of_daemon(config)
+        assert wrong not in str(refused.value)
+    monkeypatch.setenv("LIGHTNING_TOKEN", "0123456789abcdef")
+    assert token_of_daemon(config) == "0123456789abcdef" == token_for_clients(config)
+    assert MetricsConfig(token_env="LIGHTNING_TOKEN").given_token() == "0123456789abcdef"
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("section", [DaemonConfig, MetricsConfig])
+def test_a_token_is_given_in_one_way(section):
+    with pytest.raises(ValueError, match="token and token_env are both set; leave one of them out"):
+        section(token="0123456789abcdef", token_env="LIGHTNING_TOKEN")
+    with pytest.raises(ValueError, match="token_env"):
+        section(token_env="not a name")
+
+
+@pytest.mark.parametrize("given", [None, "fedcba9876543210", "none"])
+def test_a_token_of_the_environment_that_is_not_the_daemons_is_reported(given, tmp_path, monkeypatch, caplog):
+    config = DaemonConfig(state_dir=tmp_path, token=given)
+    for value, said in (("", 0), (token_of_daemon(config) or "none", 0), ("0123456789abcdef", 1)):
+        monkeypatch.setenv("LIGHTNING_TOKEN", value)
+        token_of_daemon(config)
+        assert len(caplog.messages) == said
+    assert "LIGHTNING_TOKEN is set and is not this daemon's token" in caplog.text
+    assert "0123456789abcdef" not in caplog.text
 
 
 def test_a_file_that_holds_no_token_is_named(tmp_path):
@@ -103,11 +140,12 @@ def serve(tmp_path, port):
     """Start a daemon that records, as a process; it is stopped at the end."""
     running = []
 
-    def start(settings: str = "") -> subprocess.Popen:
+    def start(settings: str = "", **environment: str) -> subprocess.Popen:
         (tmp_path / "lightning.toml").write_text(f'[daemon]\nport = {port}\nstate_dir = "state"\n{settings}')
         command = [sys.executable, "-m", "lightning_trainer", "serve"]
         with (tmp_path / "daemon.log").open("ab") as log:
-            running.append(subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log))
+            env = os.environ | environment
+            running.append(subprocess.Popen(command, cwd=tmp_path, env=env, stdout=log, stderr=log))
         deadline = time.monotonic() + TIMEOUT_S
         while status(f"http://127.0.0.1:{port}/healthz") != 200:
             assert running[-1].poll() is None, (tmp_path / "daemon.log").read_text()
@@ -184,8 +222,31 @@ def test_switched_off_it_says_so_and_lets_everybody_in(serve, tmp_path, port):
     serve('token = "none"\n')
     assert status(f"http://127.0.0.1:{port}/lightning/status") == 200
     assert run(tmp_path, "-m", "lightning_trainer", "token").stdout == "none\n"
-    said = " ".join((tmp_path / "daemon.log").read_text().split())
+    (said,) = (line for line in (tmp_path / "daemon.log").read_text().splitlines() if " WARNING " in line)
     assert 'token = "none" in [daemon]: everybody who can reach' in said
+    assert said.endswith("may read what is recorded, reward and roll back")
+
+
+def test_a_token_of_the_environment_is_in_no_file_of_the_state_folder(serve, tmp_path, port):
+    given = "token-of-the-environment"
+    serve('token_env = "OUR_TOKEN"\n[metrics]\ntoken_env = "SCRAPERS"\n', OUR_TOKEN=given, SCRAPERS=given[::-1])
+    url = f"http://127.0.0.1:{port}"
+    assert status(f"{url}/lightning/status", authorization=f"Bearer {given}") == 200
+    assert status(f"{url}/lightning/status", authorization=f"Bearer {given[::-1]}") == 401
+    assert status(f"{url}/metrics", authorization=f"Bearer {given[::-1]}") == 200
+    assert not (tmp_path / "state" / "token").exists()
+    assert run(tmp_path, "-m", "lightning_trainer", "status").returncode == 0  # finds it as an agent of this user does
+    assert run(tmp_path, "-m", "lightning_trainer", "token").stdout == f"{given}\n"
+
+
+def test_a_daemon_whose_environment_lacks_a_token_does_not_start(tmp_path):
+    for section in ("", "[metrics]\n"):
+        (tmp_path / "lightning.toml").write_text(f'[daemon]\nport = 0\n{section}token_env = "OUR_TOKEN"\n')
+        done = run(tmp_path, "-m", "lightning_trainer", "serve")
+        assert done.returncode == 78
+        assert done.stderr.strip() == (
+            "error: the environment has no OUR_TOKEN, which token_env names: set it where this runs"
+        )
 
 
 def test_before_the_first_start_there_is_none_to_print(tmp_path):
