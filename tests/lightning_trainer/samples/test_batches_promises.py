@@ -72,6 +72,7 @@ FLAWS = (
     {"sampling_unknown": "top_p = 0.5, and the engine did not say what it left"},
     {"support": ALL_FORCED},
     {"support": FIRST_FORCED},
+    {"finish_reason": "length"},
     {"fidelity": Fidelity.VERIFIED},
     {"fidelity": Fidelity.TEXT_ONLY, "prompt_ids": (), "response_ids": (), "behavior_logprobs": None},
 )
@@ -139,7 +140,7 @@ _policy = st.fixed_dictionaries(
         ),
         "algorithm": st.sampled_from(
             (
-                {"drop_zero_variance_groups": True},
+                {"drop_zero_variance_groups": True, "mask_truncated": True},
                 {"drop_zero_variance_groups": False},
                 {"keep_most_uncertain": 0.5},
                 {"keep_most_uncertain": 0.5},
