@@ -50,9 +50,9 @@ def with_response_id(span: Span) -> Span:
 
     OpenInference and the AI SDK write it elsewhere, the former inside of the response's JSON.
     """
-    if semconv.RESPONSE_ID in span.attributes or dialect_of(span) not in _ID_ELSEWHERE:
+    if semconv.RESPONSE_ID in span.attributes or (dialect := dialect_of(span)) not in _ID_ELSEWHERE:
         return span
-    call = dialect_of(span).model_call(span)
+    call = dialect.model_call(span)
     if call is None or call.response_id is None:
         return span
     return replace(span, attributes={**span.attributes, semconv.RESPONSE_ID: call.response_id})
