@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from lightning_trainer.config import PolicyConfig
+from lightning_trainer.config.policies.credit import CREDIT_SETTINGS
 from lightning_trainer.samples.best_of_n import judge_best
 from lightning_trainer.samples.credit.assignment import Assignment, assign, refuse_all
 from lightning_trainer.samples.credit.groups import (
@@ -89,6 +90,7 @@ def judge_groups(
         deviation_floor: groups whose rewards deviate less are left out.
     """
     scheme = _shaped(credit_scheme(policy.credit), policy)
+    one_team = _one_team(policy)
 
     def judged(group_id: str, assignment: Assignment) -> JudgedGroup:
         members = [
@@ -107,6 +109,7 @@ def judge_groups(
             group_by=policy.group_by,
             needs_baseline=policy.algorithm.needs_baseline,
             baseline=baselines.of_groups.get(group_id),
+            one_team=one_team,
         )
         summary = judge_best(policy.algorithm, members, summary)
         return JudgedGroup(trajectories.get(group_id, []), members, assignment, summary)
@@ -128,6 +131,19 @@ def judge_groups(
         summaries = keep_most_uncertain(summaries, policy.algorithm.keep_most_uncertain)
     summaries = leave_out_below(summaries, deviation_floor)
     return [replace(group, summary=summary) for group, summary in zip(groups, summaries, strict=True)]
+
+
+def _one_team(policy: PolicyConfig) -> str | None:
+    """Return why only attempts by the same agents may be compared; None if they may be by different ones."""
+    if policy.algorithm.objective == "dpo":
+        return "a preference pair sets the same agents against each other"
+    if not policy.credit.one_team:
+        return None
+    others = ", ".join(name for name, settings in CREDIT_SETTINGS.items() if not settings.one_team)
+    return (
+        f"{policy.credit.scheme} credit divides by who took part, so attempts that took different routes cannot be "
+        f"compared; {others} can compare them"
+    )
 
 
 def quarantined(group_id: str, error: Exception) -> str:

@@ -21,6 +21,9 @@ class CreditSettings(Section):
     """Whether it gives advantages, with the baseline already subtracted: none of verl's estimators runs on them."""
     needs_causes: ClassVar[bool] = False
     """Whether it needs ``Transition.causes``."""
+    one_team: ClassVar[bool] = False
+    """Whether what an agent gets for one outcome changes with who else took part, so that only attempts by the same
+    agents are compared."""
 
     @property
     def unused(self) -> tuple[str, ...]:
@@ -42,6 +45,7 @@ class EqualSharesCredit(CreditSettings):
     """Every call gets an equal part of the reward of its attempt."""
 
     scheme: Literal["equal_shares"] = "equal_shares"
+    one_team: ClassVar[bool] = True
 
     @property
     def unused(self) -> tuple[str, ...]:
@@ -84,6 +88,7 @@ class HierarchicalCredit(CreditSettings):
     """The reward of the attempt is divided among its agents, and each part among that agent's calls."""
 
     scheme: Literal["hierarchical"] = "hierarchical"
+    one_team: ClassVar[bool] = True
     agent_weights: Mapping[str, Weight] = Field(default_factory=dict)
     """By agent name or pattern (``worker_*``): an agent's own name counts first, then the first pattern that it fits; 1
     for the others."""
@@ -102,6 +107,7 @@ class MagrpoCredit(CreditSettings):
     """The joint return of all agents, compared by agent and turn (MAGRPO)."""
 
     scheme: Literal["magrpo"] = "magrpo"
+    one_team: ClassVar[bool] = True
 
 
 class GigpoCredit(CreditSettings):

@@ -1,4 +1,7 @@
-"""Promise 5: a group holds two or more attempts of the same task by the same agents, or it is refused with the reason.
+"""Promise 5: a group holds two or more attempts of the same task, or it is refused with the reason.
+
+Each agent is compared with itself in the other attempts, so attempts may take different routes through a team. Where
+credit depends on who else took part they may not: then a group is refused whose attempts are by different agents.
 
 Only attempts with something to train count: a baseline of one is no baseline, whatever else the group contains.
 """
@@ -77,11 +80,13 @@ def judge_group(
     group_by: Literal["key", "task", "prompt"] = "key",
     needs_baseline: bool = False,
     baseline: float | None = None,
+    one_team: str | None = None,
 ) -> GroupSummary:
     """Decide whether the attempts of a group may be compared, and whether comparing them teaches anything.
 
-    With a ``baseline``, the reward of the group's baseline attempt, they are compared with that and not with one
-    another.
+    Args:
+        baseline: reward of the group's baseline attempt; with it, they are compared with that and not with one another.
+        one_team: why only attempts by the same agents may be compared, for people; None if any may be.
     """
     members = sorted(members, key=lambda member: member.attempt.attempt_id)
     comparable = [member for member in members if member.row_credits]
@@ -90,7 +95,7 @@ def judge_group(
     unpaired = frozenset(peers for peers, count in attempts_with.items() if count < 2)
     paired = attempts_with.keys() - unpaired
     name = f"group {group_id} (by {KEY_NAMES[group_by]})"
-    verdict, refused_reason = _refusal(name, members, comparable, [] if group_by == "prompt" else tasks)
+    verdict, refused_reason = _refusal(name, members, comparable, [] if group_by == "prompt" else tasks, one_team)
     if verdict is None and not paired:
         verdict = Reason.GROUP_TOO_SMALL
         refused_reason = (
@@ -121,7 +126,7 @@ def judge_group(
 
 
 def _refusal(
-    group: str, members: Sequence[Member], comparable: Sequence[Member], tasks: Sequence[str]
+    group: str, members: Sequence[Member], comparable: Sequence[Member], tasks: Sequence[str], one_team: str | None
 ) -> tuple[Reason | None, str | None]:
     if len(comparable) < 2:
         return Reason.GROUP_TOO_SMALL, (
@@ -134,10 +139,10 @@ def _refusal(
             "task can be compared; give each task a group id of its own"
         )
     agent_sets = sorted({tuple(sorted(member.agents)) for member in comparable})
-    if len(agent_sets) > 1:
+    if one_team is not None and len(agent_sets) > 1:
         return Reason.GROUP_MIXED_AGENTS, (
             f"{group} mixes attempts by different agents ({_listed(['+'.join(agents) for agents in agent_sets])}; "
-            f"attempts {_names(comparable)}): only attempts by the same agents can be compared"
+            f"attempts {_names(comparable)}): {one_team}"
         )
     return None, None
 

@@ -55,14 +55,19 @@ class Kinds:
 
 
 def kinds_by_agent(trajectories_G: Sequence[Trajectory]) -> Mapping[str, Kinds]:
-    """Return the kinds of each agent: what is expected of one agent is not expected of another."""
+    """Return the kinds of each agent: what is expected of one agent is not expected of another.
+
+    The reward of the attempt is expected of all of them: an agent that took part only in attempts that lack it has lost
+    it, too.
+    """
+    outcome = any(trajectory.reward is not None for trajectory in trajectories_G)
     kinds: dict[str, Kinds] = {}
     for trajectory in trajectories_G:
-        known = kinds.get(trajectory.agent, Kinds(False, False, False))
+        known = kinds.get(trajectory.agent, Kinds(False, False, outcome))
         kinds[trajectory.agent] = Kinds(
             steps=known.steps or not set(map(_reward, trajectory.transitions)) <= {None},
             own=known.own or trajectory.own_reward is not None,
-            outcome=known.outcome or trajectory.reward is not None,
+            outcome=outcome,
         )
     return kinds
 

@@ -144,7 +144,10 @@ class Reason(StrEnum):
         "No other attempt of the group has a call that this one could be compared with (the same agent and turn).",
     )
     GROUP_MIXED_TASKS = "group_mixed_tasks", "The attempts of the group are of different tasks."
-    GROUP_MIXED_AGENTS = "group_mixed_agents", "Different agents took part in the attempts of the group."
+    GROUP_MIXED_AGENTS = (
+        "group_mixed_agents",
+        "Different agents took part in the attempts of the group, and credit depends on who did.",
+    )
 
     # dropped: what a demonstration or a preference pair can be made of
     LOW_REWARD = "low_reward", "The reward is below the least that was asked of a demonstration."

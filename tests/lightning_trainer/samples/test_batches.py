@@ -319,6 +319,57 @@ def test_causal_credit_crosses_agents_along_the_span_tree(make_policy, make_call
     assert credits == {"b1a1/0": 0.25, "wa1/0": 0.5, "b2a1/0": 1.0, "b1a2/0": 0.0, "wa2/0": 0.0, "b2a2/0": 0.0}
 
 
+@pytest.fixture
+def handoffs(make_call, make_attempt, make_evaluation):
+    """Build attempts of a triage agent that hands over to the agent named, or to none."""
+
+    def build(routes, policy):
+        calls, evaluations = [], []
+        for number, (route, reward) in enumerate(routes):
+            name = f"a{number}"
+            calls.append(make_call(f"t{number}", (1,), (10 + number,), attempt_id=name, agent="triage"))
+            if route is not None:
+                calls.append(make_call(f"h{number}", (2,), (20 + number,), attempt_id=name, agent=route, start=10))
+            evaluations.append(make_evaluation(reward, name))
+        return build_batch(calls, [make_attempt(f"a{n}") for n in range(len(routes))], evaluations, policy, step=1)
+
+    return build
+
+
+ROUTED = [("billing", 1.0), ("support", 0.0), (None, 0.0), ("billing", 0.0)]
+
+
+@pytest.mark.parametrize(
+    "scheme", ["terminal", "discounted", "causal", "gigpo", "gae_turns", "gae_tokens", "gae_bilevel"]
+)
+def test_a_team_under_one_policy_learns_which_route_to_take(handoffs, make_policy, scheme):
+    built = handoffs(ROUTED, make_policy(agents=("*",), credit={"scheme": scheme}))
+    assert built.batch is not None
+    trained = {segment.transition_id for sample in built.batch.samples for segment in sample.segments}
+    assert trained == {"t0/0", "t1/0", "t2/0", "t3/0", "h0/0", "h3/0"}
+    assert built.call_outcomes["h1/0"][1] == Reason.NO_PEERS
+
+
+@pytest.mark.parametrize("scheme", ["equal_shares", "hierarchical", "magrpo"])
+def test_a_scheme_that_divides_by_who_took_part_refuses_different_routes(handoffs, make_policy, scheme):
+    built = handoffs(ROUTED, make_policy(agents=("*",), credit={"scheme": scheme}))
+    assert built.batch is None
+    (problem,) = built.problems
+    assert "billing+triage, support+triage, triage" in problem
+    assert f"{scheme} credit divides by who took part" in problem
+    assert "terminal, steps, discounted, agent_return, causal, gigpo" in problem
+
+
+def test_pairs_are_made_of_the_same_agents(handoffs, make_policy):
+    built = handoffs(ROUTED, make_policy(agents=("*",), algorithm="dpo"))
+    assert built.groups[0].verdict is Reason.GROUP_MIXED_AGENTS
+
+
+def test_an_agent_that_took_part_only_where_the_reward_is_missing_lacks_it(handoffs, make_policy):
+    built = handoffs([(None, 1.0), (None, 0.0), ("billing", None)], make_policy(agents=("*",)))
+    assert built.call_outcomes["h2/0"][1] == Reason.NO_REWARD
+
+
 @pytest.mark.parametrize("scheme", CREDIT_SETTINGS)
 def test_every_scheme_builds_a_batch_or_says_what_is_missing(rollouts, make_policy, scheme):
     calls, attempts, evaluations = rollouts

@@ -12,7 +12,7 @@ parallel branches take the same turns. One row a transition.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from lightning_trainer.samples.credit.kinds import kinds_by_agent, outcome_of, own_of, plus, steps_of, total
 from lightning_trainer.samples.credit.schemes.returns import depths, parent_indices
@@ -26,9 +26,6 @@ class JointReturn:
     def __call__(self, trajectories_G: Sequence[Trajectory]) -> list[list[Credit]]:
         """See ``CreditScheme``."""
         kinds = kinds_by_agent(trajectories_G)
-        # The return is the team's: what is expected of one agent's attempt is expected of the attempts of all.
-        outcome = any(own.outcome for own in kinds.values())
-        kinds = {agent: replace(own, outcome=outcome) for agent, own in kinds.items()}
         turns_GT = [depths(parent_indices(trajectory)) for trajectory in trajectories_G]
         by_attempt: dict[str, list[int]] = {}
         for index, trajectory in enumerate(trajectories_G):

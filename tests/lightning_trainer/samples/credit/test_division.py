@@ -1,11 +1,13 @@
 """Promise 4 over generated teams: where a scheme divides a reward, the parts sum to it; order has no effect."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lightning_trainer.config.policies.credit import CREDIT_SETTINGS
 from lightning_trainer.samples.credit.schemes.causal import Causal
 from lightning_trainer.samples.credit.schemes.equal_shares import EqualShares
 from lightning_trainer.samples.credit.schemes.hierarchical import Hierarchical
@@ -105,8 +107,6 @@ def test_what_reaches_the_first_calls_of_the_graph_is_the_sum_of_all_rewards(gro
 @given(group=groups(), which=st.integers(0, 50))
 def test_causal_credit_moves_only_what_led_to_a_reward(group, which):
     """Raise one step's reward: only that call and its ancestors in the graph may change."""
-    from dataclasses import replace
-
     steps = {step.transition_id: step for attempt in group for one in attempt for step in one.transitions}
     chosen = sorted(steps)[which % len(steps)]
     if steps[chosen].reward is None:
@@ -159,3 +159,39 @@ def test_no_agent_sees_another_where_the_scheme_is_by_agent(name, group):
     alone = _credits(scheme, [[one for one in attempt if one.agent == "agent0"] for attempt in group])
     beside = {key: together[key] for key in alone}
     assert alone == pytest.approx(beside), f"agents of {name!r} see each other; if they should, add it to ACROSS_AGENTS"
+
+
+@pytest.mark.parametrize("name", [name for name, scheme in CREDIT_SETTINGS.items() if not scheme.one_team])
+@settings(max_examples=30)
+@given(attempts=st.lists(st.tuples(_reward, st.integers(0, 3)), min_size=2, max_size=4))
+def test_an_outcome_is_worth_the_same_whichever_route_led_to_it(name, attempts):
+    """The first agent calls once, and hands over to one of three others or to none."""
+    group = [_handed_over(number, outcome, route) for number, (outcome, route) in enumerate(attempts)]
+    scheme = credit_scheme({"scheme": name})
+    together, alone = _credits(scheme, group), _credits(scheme, [attempt[:1] for attempt in group])
+    found = {key: together[key] for key in alone}
+    assert found == pytest.approx(alone), f"{name!r} gives more or less by the route; if it should, set one_team"
+
+
+@pytest.mark.parametrize("name", ["equal_shares", "hierarchical"])
+def test_where_it_is_not_attempts_by_different_agents_are_not_compared(name):
+    credits = _credits(credit_scheme({"scheme": name}), [_handed_over(0, 1.0, 0), _handed_over(1, 1.0, 2)])
+    assert (credits["a0-0-0"], credits["a1-0-0"]) == (1.0, 0.5)
+    assert CREDIT_SETTINGS[name].one_team
+
+
+def _handed_over(number: int, outcome: float, route: int) -> list[Trajectory]:
+    """Make an attempt of one call of ``agent0``, and one more of the agent of that number; of none for 0."""
+    first, *rest = _play(number, outcome, [(0.0, [(0.0, 9, set())])] * (2 if route else 1), steps=False, own=False)
+    called = f"agent{route}"
+    return [
+        first,
+        *(
+            replace(
+                one,
+                agent=called,
+                transitions=tuple(replace(step, agent=called, causes=(f"a{number}-0-0",)) for step in one.transitions),
+            )
+            for one in rest
+        ),
+    ]

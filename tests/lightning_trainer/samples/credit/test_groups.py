@@ -37,12 +37,26 @@ def test_attempts_of_different_tasks_are_refused_with_the_tasks(member):
     assert "mixes the tasks t, u (attempts a, b)" in summary.refused_reason
 
 
-def test_attempts_by_different_agents_are_refused_with_the_agents(member):
+def test_attempts_by_different_agents_are_refused_where_credit_depends_on_who_took_part(member):
     members = [member("a", 1.0), member("b", 0.0, agents=("solver", "critic"))]
-    summary = judge_group("g", members, drop_zero_variance=True)
+    summary = judge_group("g", members, drop_zero_variance=True, one_team="it is divided among them")
     assert summary.verdict is Reason.GROUP_MIXED_AGENTS
     assert summary.refused_reason is not None
-    assert "critic+solver, solver; attempts a, b" in summary.refused_reason
+    assert "critic+solver, solver; attempts a, b): it is divided among them" in summary.refused_reason
+
+
+def test_attempts_may_take_different_routes_where_each_agent_is_compared_with_itself(make_attempt):
+    def attempt(name, reward, *agents):
+        return Member(make_attempt(name), frozenset(agents), reward, {(agent, ""): (reward,) for agent in agents})
+
+    members = [
+        attempt("a", 1.0, "triage", "billing"),
+        attempt("b", 0.0, "triage", "support"),
+        attempt("c", 0.0, "triage"),
+    ]
+    summary = judge_group("g", members, drop_zero_variance=True)
+    assert (summary.verdict, summary.refused_reason) == (Reason.SAMPLED, None)
+    assert summary.unpaired == {("billing", ""), ("support", "")}
 
 
 def test_an_attempt_without_anything_to_train_spoils_no_group(member):
