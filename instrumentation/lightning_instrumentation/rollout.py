@@ -131,8 +131,9 @@ class Rollout(Block):
         if around is not None and around.of_run and not self._of_run:
             self._join(around)
             return before
-        if around is not None and around.mode is not None and not self._mode_given:
-            self.mode = around.mode
+        mode = _incoming_mode() if around is None else around.mode
+        if mode is not None and not self._mode_given:
+            self.mode = mode
         identity = Identity(self.rollout_id, self.attempt_id, self.task_id, self.group_id, self.mode, self._of_run)
         return Scope(identity, before.agent, before.around, uncaptured=before.uncaptured)
 
@@ -215,6 +216,21 @@ class RunRollout(Rollout):
     _of_run = True
 
 
+def _incoming_mode() -> str | None:
+    """Return the mode of the attempt that a request came from, as OpenTelemetry baggage, if it is never trained.
+
+    Nothing else of it counts here: whoever can reach a server must not choose what its attempts are compared with.
+    """
+    if runtime() is None:
+        return None
+    from lightning_instrumentation.telemetry.tracing import identity_attributes  # OpenTelemetry, loaded by now
+
+    incoming = guarded("identity", identity_attributes) or {}
+    return {"evaluate": "evaluate", "baseline": "evaluate", "record": "record"}.get(
+        incoming.get(semconv.ROLLOUT_MODE, "")
+    )
+
+
 def _text(input: Any) -> str:
     try:
         return json.dumps(input, default=str, ensure_ascii=False)
@@ -246,7 +262,8 @@ def rollout(
         attempt_id: names this try at it; new by default.
         mode: ``train``; ``evaluate`` for an attempt that is recorded and never trained; ``baseline`` for one of these
             whose reward is the baseline of its group (ReMax); ``record`` for one that only datasets are made from. By
-            default, that of a rollout around this one, else ``train``.
+            default, that of a rollout around this one, else ``train``. A request that comes from an attempt that is
+            never trained (OpenTelemetry baggage) makes none that is.
         input: the task itself, recorded as JSON on the root span.
         policies: whose steps count the attempt's group even if they answer no call in it, as a ``Runner``'s do.
     """

@@ -8,6 +8,7 @@ from lightning_instrumentation import semconv
 from lightning_instrumentation.failures import failures
 from lightning_instrumentation.rollout import RunRollout
 from lightning_instrumentation.scope import current
+from opentelemetry import baggage, context
 
 
 def runners(mode: str = "evaluate", input: str | None = None) -> RunRollout:
@@ -71,3 +72,32 @@ def test_a_runners_attempt_begins_wherever_it_is(recording):
     with runners(), RunRollout("t", mode="train") as inner:
         assert inner.attempt_id != "a"
     assert [span.attributes[semconv.ROLLOUT_ROOT] for span in recording.spans("rollout")] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "mode"),
+    [
+        ({semconv.ROLLOUT_MODE: "evaluate"}, "evaluate"),
+        ({semconv.ROLLOUT_MODE: "baseline"}, "evaluate"),
+        ({semconv.ROLLOUT_MODE: "record"}, "record"),
+        ({semconv.ROLLOUT_MODE: "train"}, "train"),
+        ({semconv.ROLLOUT_MODE: "shadow"}, "train"),
+        ({}, "train"),
+    ],
+)
+def test_a_request_from_an_attempt_that_is_never_trained_begins_none_that_is(recording, theirs, mode):
+    """Before, a server with an ``lt.rollout`` of its own made training data of an evaluation that called it."""
+    members = {semconv.ROLLOUT_ID: "r", semconv.ATTEMPT_ID: "a", semconv.GROUP_ID: "g", **theirs}
+    arrived = context.Context()
+    for name, value in members.items():
+        arrived = baggage.set_baggage(name, value, arrived)
+    token = context.attach(arrived)
+    try:
+        with lt.rollout("mine") as rollout, lt.rollout("train", mode="train") as trained:
+            pass
+    finally:
+        context.detach(token)
+    assert (rollout.mode, trained.mode) == (mode, "train")
+    assert (rollout.task_id, rollout.group_id) == ("mine", "mine")
+    assert rollout.attempt_id != "a"
+    assert recording.span("rollout mine").attributes[semconv.ROLLOUT_MODE] == mode
