@@ -3,7 +3,7 @@
 Files are those of ``lightning-trainer build`` (``examples/1``, ``pairs/1``; Parquet or JSON lines) or TRL's, JSON lines
 in words (``prompt`` with ``completion``, or with ``chosen`` and ``rejected``; ``tools``) or in ids (``input_ids`` with
 ``completion_mask``). Recorded ids are used if they spell the recorded words; words without such ids, such as another
-model's, are written by the policy's chat template and closed with its end token.
+model's, are written by the policy's chat template and closed with its end token, unless a limit of tokens ended them.
 """
 
 from array import array
@@ -110,31 +110,35 @@ class _Reader:
         if "input_ids" in row:
             return _tokenized(row, where)
         answer = row.get("answer") or _only(row.get("completion"), where)
-        prompt_ids, found = self._ids(row, where, [(answer, row.get("response_ids"))])
-        return prompt_ids, found
+        return self._ids(row, where, [(answer, row.get("response_ids"), bool(row.get("truncated")))])
 
     def pair(self, row: Mapping[str, Any], where: str) -> tuple[Sequence[int], list[Sequence[int]]]:
         sides = [
-            (row.get(f"{side}_answer") or _only(row.get(side), where), row.get(f"{side}_ids"))
+            (
+                row.get(f"{side}_answer") or _only(row.get(side), where),
+                row.get(f"{side}_ids"),
+                bool(row.get(f"{side}_truncated")),
+            )
             for side in ("chosen", "rejected")
         ]
         return self._ids(row, where, sides)
 
     def _ids(
-        self, row: Mapping[str, Any], where: str, answers: list[tuple[Any, Any]]
+        self, row: Mapping[str, Any], where: str, answers: list[tuple[Any, Any, bool]]
     ) -> tuple[Sequence[int], list[Sequence[int]]]:
+        """Return the ids of the prompt and of each answer, given as words, ids, and whether it was cut off."""
         prompt_ids = row.get("prompt_ids")
-        if prompt_ids and all(ids and self._spells(_packed(ids, where), words) for words, ids in answers):
-            return prompt_ids, [ids for _, ids in answers]
+        if prompt_ids and all(ids and self._spells(_packed(ids, where), words) for words, ids, _ in answers):
+            return prompt_ids, [ids for _, ids, _ in answers]
         prompt, tools = row.get("prompt"), row.get("tools") or ()
-        if not isinstance(prompt, list) or not prompt or not all(isinstance(words, Mapping) for words, _ in answers):
+        if not isinstance(prompt, list) or not prompt or not all(isinstance(words, Mapping) for words, _, _ in answers):
             raise DatasetError(
                 f"{where} has neither ids nor words that can be shown: it needs prompt_ids with the ids of the answer, "
                 "or chat messages"
             )
         try:
             return self._tokenizer.prompt_ids(prompt, tools), [
-                self._answer_ids(prompt, tools, words, where) for words, _ in answers
+                self._answer_ids(prompt, tools, words, where, truncated=truncated) for words, _, truncated in answers
             ]
         except NoWordsError as error:
             raise DatasetError(f"{where}: {error}") from error
@@ -146,8 +150,9 @@ class _Reader:
         said = [one.strip() for one in (words.get("content"), *_called(words)) if one]
         return not said or all(one in self._tokenizer.decoded(ids) for one in said)
 
-    def _answer_ids(self, prompt: list, tools: Any, words: Any, where: str) -> Sequence[int]:
-        ids = next(self._tokenizer.answers(prompt, tools, {"content": "", **words}, "stop"), None)
+    def _answer_ids(self, prompt: list, tools: Any, words: Any, where: str, *, truncated: bool) -> Sequence[int]:
+        finish_reason = "length" if truncated else "stop"
+        ids = next(self._tokenizer.answers(prompt, tools, {"content": "", **words}, finish_reason), None)
         if ids is None:
             raise DatasetError(f"{where}: the policy's tokenizer cannot spell the answer; leave the row out")
         spelled = self._tokenizer.decoded(ids)

@@ -63,6 +63,8 @@ class Example:
     prompt_ids: tuple[int, ...]
     response_ids: tuple[int, ...]
     """Empty if the ids are not known."""
+    truncated: bool = False
+    """Whether a limit of tokens ended the answer."""
 
     @property
     def prompt_key(self) -> Hashable:
@@ -217,6 +219,7 @@ def _example(call: Call, words: Words | None, attempt: Attempt | None, reward: f
         tools=tools,
         prompt_ids=tuple(call.prompt_ids) if has_ids else (),
         response_ids=tuple(call.response_ids) if has_ids else (),
+        truncated=call.truncated,
     )
 
 

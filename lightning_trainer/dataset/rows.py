@@ -122,6 +122,7 @@ def example_row(example: Example) -> Row:
         "tools": list(example.tools),
         "prompt_ids": list(example.prompt_ids) or None,
         "response_ids": list(example.response_ids) or None,
+        "truncated": example.truncated,
     }
 
 
@@ -146,4 +147,5 @@ def _side(example: Example) -> Row:
         "fidelity": example.fidelity.value,
         "answer": example.answer,
         "ids": list(example.response_ids) or None,
+        "truncated": example.truncated,
     }

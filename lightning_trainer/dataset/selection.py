@@ -74,7 +74,7 @@ def demonstrations(
                 kept.append(better)
                 continue
             without_words += 1
-        if _cut_off(call, example, needs):
+        if _cut_off(example, needs):
             ledger.drop(call, Reason.TRUNCATED)
         elif min_reward is not None and (example.reward is None or example.reward < min_reward):
             # A missing reward is missing: whether the call is good enough is not known.
@@ -127,7 +127,7 @@ def preferences(
             answers.setdefault(key, []).append((example.reward, call, example))
     for of_prompt in answers.values():
         worst = min(of_prompt, key=lambda scored: scored[0])
-        whole = (scored for scored in of_prompt if not _cut_off(scored[1], scored[2], needs))
+        whole = (scored for scored in of_prompt if not _cut_off(scored[2], needs))
         best = max(whole, key=lambda scored: scored[0], default=worst)
         # Where every attempt began alike and ended differently, there is nothing to prefer here.
         differ = best[0] > worst[0] and not best[2].says_the_same(worst[2], needs)
@@ -137,16 +137,16 @@ def preferences(
             if differ and (scored is best or scored is worst):
                 ledger.keep(scored[1], scored[2], Reason.PREFERENCE)
             else:
-                cut = _cut_off(scored[1], scored[2], needs)
+                cut = _cut_off(scored[2], needs)
                 ledger.drop(scored[1], Reason.TRUNCATED if cut else Reason.NO_PAIR)
     said = (*unscored_examples(without_reward, recording.evaluations, policy), *edits.problems(without_words))
     return Preferences(tuple(pairs), ledger.rows(), (*recording.problems, *problems, *said))
 
 
-def _cut_off(call: Call, example: Example, needs: Needs) -> bool:
-    """Whether a limit of tokens ended an answer that is written in words: these are closed with the end token, and who
-    imitates them learns to stop in the middle of a sentence."""
-    return call.truncated and (needs is Needs.WORDS or example.fidelity is Fidelity.TEXT_ONLY)
+def _cut_off(example: Example, needs: Needs) -> bool:
+    """Whether a limit of tokens ended an answer that is written in words alone: readers close these with the end token,
+    and who imitates them learns to stop in the middle of a sentence."""
+    return example.truncated and (needs is Needs.WORDS or example.fidelity is Fidelity.TEXT_ONLY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +256,7 @@ def edited(example: Example, correction: str) -> Example | None:
         model=EDITED,
         reward=None,
         answer={"role": "assistant", "content": correction},
+        truncated=False,
     )
 
 

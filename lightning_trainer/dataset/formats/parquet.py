@@ -104,6 +104,7 @@ SCHEMAS = {
         ("tools", _text, False),
         ("prompt_ids", _ids, True),
         ("response_ids", _ids, True),
+        ("truncated", pa.bool_(), True),
     ),
     PAIRS: _schema(
         ("agent", _text, False),
@@ -114,7 +115,12 @@ SCHEMAS = {
         *(
             (f"{side}_{name}", kind, nullable)
             for side in ("chosen", "rejected")
-            for name, kind, nullable in (*_EXAMPLE_SIDE, ("answer", _text, True), ("ids", _ids, True))
+            for name, kind, nullable in (
+                *_EXAMPLE_SIDE,
+                ("answer", _text, True),
+                ("ids", _ids, True),
+                ("truncated", pa.bool_(), True),
+            )
         ),
     ),
 }

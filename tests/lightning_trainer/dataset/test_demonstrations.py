@@ -60,6 +60,23 @@ def test_words_are_written_by_the_template_and_closed(write, tokenizer):
         assert tokenizer().decoded(shown.answers[0]) == "five<|im_end|>"
 
 
+@pytest.mark.parametrize(
+    ("row", "objective", "said"),
+    [
+        ({"prompt": PROMPT, "answer": YES, "prompt_ids": [9], "response_ids": [9], "truncated": True}, "sft", ["five"]),
+        (
+            {"prompt": PROMPT, "chosen_answer": YES, "rejected_answer": NO, "rejected_truncated": True},
+            "dpo",
+            ["five<|im_end|>", "six"],
+        ),
+    ],
+)
+def test_words_that_a_limit_of_tokens_ended_are_not_closed(row, objective, said, write, tokenizer):
+    """Before, they taught to stop in the middle of a sentence."""
+    (shown,) = read_demonstrations(write(row), objective, VOCABULARY, tokenizer)
+    assert [tokenizer().decoded(ids) for ids in shown.answers] == said
+
+
 def test_ids_that_spell_the_words_stay_exact(write, tokenizer):
     """However the engine rendered the prompt: here without any template."""
     ids = list(tokenizer().text_ids("five"))

@@ -90,7 +90,7 @@ def test_words_that_a_limit_of_tokens_cut_are_not_imitated(attempt_spans, make_p
     """They would be closed with the end token; ids are as the model left them."""
     spans = attempt_spans("a1", 1, reward=1.0, answer="The answer is", exact=exact, finish="length")
     found = demonstrations(read_recording(spans, with_words=True), make_policy(), needs)
-    assert len(found.examples) == shown
+    assert [example_row(example)["truncated"] for example in found.examples] == [True] * shown
     assert reasons(found.ledger) == {"demonstrated" if shown else "truncated": 1}
 
 
