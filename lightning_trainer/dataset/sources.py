@@ -16,7 +16,8 @@ from typing import Any, BinaryIO
 import orjson
 
 from lightning_trainer.errors import MalformedTelemetryError
-from lightning_trainer.ingest.http.otlp_json import parsed, spans_of
+from lightning_trainer.ingest.dialects.values import parse_json
+from lightning_trainer.ingest.http.otlp_json import spans_of
 from lightning_trainer.otlp.span_codec import span_from_proto
 from lightning_trainer.store.scan import read_only, traces
 from lightning_trainer.types import Span
@@ -104,7 +105,7 @@ def read_lines(lines: Iterable[bytes], name: str, problems: list[str]) -> Iterat
         if not line.strip():
             continue
         try:
-            document = parsed(line)
+            document = parse_json(line)
         except orjson.JSONDecodeError as error:
             if not line.endswith(b"\n"):
                 problems.append(

@@ -1,6 +1,8 @@
 """Attribute values by expected type; a value of another type counts as absent and is never guessed at."""
 
+import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -50,9 +52,24 @@ def json_of(value: AttributeValue | None) -> Any:
     if not isinstance(value, str | bytes):
         return None
     try:
-        return orjson.loads(value)
+        return parse_json(value)
     except orjson.JSONDecodeError:
         return None
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return the document; half a character, at the end of a text that was cut inside an emoji, becomes ``?``.
+
+    Raises:
+        orjson.JSONDecodeError: it is not JSON.
+    """
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        # JavaScript and Python write the half as an escape (``\ud83d``), which orjson alone refuses.
+        with suppress(ValueError, RecursionError):
+            return orjson.loads(json.dumps(json.loads(text), ensure_ascii=False).encode(errors="replace"))
+        raise
 
 
 def objects(value: Any) -> tuple[Mapping[str, Any], ...]:

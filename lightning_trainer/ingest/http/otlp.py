@@ -21,6 +21,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from lightning_trainer.errors import LightningError, MalformedTelemetryError, StoreError
 from lightning_trainer.ingest.dialects.registry import with_response_id
+from lightning_trainer.ingest.dialects.values import parse_json
 from lightning_trainer.ingest.http.bodies import (
     BodyMemory,
     BodyTooLargeError,
@@ -29,7 +30,7 @@ from lightning_trainer.ingest.http.bodies import (
     gunzip,
 )
 from lightning_trainer.ingest.http.otlp_answers import JSON, PROTOBUF, acceptance, media_type_of, refusal
-from lightning_trainer.ingest.http.otlp_json import parsed, spans_of
+from lightning_trainer.ingest.http.otlp_json import spans_of
 from lightning_trainer.ingest.http.otlp_logs import read_logs
 from lightning_trainer.otlp.span_codec import attributes_from_proto, attributes_to_proto, received_span, span_to_proto
 from lightning_trainer.types import AttributeValue, Span, SpanSink
@@ -106,7 +107,7 @@ def decode_json_request(body: bytes) -> Export:
         MalformedTelemetryError: it is not one.
     """
     try:
-        document = parsed(body)
+        document = parse_json(body)
     except orjson.JSONDecodeError as error:
         raise MalformedTelemetryError(f"the body is not JSON: {error}") from error
     if not isinstance(document, dict):

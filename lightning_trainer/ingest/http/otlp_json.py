@@ -7,12 +7,9 @@ as numbers, keys in lowerCamelCase, unknown keys ignored).
 
 import base64
 import binascii
-import json
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from typing import Any, Protocol
 
-import orjson
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue, KeyValueList
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanProto
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
@@ -31,21 +28,6 @@ class SpanReader(Protocol):
     """Makes a span from its protobuf; raises MalformedTelemetryError if it cannot be stored."""
 
     def __call__(self, proto: SpanProto, *, scope: str, resource: Mapping[str, AttributeValue]) -> Span: ...
-
-
-def parsed(body: bytes) -> Any:
-    """Return the document; half a character, at the end of a text that was cut inside an emoji, becomes ``?``.
-
-    Raises:
-        orjson.JSONDecodeError: it is not JSON.
-    """
-    try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError:
-        # JavaScript and Python write the half as an escape (``\ud83d``), which orjson alone refuses.
-        with suppress(ValueError, RecursionError):
-            return orjson.loads(json.dumps(json.loads(body.decode()), ensure_ascii=False).encode(errors="replace"))
-        raise
 
 
 def spans_of(

@@ -16,8 +16,9 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from lightning_trainer.errors import MalformedTelemetryError
+from lightning_trainer.ingest.dialects.values import parse_json
 from lightning_trainer.ingest.http.otlp_answers import JSON
-from lightning_trainer.ingest.http.otlp_json import hex_id, key_values, objects, parsed
+from lightning_trainer.ingest.http.otlp_json import hex_id, key_values, objects
 from lightning_trainer.otlp.span_codec import attributes_from_proto
 from lightning_trainer.types import AttributeValue, Span, SpanEvent
 
@@ -60,7 +61,7 @@ def _of_protobuf(body: bytes) -> Iterator[LogRecord]:
 
 def _of_json(body: bytes) -> Iterator[LogRecord]:
     try:
-        document = parsed(body)
+        document = parse_json(body)
         if not isinstance(document, dict):
             raise MalformedTelemetryError(f"the body is a JSON {type(document).__name__}, not a request of logs")
         for of_resource in objects(document, "resourceLogs"):

@@ -144,6 +144,14 @@ def test_what_was_said_through_the_ai_sdk_is_read(of_aisdk) -> None:
     assert quiet == Conversation()
 
 
+def test_a_text_that_was_cut_inside_an_emoji_loses_no_conversation(of_aisdk) -> None:
+    """JavaScript's ``slice`` cuts between the halves, and its JSON writes the one that is left as an escape."""
+    first = next(span for span in of_aisdk if dialect_of(span).model_call(span))
+    prompt = str(first.attributes["ai.prompt.messages"]).replace('"raw"', r'"raw \ud83d"')
+    cut = replace(first, attributes={**first.attributes, "ai.prompt.messages": prompt})
+    assert said(cut).input_messages[-1]["parts"] == [{"type": "text", "content": "raw ?"}]
+
+
 @pytest.mark.parametrize("name", ["agentops"])
 def test_agent_lightnings_calls_are_exact_and_its_rewards_are_read(spans) -> None:
     reading = read_spans(spans)
