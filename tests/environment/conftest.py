@@ -1,6 +1,7 @@
 """The set-up is a script of its own, in no package: it is loaded from its file."""
 
 import sys
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +17,12 @@ def _load(name: str) -> ModuleType:
         return import_module(name)
     finally:
         sys.path.remove(str(ENVIRONMENT))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def reaches_the_index(machines_authorities) -> Iterator[None]:
+    with machines_authorities():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ FOLDER = Path(__file__).parents[3] / ".venv-environments"
 
 
 @pytest.fixture
-def started() -> Iterator[Callable[[str], EnvironmentProcess]]:
+def started(machines_authorities) -> Iterator[Callable[[str], EnvironmentProcess]]:
     """Start the environment that is written as ``NAME:VARIANT?key=value``; all end with the test."""
     processes: list[EnvironmentProcess] = []
 
@@ -22,7 +22,8 @@ def started() -> Iterator[Callable[[str], EnvironmentProcess]]:
         spec = EnvironmentSpec.parse(text)
         interpreter = KNOWN[spec.name].interpreter
         if interpreter is not None and not (FOLDER / interpreter).exists():
-            install(spec.name, FOLDER)
+            with machines_authorities():
+                install(spec.name, FOLDER)
         processes.append(EnvironmentProcess(launch_of(spec, FOLDER), Limits()))
         return processes[-1]
 
