@@ -50,14 +50,16 @@ settings.load_profile("lightning")
 
 _ENGINES = re.compile(r"\bmark\.(engine|loop|ray)\b")
 """Marks of tests that start processes which take most of the machine."""
-_HEAVY_FILE = re.compile(r"^pytestmark = .*mark\.(engine|verl|loop|ray|torch|slow|gpu)\b", re.MULTILINE)
-"""A file all of whose tests import torch, vLLM, verl or Ray, or start them."""
-_HEAVY = {"engine", "verl", "loop", "ray", "torch", "slow", "gpu"}
+_HEAVY_FILE = re.compile(r"^pytestmark = .*mark\.(engine|verl|loop|ray|torch|process|slow|gpu)\b", re.MULTILINE)
+"""A file all of whose tests import torch, vLLM, verl or Ray, or start them or another program."""
+_HEAVY = {"engine", "verl", "loop", "ray", "torch", "process", "slow", "gpu"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--fast", action="store_true", help="no test that imports torch, vLLM, verl or Ray (make test-fast)"
+        "--fast",
+        action="store_true",
+        help="no test that imports torch, vLLM, verl or Ray or starts a program (make test-fast)",
     )
 
 

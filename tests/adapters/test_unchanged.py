@@ -8,6 +8,8 @@ import textwrap
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 PREAMBLE = """
 import asyncio, json, os, re
 import lightning_instrumentation as lt

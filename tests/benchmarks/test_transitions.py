@@ -9,6 +9,8 @@ import pytest
 
 from benchmarks.transitions import speed
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[2]
 
 

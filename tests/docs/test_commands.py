@@ -12,6 +12,8 @@ import pytest
 
 from lightning_trainer.config import Config, DaemonConfig
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[2]
 ZERO_CODE = (ROOT / "docs" / "zero-code.md").read_text(encoding="utf-8")
 CAPTURE = (ROOT / "docs" / "capture.md").read_text(encoding="utf-8")

@@ -14,6 +14,8 @@ from lightning_instrumentation import semconv
 
 from lightning_trainer.config.file import load_config
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "examples" / "README.md").read_text()
 COMMANDS = re.findall(r"`(?:\.venv-crewai/bin/)?python (examples/\S+/agent\.py .*?)`", README)

@@ -11,6 +11,8 @@ import pytest
 
 from lightning_trainer.environments.sandbox import Sandbox
 
+pytestmark = pytest.mark.process
+
 FOLDER = Path(__file__).parents[2] / "examples" / "code"
 SOLUTIONS = {
     "line": "n * {a} + {b}",

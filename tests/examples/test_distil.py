@@ -17,6 +17,8 @@ from lightning_trainer.retokenize.tokenizer import PolicyTokenizer
 from lightning_trainer.rollouts import Runner
 from tests.lightning_trainer.environments.openai_server import serving  # pyright: ignore[reportMissingImports]
 
+pytestmark = pytest.mark.process
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ENDPOINT = "http://127.0.0.1:9"
 

@@ -17,6 +17,8 @@ import pytest
 from lightning_trainer.config.file import load_config
 from tests.lightning_trainer.environments.openai_server import serving  # pyright: ignore[reportMissingImports]
 
+pytestmark = pytest.mark.process
+
 FOLDER = Path(__file__).parents[2] / "examples" / "live_service"
 USERS = runpy.run_path(str(FOLDER / "users.py"))
 

@@ -20,6 +20,8 @@ from lightning_trainer.rollouts import Runner
 from lightning_trainer.rollouts.step_runner import StepRunner
 from tests.lightning_trainer.environments.openai_server import serving  # pyright: ignore[reportMissingImports]
 
+pytestmark = pytest.mark.process
+
 FOLDER = Path(__file__).parents[2] / "examples" / "tools"
 ENDPOINT = "http://127.0.0.1:9"
 

@@ -34,6 +34,8 @@ from lightning_trainer.retokenize.texts import words_of
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.types import Outcome
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[2]
 POLICY, VERSION = "team", 3
 PROGRAMS = {

@@ -14,6 +14,8 @@ import pytest
 from lightning_instrumentation import semconv
 from lightning_instrumentation.delivery.spool import endpoint_folder
 
+pytestmark = pytest.mark.process
+
 PREAMBLE = """
 import os, resource, signal, sys, time
 import lightning_instrumentation as lt

@@ -18,6 +18,8 @@ from lightning_instrumentation.zero_code.environ import SITE, ProgramRollout, wi
 
 from lightning_trainer.cli import other_languages
 
+pytestmark = pytest.mark.process
+
 BIN = Path(sysconfig.get_path("scripts"))
 LAUNCHER = str(BIN / "lightning-trainer")
 

@@ -16,6 +16,8 @@ import pytest
 
 from lightning_trainer.cli.daemon import serve
 
+pytestmark = pytest.mark.process
+
 CONFIG = '[daemon]\nport = 0\nstate_dir = "state"\n'
 
 

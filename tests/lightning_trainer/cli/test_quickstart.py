@@ -17,6 +17,8 @@ from lightning_trainer.cli.quickstart.child import running
 from lightning_trainer.cli.quickstart.quickstart import _agent_environment, _get, _last_line
 from lightning_trainer.cli.quickstart.report import _held_out
 
+pytestmark = pytest.mark.process
+
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_ended_while_it_starts_it_takes_its_children_along(how: signal.Signals, tmp_path: Path):

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 GOOD = '[daemon]\nport = 0\n[[policy]]\nname = "p"\nagents = ["a"]\nmodel = "random:tiny"\n'
 
 

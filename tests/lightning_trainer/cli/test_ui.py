@@ -13,6 +13,8 @@ import pytest
 
 from lightning_trainer.store import SqliteStore
 
+pytestmark = pytest.mark.process
+
 _COMMAND = [sys.executable, "-m", "lightning_trainer", "ui"]
 
 

@@ -10,6 +10,8 @@ import pytest
 
 from lightning_trainer.daemon.watching.progress import Phase
 
+pytestmark = pytest.mark.process
+
 TOKEN = "token-of-the-dashboards-tests"
 PATHS = (
     *("/", "/rollouts", "/group?id=step-3/order-4721", "/rollout?id=r-003-0-1", "/agents", "/versions", "/charts"),

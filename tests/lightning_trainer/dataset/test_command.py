@@ -137,6 +137,7 @@ def test_only_the_named_agents_are_built_and_the_others_are_in_the_ledger(folder
     assert re.search(r"solver +math@v3 +dropped +5 +2 +not[_ ]selected", output)
 
 
+@pytest.mark.process
 def test_demonstrations_and_pairs_are_what_hugging_face_datasets_loads(folder, tmp_path) -> None:
     import datasets
 

@@ -21,6 +21,8 @@ from lightning_trainer.daemon.http.trusted_hosts import VARIABLE, public_name
 from lightning_trainer.daemon.publication.guard import held_out_score
 from lightning_trainer.daemon.service import Daemon
 
+pytestmark = pytest.mark.process
+
 EVALUATION = """
 import os, httpx, openai
 import lightning_instrumentation as lt

@@ -20,6 +20,8 @@ from lightning_trainer.daemon.access.identity import identity_of_daemon
 from lightning_trainer.daemon.access.token import token_for_clients, token_of_daemon
 from lightning_trainer.errors import ConfigError
 
+pytestmark = pytest.mark.process
+
 AGENT = """
 import lightning_instrumentation as lt
 with lt.rollout("t"):

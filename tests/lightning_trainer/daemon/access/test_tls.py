@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 TIMEOUT_S = 120
 AGENT = """
 import lightning_instrumentation as lt

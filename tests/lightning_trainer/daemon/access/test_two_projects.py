@@ -17,6 +17,8 @@ from lightning_instrumentation.delivery.spool import endpoint_folder
 
 from lightning_trainer.store.postgres.store import PostgresStore
 
+pytestmark = pytest.mark.process
+
 TIMEOUT_S = 120
 AGENT = """
 import sys
