@@ -17,7 +17,7 @@ from typing import Any, Literal
 from lightning_trainer.dataset.formats.json_lines import read_json_lines
 from lightning_trainer.dataset.rows import EXAMPLES, PAIRS
 from lightning_trainer.errors import DatasetError
-from lightning_trainer.retokenize.chat import NoWordsError
+from lightning_trainer.retokenize.chat import NoWordsError, tool_calls
 from lightning_trainer.retokenize.tokenizer import PolicyTokenizer
 
 MakeTokenizer = Callable[[], PolicyTokenizer]
@@ -56,7 +56,10 @@ def read_demonstrations(
     found = []
     for number, row in enumerate(_rows(path, objective), start=1):
         where = f"{path.name}: row {number}"
-        prompt_ids, answers = reader.pair(row, where) if objective == "dpo" else reader.example(row, where)
+        try:
+            prompt_ids, answers = reader.pair(row, where) if objective == "dpo" else reader.example(row, where)
+        except NoWordsError as error:
+            raise DatasetError(f"{where}: {error}") from error
         prompt, *sides = (_packed(ids, where) for ids in (prompt_ids, *answers))
         if not len(prompt) or not all(map(len, sides)):
             raise DatasetError(f"{where} has an empty prompt or answer; leave it out")
@@ -136,12 +139,9 @@ class _Reader:
                 f"{where} has neither ids nor words that can be shown: it needs prompt_ids with the ids of the answer, "
                 "or chat messages"
             )
-        try:
-            return self._tokenizer.prompt_ids(prompt, tools), [
-                self._answer_ids(prompt, tools, words, where, truncated=truncated) for words, _, truncated in answers
-            ]
-        except NoWordsError as error:
-            raise DatasetError(f"{where}: {error}") from error
+        return self._tokenizer.prompt_ids(prompt, tools), [
+            self._answer_ids(prompt, tools, words, where, truncated=truncated) for words, _, truncated in answers
+        ]
 
     def _spells(self, ids: Sequence[int], words: Any) -> bool:
         """Whether the ids are of this tokenizer, as far as the words can tell."""
@@ -171,7 +171,7 @@ class _Reader:
 
 def _called(message: Mapping[str, Any]) -> list[str]:
     """Return the names of the tools that an answer calls."""
-    return [call["function"]["name"] for call in message.get("tool_calls") or ()]
+    return [call["function"]["name"] for call in tool_calls(message)]
 
 
 def _only(messages: Any, where: str) -> Any:

@@ -2,7 +2,8 @@
 
 A message that cannot be put into words (an image, a part of an unknown kind) is refused, never left out: the remaining
 ids would be those of another prompt. A tool's result that is data is written as the JSON that clients send for it.
-Source: OpenAI chat messages, as the ``apply_chat_template`` of transformers reads them.
+Source: OpenAI chat messages, as the ``apply_chat_template`` of transformers reads them, and
+``entrypoints/chat_utils.py`` of vLLM, which hands them to it.
 """
 
 import json
@@ -47,6 +48,55 @@ def chat_tools(tools: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         {"type": "function", "function": {key: tool.get(key) for key in ("name", "description", "parameters")}}
         for tool in tools
     ]
+
+
+def as_served(message: ChatMessage) -> ChatMessage:
+    """Return a message as the engine hands it to the chat template: with the arguments of tool calls as objects.
+
+    Arguments that are not an object count as empty, and so does content that is null.
+
+    Raises:
+        NoWordsError: it is not a message, or one of its tool calls names no tool.
+    """
+    if not isinstance(message, Mapping):
+        raise NoWordsError(f"a message is {message!r}, not an object with a role and its content")
+    served = {name: value for name, value in message.items() if name != "tool_calls"}
+    if "content" in served and served["content"] is None:
+        served["content"] = ""
+    if calls := tool_calls(message):
+        for function in (call["function"] for call in calls):
+            function["arguments"] = function["arguments"] if isinstance(function["arguments"], dict) else {}
+        served["tool_calls"] = calls
+    return served
+
+
+def tool_calls(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a chat message's tool calls in OpenAI's form, but with arguments as objects where they are objects.
+
+    Requests have arguments as JSON text, datasets of Hugging Face also calls without ``function`` around them.
+
+    Raises:
+        NoWordsError: one of them names no tool.
+    """
+    found = []
+    calls = message.get("tool_calls")
+    for call in calls if isinstance(calls, list) else ():
+        function = call.get("function", call) if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise NoWordsError(f"a tool call is {call!r}, without a tool's name")
+        around = {name: value for name, value in call.items() if name not in ("name", "arguments")}
+        called = {"name": function["name"], "arguments": _arguments(function.get("arguments"))}
+        found.append({"type": "function", **around, "function": called})
+    return found
+
+
+def _arguments(given: Any) -> Any:
+    if not isinstance(given, str):
+        return {} if given is None else given
+    try:
+        return json.loads(given or "{}")
+    except ValueError:
+        return given
 
 
 def _messages(message: Message) -> list[ChatMessage]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_trainer.errors import MissingExtraError, ModelError
-from lightning_trainer.retokenize.chat import ChatMessage, NoWordsError
+from lightning_trainer.retokenize.chat import ChatMessage, NoWordsError, as_served, tool_calls
 
 
 class PolicyTokenizer:
@@ -63,8 +63,13 @@ class PolicyTokenizer:
         """Yield tokenizations of an answer, the likeliest first; each decodes to the answer's words.
 
         Raises:
-            NoWordsError: the template cannot write the answer after the prompt.
+            NoWordsError: the template cannot write the answer after the prompt, or a tool call is broken.
         """
+        for called in (call["function"] for call in tool_calls(answer)):
+            if not isinstance(called["arguments"], dict):
+                raise NoWordsError(
+                    f"the answer calls {called['name']!r} with the arguments {called['arguments']!r}, not a JSON object"
+                )
         if answer.get("tool_calls") or answer.get("reasoning_content"):
             before = self._render(messages, tools, answering=True)
             after = self._render([*messages, answer], tools, answering=False)
@@ -100,7 +105,7 @@ class PolicyTokenizer:
 
         try:
             return self._tokenizer.apply_chat_template(
-                messages,
+                [as_served(message) for message in messages],
                 tools=list(tools) or None,
                 chat_template=self._template,
                 add_generation_prompt=answering,

@@ -175,3 +175,43 @@ def test_reasoning_that_the_template_does_not_write_is_not_left_out_in_silence(w
     thinking = PolicyTokenizer(resolve_model("random:tiny", model_cache()), template)
     (shown,) = read_demonstrations(path, "sft", VOCABULARY, lambda: thinking)
     assert thinking.decoded(shown.answers[0]) == "two and three|five<|im_end|>"
+
+
+@pytest.fixture(scope="module")
+def calling():
+    """A tokenizer whose template writes tool calls as those of Qwen2.5 and Llama 3.1 do."""
+    call = "{{ c.function.name }}({{ c.function.arguments | tojson }})"
+    template = TEMPLATE.replace("{{ m.content }}", "{{ m.content }}{% for c in m.tool_calls %}" + call + "{% endfor %}")
+    made = PolicyTokenizer(resolve_model("random:tiny", model_cache()), template)
+    return lambda: made
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        {"id": "c", "type": "function", "function": {"name": "look", "arguments": '{"number": 412}'}},  # OpenAI's
+        {"name": "look", "arguments": {"number": 412}},  # Hugging Face's
+        {"function": {"name": "look", "arguments": {"number": 412}}},
+    ],
+)
+def test_a_tool_call_of_any_form_is_written_as_the_engine_writes_it(call, write, calling):
+    called = {"role": "assistant", "content": None, "tool_calls": [call]}
+    prompt = [*PROMPT, called, {"role": "tool", "tool_call_id": "c", "content": "5"}]
+    (shown,) = read_demonstrations(write({"prompt": prompt, "completion": [called]}), "sft", VOCABULARY, calling)
+    said = 'look({"number": 412})<|im_end|>'
+    assert f"<|im_start|>assistant: {said}<|im_start|>tool: 5" in calling().decoded(shown.prompt_ids)
+    assert calling().decoded(shown.answers[0]) == said
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ({"name": "look", "arguments": '{"number": 4'}, "row 1: the answer calls 'look' with the arguments '{\"number"),
+        ({"type": "function"}, "row 1: a tool call is {'type': 'function'}, without a tool's name"),
+        (7, "row 1: a tool call is 7"),
+    ],
+)
+def test_a_broken_tool_call_is_not_imitated(call, said, write, calling):
+    path = write({"prompt": PROMPT, "completion": [{"role": "assistant", "content": "", "tool_calls": [call]}]})
+    with pytest.raises(DatasetError, match=said):
+        read_demonstrations(path, "sft", VOCABULARY, calling)

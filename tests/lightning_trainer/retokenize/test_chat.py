@@ -2,7 +2,7 @@
 
 import pytest
 
-from lightning_trainer.retokenize.chat import NoWordsError, chat_answer, chat_messages, chat_tools
+from lightning_trainer.retokenize.chat import NoWordsError, as_served, chat_answer, chat_messages, chat_tools
 
 
 def text(words: str) -> dict:
@@ -90,3 +90,21 @@ def test_what_is_said_beside_a_tools_result_is_a_message_of_its_own() -> None:
     for role, part in (("assistant", {"type": "tool_call", "id": "c", "name": "f"}), ("tool", said)):
         with pytest.raises(NoWordsError, match=f"the role '{role}' has more than the results of tools"):
             chat_messages([{"role": role, "parts": [part, result]}])
+
+
+@pytest.mark.parametrize(
+    ("given", "served"),
+    [
+        ('{"a": 2}', {"a": 2}),
+        ({"a": 2}, {"a": 2}),
+        ("", {}),
+        (None, {}),
+        ('{"a": ', {}),  # in a conversation's history vLLM takes what is not an object for an empty one
+        ("[2]", {}),
+    ],
+)
+def test_a_template_sees_arguments_as_vllm_shows_them(given: object, served: object) -> None:
+    message = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "add", "arguments": given}}]}
+    called = {"type": "function", "function": {"name": "add", "arguments": served}}
+    assert as_served(message) == {"role": "assistant", "content": "", "tool_calls": [called]}
+    assert as_served({"role": "assistant", "content": "5", "tool_calls": []}) == {"role": "assistant", "content": "5"}
