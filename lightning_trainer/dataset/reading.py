@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.ingest.ancestry import unique
-from lightning_trainer.ingest.reading import read_spans
+from lightning_trainer.ingest.dialects import agentops
+from lightning_trainer.ingest.reading import Reading, read_spans
 from lightning_trainer.retokenize.grading import Scorer, retokenized
 from lightning_trainer.retokenize.texts import Words, words_of
 from lightning_trainer.retokenize.tokenizer import PolicyTokenizer
@@ -14,7 +15,7 @@ from lightning_trainer.samples.feedback.entries import Entry, edits_of
 from lightning_trainer.samples.transitions.causes import span_parents
 from lightning_trainer.store.tables.arrivals import tally
 from lightning_trainer.store.tables.attempts import attempt_of
-from lightning_trainer.types import Attempt, Call, Evaluation, Fidelity, Span
+from lightning_trainer.types import Attempt, AttemptState, Call, Evaluation, Fidelity, Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,8 @@ class Recording:
 
     calls: tuple[Call, ...]
     attempts: tuple[Attempt, ...]
-    """Attempts, including those of which only a part is here: they count as running."""
+    """Attempts, including those of which only a part is here: they count as running, except Agent Lightning's, whose
+    spans never mark an end."""
     evaluations: tuple[Evaluation, ...]
     span_parents: Mapping[str, str]
     words: Mapping[str, Words] = field(default_factory=dict)
@@ -45,6 +47,7 @@ def read_recording(spans: Sequence[Span], *, with_words: bool = False) -> Record
         running = attempt_of(span)
         if running is not None:
             attempts.setdefault(running.attempt_id, running)
+    attempts |= _exported_attempts(spans, reading, attempts)
     return Recording(
         calls=reading.calls,
         attempts=tuple(attempts[name] for name in sorted(attempts)),
@@ -54,6 +57,31 @@ def read_recording(spans: Sequence[Span], *, with_words: bool = False) -> Record
         problems=(*reading.problems, *_missing_spans(spans, attempts)),
         edits=edits_of(spans) if with_words else (),
     )
+
+
+def _exported_attempts(spans: Sequence[Span], reading: Reading, known: Mapping[str, Attempt]) -> dict[str, Attempt]:
+    """Return the attempts of calls and rewards that only Agent Lightning's exporter names.
+
+    Nothing marks their end or says how they ended: what was recorded counts as all of it.
+    """
+    named = {one.attempt_id for one in (*reading.calls, *reading.evaluations)} - known.keys()
+    parts: dict[tuple[str, str], list[Span]] = defaultdict(list)
+    for span in spans if named else ():
+        rollout_id, attempt_id = agentops.place_of(span)
+        if rollout_id is not None and attempt_id is not None and attempt_id in named:
+            parts[attempt_id, rollout_id].append(span)
+    return {
+        attempt_id: Attempt(
+            attempt_id,
+            rollout_id,
+            task_id=rollout_id,
+            group_id=rollout_id,
+            state=AttemptState.SUCCEEDED,
+            started_ns=min(span.start_ns for span in found),
+            ended_ns=max(span.end_ns for span in found),
+        )
+        for (attempt_id, rollout_id), found in sorted(parts.items(), reverse=True)
+    }
 
 
 def _missing_spans(spans: Sequence[Span], attempts: Mapping[str, Attempt]) -> list[str]:

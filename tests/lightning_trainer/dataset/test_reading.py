@@ -1,8 +1,10 @@
 """Recorded spans as calls, attempts, rewards and words; and words as ids that reinforcement learning may take."""
 
 import json
+from dataclasses import replace
 
 import pytest
+from lightning_instrumentation import semconv
 
 from lightning_trainer.dataset.examples import Needs
 from lightning_trainer.dataset.reading import Recording, read_recording, retokenize
@@ -79,6 +81,30 @@ def test_calls_of_other_agents_and_exact_calls_are_left_as_they_are(attempt_span
 def test_an_attempt_without_its_root_is_running(attempt_spans) -> None:
     (attempt,) = read_recording(attempt_spans("a1", 1, reward=1.0)[1:]).attempts
     assert attempt.state is AttemptState.RUNNING
+
+
+def test_rewards_of_agent_lightning_reach_its_calls(recorded, make_policy) -> None:
+    """Its exporter names rollout and attempt in the resource, and no span marks their end."""
+    named = [
+        {"agentlightning.rollout_id": f"ro-{number}", "agentlightning.attempt_id": f"at-{number}"} for number in (1, 2)
+    ]
+    spans = [
+        replace(span, trace_id=f"{number:x}{span.trace_id[1:]}", resource=place)
+        for number, place in enumerate(named)
+        for span in recorded("agentops")
+    ]
+    recording = read_recording(spans, with_words=True)
+    assert [(one.attempt_id, one.rollout_id, one.state) for one in recording.attempts] == [
+        ("at-1", "ro-1", AttemptState.SUCCEEDED),
+        ("at-2", "ro-2", AttemptState.SUCCEEDED),
+    ]
+    assert {one.ended_ns for one in recording.attempts} == {max(span.end_ns for span in spans)}
+    found = demonstrations(recording, make_policy(), Needs.WORDS, min_reward=0.4)
+    assert {example.attempt_id for example in found.examples} == {"at-1", "at-2"}
+
+    ours = {semconv.ROLLOUT_ID: "ours", semconv.ATTEMPT_ID: "first"}
+    inside = [replace(span, attributes={**span.attributes, **ours}) for span in spans]
+    assert [one.attempt_id for one in read_recording(inside).attempts] == ["first"]
 
 
 @pytest.mark.parametrize("name", ["genai", "openinference", "openllmetry", "openllmetry_numbered"])
