@@ -1,9 +1,9 @@
 """Demonstrations and preference pairs that a policy learns from a file, as ids of the policy's own tokenizer.
 
-Files are those of ``lightning-trainer build`` (``examples/1``, ``pairs/1``; Parquet or JSON lines) or TRL's, JSON lines
-in words (``prompt`` with ``completion``, or with ``chosen`` and ``rejected``; ``tools``) or in ids (``input_ids`` with
-``completion_mask``). Recorded ids are used if they spell the recorded words; words without such ids, such as another
-model's, are written by the policy's chat template and closed with its end token, unless a limit of tokens ended them.
+Files are Parquet or JSON lines, of ``lightning-trainer build`` (``examples/1``, ``pairs/1``) or of other projects: in
+words (``formats/chat_rows.py``) or in ids (TRL's ``input_ids`` with ``completion_mask``). Recorded ids are used if they
+spell the recorded words; words without such ids, such as another model's, are written by the policy's chat template and
+closed with its end token, unless a limit of tokens ended them.
 """
 
 from array import array
@@ -14,6 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
+from lightning_trainer.dataset.formats.chat_rows import chat_rows
 from lightning_trainer.dataset.formats.json_lines import read_json_lines
 from lightning_trainer.dataset.rows import EXAMPLES, PAIRS
 from lightning_trainer.errors import DatasetError
@@ -56,23 +57,29 @@ def read_demonstrations(
     found = []
     for number, row in enumerate(_rows(path, objective), start=1):
         where = f"{path.name}: row {number}"
-        try:
-            prompt_ids, answers = reader.pair(row, where) if objective == "dpo" else reader.example(row, where)
-        except NoWordsError as error:
-            raise DatasetError(f"{where}: {error}") from error
-        prompt, *sides = (_packed(ids, where) for ids in (prompt_ids, *answers))
-        if not len(prompt) or not all(map(len, sides)):
-            raise DatasetError(f"{where} has an empty prompt or answer; leave it out")
-        for id_ in (min(chain(prompt, *sides)), max(chain(prompt, *sides))):
-            if not 0 <= id_ < vocabulary:
-                raise DatasetError(
-                    f"{where} holds the token id {id_}, and the policy has {vocabulary}: its ids are of another model; "
-                    "give the words instead"
-                )
-        found.append(Demonstration(f"{path.name}/{number}", str(row.get("agent") or ""), prompt, tuple(sides)))
+        for answer, shown in enumerate(chat_rows(row, objective, where)):
+            try:
+                prompt_ids, answers = reader.pair(shown, where) if objective == "dpo" else reader.example(shown, where)
+            except NoWordsError as error:
+                raise DatasetError(f"{where}: {error}") from error
+            prompt, *sides = (_packed(ids, where) for ids in (prompt_ids, *answers))
+            _check(prompt, sides, vocabulary, where)
+            name = f"{path.name}/{number}.{answer}" if answer else f"{path.name}/{number}"
+            found.append(Demonstration(name, str(row.get("agent") or ""), prompt, tuple(sides)))
     if not found:
         raise DatasetError(f"{path} has no rows; make some with {_COMMANDS[objective]}")
     return tuple(found)
+
+
+def _check(prompt: Sequence[int], sides: Sequence[Sequence[int]], vocabulary: int, where: str) -> None:
+    if not len(prompt) or not all(map(len, sides)):
+        raise DatasetError(f"{where} has an empty prompt or answer; leave it out")
+    for id_ in (min(chain(prompt, *sides)), max(chain(prompt, *sides))):
+        if not 0 <= id_ < vocabulary:
+            raise DatasetError(
+                f"{where} holds the token id {id_}, and the policy has {vocabulary}: its ids are of another model; "
+                "give the words instead"
+            )
 
 
 def _packed(ids: Any, where: str) -> Sequence[int]:
@@ -87,7 +94,7 @@ def _rows(path: Path, objective: Literal["sft", "dpo"]) -> Iterator[Mapping[str,
     if path.suffix == ".parquet":
         from lightning_trainer.dataset.formats.parquet import read_rows_parquet
 
-        yield from read_rows_parquet(path, wanted)
+        yield from read_rows_parquet(path, wanted, foreign=True)
         return
     for row in read_json_lines(path):
         if row.get(_SCHEMA, wanted) != wanted:

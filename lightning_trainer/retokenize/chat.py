@@ -53,7 +53,7 @@ def chat_tools(tools: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def as_served(message: ChatMessage) -> ChatMessage:
     """Return a message as the engine hands it to the chat template: with the arguments of tool calls as objects.
 
-    Arguments that are not an object count as empty, and so does content that is null.
+    Arguments that are not an object count as empty, and so does content that is null or not there.
 
     Raises:
         NoWordsError: it is not a message, or one of its tool calls names no tool.
@@ -61,7 +61,7 @@ def as_served(message: ChatMessage) -> ChatMessage:
     if not isinstance(message, Mapping):
         raise NoWordsError(f"a message is {message!r}, not an object with a role and its content")
     served = {name: value for name, value in message.items() if name != "tool_calls"}
-    if "content" in served and served["content"] is None:
+    if served.get("content") is None:
         served["content"] = ""
     if calls := tool_calls(message):
         for function in (call["function"] for call in calls):

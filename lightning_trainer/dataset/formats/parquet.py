@@ -154,19 +154,25 @@ def read_samples_parquet(path: Path) -> tuple[Sample, ...]:
     return tuple(map(sample_of, read_rows_parquet(path, SAMPLES)))
 
 
-def read_rows_parquet(path: Path, schema: str) -> Iterator[Row]:
+def read_rows_parquet(path: Path, schema: str, *, foreign: bool = False) -> Iterator[Row]:
     """Yield the rows of a file that :func:`write_parquet` wrote, with words parsed to messages.
+
+    Args:
+        foreign: also read files of other programs, which name no schema; what is null in them is left out, since there
+            every row, message and tool call has the fields of all.
 
     Raises:
         DatasetError: it cannot be read, or is of another schema.
     """
     try:
         with pq.ParquetFile(path) as file:
-            found = (file.schema_arrow.metadata or {}).get(_SCHEMA_KEY, b"(none)").decode()
-            if found != schema:
-                raise DatasetError(f"{path} has the schema {found}, and what is read here is {schema}")
+            found = (file.schema_arrow.metadata or {}).get(_SCHEMA_KEY)
+            if found != schema.encode() and not (foreign and found is None):
+                named = (found or b"(none)").decode()
+                raise DatasetError(f"{path} has the schema {named}, and what is read here is {schema}")
+            readable = _without_nulls if found is None else _readable
             for batch in file.iter_batches(_ROWS_AT_ONCE):
-                yield from map(_readable, batch.to_pylist())
+                yield from map(readable, batch.to_pylist())
     except (OSError, pa.ArrowException) as error:
         raise DatasetError(f"cannot read {path} as Parquet: {error}") from error
 
@@ -189,6 +195,12 @@ def _readable(row: Row) -> Row:
         name: orjson.loads(value) if name in _JSON_COLUMNS and value is not None else value
         for name, value in row.items()
     }
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_nulls(one) for name, one in value.items() if one is not None}
+    return list(map(_without_nulls, value)) if isinstance(value, list) else value
 
 
 def _writable(row: Row) -> Row:

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from lightning_trainer.dataset.demonstrations import read_demonstrations
@@ -119,6 +121,12 @@ def test_trls_ids_and_mask(write):
         ({"input_ids": None, "completion_mask": [0, 1]}, "sft", "row 1: its completion_mask is not zeros"),
         ({"input_ids": [5, 6.5], "completion_mask": [0, 1]}, "sft", "row 1: its token ids are not a list of whole"),
         ({"input_ids": [5, -6], "completion_mask": [0, 1]}, "sft", "row 1 holds the token id -6"),
+        ({"messages": [PROMPT[0]]}, "sft", "row 1: its messages have no answer of the assistant to imitate"),
+        ({"messages": "2+3?"}, "sft", "row 1: its messages are not a list of chat messages"),
+        ({"messages": [YES]}, "sft", "row 1 has neither ids nor words"),
+        ({"prompt": "2+3?", "completion": "five", "tools": "["}, "sft", "row 1: its tools are not JSON"),
+        ({"chosen": "five", "rejected": "six"}, "dpo", "row 1 has neither ids nor words"),
+        ({"chosen": [*PROMPT, YES], "rejected": [*PROMPT, NO, NO]}, "dpo", "row 1: its answer is not one message"),
         ({"prompt_ids": [1], "response_ids": 7}, "sft", "row 1: its token ids are not a list of whole numbers"),
     ],
 )
@@ -215,3 +223,46 @@ def test_a_broken_tool_call_is_not_imitated(call, said, write, calling):
     path = write({"prompt": PROMPT, "completion": [{"role": "assistant", "content": "", "tool_calls": [call]}]})
     with pytest.raises(DatasetError, match=said):
         read_demonstrations(path, "sft", VOCABULARY, calling)
+
+
+ASKED, LATER = {"role": "user", "content": "2+3?"}, {"role": "user", "content": "1+5?"}
+TOLD = "<|im_start|>user: 2+3?<|im_end|><|im_start|>assistant: "
+FIVE, SIX = "five<|im_end|>", "six<|im_end|>"
+
+
+@pytest.mark.parametrize(
+    ("row", "shown"),
+    [
+        ({"prompt": "2+3?", "completion": "five"}, [(TOLD, FIVE)]),
+        (
+            {"messages": [ASKED, YES, LATER, NO], "tools": [], "parallel_tool_calls": False},
+            [(TOLD, FIVE), (f"{TOLD}{FIVE}<|im_start|>user: 1+5?<|im_end|><|im_start|>assistant: ", SIX)],
+        ),
+        ({"messages": [ASKED, {**NO, "weight": 0}, ASKED, YES]}, [(f"{TOLD}{SIX}{TOLD}", FIVE)]),  # OpenAI's
+        ({"prompt": "2+3?", "messages": [ASKED, {**YES, "weight": 1}], "tools": "[]"}, [(TOLD, FIVE)]),
+        ({"prompt": "2+3?", "chosen": "five", "rejected": "six"}, [(TOLD, FIVE, SIX)]),
+        ({"chosen": [ASKED, YES], "rejected": [ASKED, NO]}, [(TOLD, FIVE, SIX)]),
+        ({"prompt": "2+3?", "chosen": [ASKED, YES], "rejected": [ASKED, NO], "messages": []}, [(TOLD, FIVE, SIX)]),
+    ],
+)
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_rows_of_other_projects_are_shown(row, shown, form, write, tokenizer, tmp_path):
+    path = write(row) if form == "jsonl" else tmp_path / "shown.parquet"
+    if form == "parquet":
+        pq.write_table(pa.Table.from_pylist([row]), path)
+    found = read_demonstrations(path, "dpo" if "chosen" in row else "sft", VOCABULARY, tokenizer)
+    decoded = tokenizer().decoded
+    assert [tuple(map(decoded, (one.prompt_ids, *one.answers))) for one in found] == shown
+    assert len({one.name for one in found}) == len(shown)
+
+
+def test_fields_that_only_other_rows_of_a_table_have_are_left_out(calling, tmp_path):
+    """Parquet gives every message the fields of all, and every call the arguments of all."""
+    called = [
+        {"role": "assistant", "tool_calls": [{"function": {"name": "look", "arguments": {name: 1}}}]} for name in "ab"
+    ]
+    path = tmp_path / "shown.parquet"
+    pq.write_table(pa.Table.from_pylist([{"messages": [ASKED, *called]}]), path)
+    first, second = read_demonstrations(path, "sft", VOCABULARY, calling)
+    assert calling().decoded(first.answers[0]) == 'look({"a": 1})<|im_end|>'
+    assert calling().decoded(second.answers[0]) == 'look({"b": 1})<|im_end|>'
