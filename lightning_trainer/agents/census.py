@@ -19,6 +19,7 @@ from lightning_trainer.agents import meeting
 from lightning_trainer.ingest.agreement import statement_of
 from lightning_trainer.ingest.ancestry import SpanKey, enclosing, key_of, outer_of, resolve_identities, unique
 from lightning_trainer.ingest.calls import JoinedCall, fidelity_of, joined_calls, server_of, tokens_of
+from lightning_trainer.ingest.dialects import langsmith
 from lightning_trainer.ingest.dialects.dialect import ModelCall
 from lightning_trainer.ingest.dialects.genai import stream_part
 from lightning_trainer.ingest.dialects.lightning import is_gateway, is_ours
@@ -30,7 +31,7 @@ from lightning_trainer.types import Fidelity, Span
 
 _LONG = 2000
 """A longer text attribute is content, not an identity."""
-_NEEDED = frozenset({semconv.OUTPUT_MESSAGES, "output.value", "metadata"})
+_NEEDED = frozenset({semconv.OUTPUT_MESSAGES, "output.value", langsmith.OUTPUTS, "metadata"})
 """Long texts that response ids, tools, and names are read from."""
 _MOST_TOOLS = 1000
 _NO_TOKENS = Tokens((), (), ())

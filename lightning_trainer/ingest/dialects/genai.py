@@ -7,10 +7,10 @@ travel as log records, another OTLP signal that is not received here: such a cal
 """
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lightning_instrumentation import semconv
 
@@ -85,10 +85,15 @@ def conversation(span: Span) -> Conversation:
     return Conversation(
         input_messages=head + objects(json_of(span.attributes.get(semconv.INPUT_MESSAGES))),
         output_messages=objects(json_of(span.attributes.get(semconv.OUTPUT_MESSAGES))),
-        tools=tuple(
-            {"type": "function", **tool["function"]} if isinstance(tool.get("function"), dict) else tool
-            for tool in objects(json_of(span.attributes.get(semconv.TOOL_DEFINITIONS)))
-        ),
+        tools=tool_definitions(json_of(span.attributes.get(semconv.TOOL_DEFINITIONS))),
+    )
+
+
+def tool_definitions(defined: Any) -> tuple[Mapping[str, Any], ...]:
+    """Return tool definitions, each with its name at the top; a request has them inside of ``function``."""
+    return tuple(
+        {"type": "function", **tool["function"]} if isinstance(tool.get("function"), dict) else tool
+        for tool in objects(defined)
     )
 
 

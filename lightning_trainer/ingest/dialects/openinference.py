@@ -42,7 +42,7 @@ def model_call(span: Span) -> ModelCall | None:
     return ModelCall(
         span=span,
         dialect=NAME,
-        response_id=_response_id(response),
+        response_id=response_id(response),
         finish_reasons=reasons or (None,),
         complete=_complete(span, response, reasons),
     )
@@ -71,7 +71,7 @@ def _response(span: Span) -> Mapping[str, Any]:
     return response if isinstance(response, dict) else {}
 
 
-def _response_id(response: Mapping[str, Any]) -> str | None:
+def response_id(response: Mapping[str, Any]) -> str | None:
     """Return the server's id: at the top level of the OpenAI client's response, in ``llm_output`` of LangChain's."""
     for place in (response, response.get("llm_output"), *_langchain_metadata(response)):
         found = place.get("id") if isinstance(place, Mapping) else None
@@ -82,7 +82,8 @@ def _response_id(response: Mapping[str, Any]) -> str | None:
 
 def _langchain_metadata(response: Mapping[str, Any]) -> list[Any]:
     found = []
-    for generations in response.get("generations") or ():
+    listed = response.get("generations")
+    for generations in listed if isinstance(listed, list) else ():
         for generation in objects(generations):
             message = generation.get("message")
             fields = message.get("kwargs") if isinstance(message, Mapping) else None

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from lightning_instrumentation import semconv
 
-from lightning_trainer.ingest.dialects import agentops, aisdk, genai, lightning, openinference, openllmetry
+from lightning_trainer.ingest.dialects import agentops, aisdk, genai, langsmith, lightning, openinference, openllmetry
 from lightning_trainer.ingest.dialects.dialect import Dialect
 from lightning_trainer.types import Span
 
@@ -12,12 +12,13 @@ DIALECTS: tuple[Dialect, ...] = (
     agentops.DIALECT,  # before ours, which claims every other span with token ids
     lightning.DIALECT,
     openinference.DIALECT,
+    langsmith.DIALECT,
     aisdk.DIALECT,
     openllmetry.DIALECT,
     genai.DIALECT,
 )
 
-_ID_ELSEWHERE = (openinference.DIALECT, aisdk.DIALECT)
+_ID_ELSEWHERE = (openinference.DIALECT, langsmith.DIALECT, aisdk.DIALECT)
 
 
 _OWN_FORMS = (
@@ -48,7 +49,7 @@ def dialect_of(span: Span) -> Dialect:
 def with_response_id(span: Span) -> Span:
     """Return a span as the store can find it: with its response's id under the conventions' name.
 
-    OpenInference and the AI SDK write it elsewhere, the former inside of the response's JSON.
+    OpenInference, LangSmith and the AI SDK write it elsewhere, the former two inside of the response's JSON.
     """
     if semconv.RESPONSE_ID in span.attributes or (dialect := dialect_of(span)) not in _ID_ELSEWHERE:
         return span

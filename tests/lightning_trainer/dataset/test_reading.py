@@ -107,7 +107,7 @@ def test_rewards_of_agent_lightning_reach_its_calls(recorded, make_policy) -> No
     assert [one.attempt_id for one in read_recording(inside).attempts] == ["first"]
 
 
-@pytest.mark.parametrize("name", ["genai", "openinference", "openllmetry", "openllmetry_numbered"])
+@pytest.mark.parametrize("name", ["genai", "openinference", "openllmetry", "openllmetry_numbered", "langsmith"])
 def test_what_other_instrumentations_recorded_is_demonstrations_in_words(recorded, make_policy, name: str) -> None:
     """Recorded from the real packages: a LangChain agent that calls its tool and then answers."""
     found = demonstrations(read_recording(recorded(name), with_words=True), make_policy(), Needs.WORDS)

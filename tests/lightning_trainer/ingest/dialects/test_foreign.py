@@ -8,7 +8,7 @@ from lightning_instrumentation import semconv
 from lightning_trainer.agents.census import count_agents, slim
 from lightning_trainer.ingest.dialects.dialect import Conversation, Usage
 from lightning_trainer.ingest.dialects.openinference import DIALECT as OPENINFERENCE
-from lightning_trainer.ingest.dialects.registry import dialect_of
+from lightning_trainer.ingest.dialects.registry import dialect_of, with_response_id
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.types import Fidelity, Span
 
@@ -225,7 +225,70 @@ def test_the_ids_of_agent_lightning_are_read_from_an_array_and_from_text_alike()
     assert (list(call.prompt_ids), list(call.response_ids)) == ([1], [7, 8])
 
 
-@pytest.mark.parametrize("value", ["{", "[]", "null", '"text"', '{"generations": [[null, 3], 4], "choices": "x"}'])
+@pytest.mark.parametrize("name", ["langsmith"])
+def test_langsmiths_calls_are_read_with_ids_and_agents(spans) -> None:
+    reading = read_spans(spans)
+    assert [(call.agent, call.response_id, call.finish_reason, call.complete) for call in reading.calls] == [
+        (None, "chatcmpl-1", "stop", True),
+        (None, "chatcmpl-2", "stop", True),
+        (None, "chatcmpl-2", "stop", True),
+        (None, "chatcmpl-3", "stop", True),
+        ("solver", "chatcmpl-4", "tool_calls", True),
+        ("solver", "chatcmpl-5", "stop", True),
+        (None, None, "stop", True),  # LangChain keeps no id of a stream
+    ]
+    assert {call.fidelity for call in reading.calls} == {Fidelity.TEXT_ONLY}
+    assert reading.problems == ()
+    for seen in (spans, [slim(span) for span in spans]):
+        nobody, solver = sorted(count_agents([seen]), key=lambda one: one.agent or "")
+        assert (nobody.agent, nobody.calls, nobody.failed) == (None, 4, 2)
+        assert (solver.agent, solver.calls, solver.failed, solver.tools) == ("solver", 2, 0, {"calculator"})
+        assert (solver.prompt_tokens, solver.sampled_tokens, solver.sources) == (18, 10, {"langsmith"})
+    ids = {with_response_id(span).attributes.get(semconv.RESPONSE_ID) for span in spans}
+    assert ids == {None, *(f"chatcmpl-{number}" for number in range(1, 6))}
+
+
+@pytest.mark.parametrize("name", ["langsmith"])
+def test_messages_and_tools_of_langsmith_are_read(calls) -> None:
+    first, two, streamed, called, answered, last = map(said, calls)
+    assert [(one["role"], one["parts"]) for one in first.input_messages] == [
+        ("system", [{"type": "text", "content": "be brief"}]),
+        ("user", [{"type": "text", "content": "raw"}]),
+    ]
+    for read, answers in ((two, ["answer2", "answer2.1"]), (streamed, ["answer3"]), (last, ["answer6"])):
+        assert [one["parts"] for one in read.output_messages] == [[{"type": "text", "content": a}] for a in answers]
+    assert last.input_messages == ({"role": "user", "parts": [{"type": "text", "content": "streamed"}]},)
+    (call,) = called.output_messages[0]["parts"]
+    assert (call["type"], call["id"], call["arguments"]) == ("tool_call", "call_4", {"expression": "2+3"})
+    assert called.tools_called == ("calculator",)
+    assert [tool["name"] for tool in called.tools] == ["calculator"]
+    assert [one["role"] for one in answered.input_messages] == ["system", "user", "assistant", "tool"]
+    assert answered.input_messages[2]["parts"] == [call]
+    assert answered.input_messages[3]["parts"] == [{"type": "tool_call_response", "id": "call_4", "response": "5"}]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs"),
+    [
+        ("{", "["),
+        ('{"messages": 7}', '{"choices": [7, {"message": 1}], "generations": 7}'),
+        ('{"messages": [[1, {"lc": 1, "kwargs": {"type": [], "content": 5, "tool_calls": "x"}}]]}', '{"choices": {}}'),
+        ('{"messages": [{"role": [], "tool_calls": 7}]}', '{"generations": [[{"message": {"lc": 1, "kwargs": []}}]]}'),
+        ("null", '{"generations": [{"text": 7, "generation_info": 7}]}'),
+    ],
+)
+def test_a_run_of_langsmith_that_is_something_else_is_not_guessed_at(inputs, outputs) -> None:
+    attributes = {"langsmith.span.kind": "llm", "gen_ai.usage.output_tokens": 1}
+    attributes |= {"gen_ai.prompt": inputs, "gen_ai.completion": outputs}
+    span = Span("1" * 32, "1" * 16, None, "llm", 1, 2, attributes)
+    (call,) = read_spans([span]).calls
+    assert (call.response_id, call.finish_reason) == (None, None)
+    assert not any(message["parts"] for message in said(span).output_messages)
+
+
+@pytest.mark.parametrize(
+    "value", ["{", "[]", "null", '"text"', '{"generations": [[null, 3], 4], "choices": "x"}', '{"generations": 7}']
+)
 def test_an_output_that_is_something_else_is_not_guessed_at(value):
     attributes = {"openinference.span.kind": "LLM", "output.value": value, "llm.output_messages.x.y": 1}
     call = OPENINFERENCE.model_call(Span("1" * 32, "1" * 16, None, "llm", 1, 2, attributes))

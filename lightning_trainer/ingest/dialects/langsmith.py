@@ -1,0 +1,166 @@
+"""LangSmith's OpenTelemetry export: ``langsmith.span.kind``, with inputs and outputs as JSON in two attributes.
+
+Read from ``langsmith`` 0.14.17 (MIT) with ``LANGSMITH_OTEL_ENABLED``. Names and counts are the GenAI conventions'; the
+words are in ``gen_ai.prompt`` and ``gen_ai.completion``: request and response of chat completions (``wrap_openai``), or
+LangChain's serialized messages, with the response's id and finish reasons. Other wrappers' calls have no words here.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from lightning_instrumentation import semconv
+from lightning_instrumentation.telemetry.messages import input_messages
+
+from lightning_trainer.ingest.dialects import genai, langgraph
+from lightning_trainer.ingest.dialects.dialect import Conversation, Dialect, Message, ModelCall, Naming
+from lightning_trainer.ingest.dialects.openinference import response_id
+from lightning_trainer.ingest.dialects.values import count, json_of, objects, text, texts
+from lightning_trainer.types import Span, SpanStatus
+
+NAME = "langsmith"
+INPUTS, OUTPUTS = "gen_ai.prompt", "gen_ai.completion"
+_KIND = "langsmith.span.kind"
+_METADATA = "langsmith.metadata."
+_ROLES = {"human": "user", "HumanMessageChunk": "user", "ai": "assistant", "AIMessageChunk": "assistant"}
+_CALLS_IN_CONTENT = frozenset({"tool_use", "function_call", "tool_call"})
+"""LangChain has the calls of an answer also as ``tool_calls``, whichever provider's blocks are its content."""
+
+
+def recognizes(span: Span) -> bool:
+    """Look for ``langsmith.span.kind``."""
+    return _KIND in span.attributes
+
+
+def model_call(span: Span) -> ModelCall | None:
+    """Read an ``llm`` run; where the conventions' attributes lack id and finish reasons, from LangChain's result."""
+    if span.attributes.get(_KIND) != "llm":
+        return None
+    outputs = _json(span, OUTPUTS)
+    answers = tuple(_answers(outputs))
+    if not _is_answered(span, answers):
+        return None
+    reasons = texts(span, semconv.FINISH_REASONS) or tuple(answer.get("finish_reason") for answer in answers)
+    return ModelCall(
+        span=span,
+        dialect=NAME,
+        response_id=text(span, semconv.RESPONSE_ID) or response_id(outputs),
+        finish_reasons=reasons or (None,),
+        complete=_complete(span, reasons),
+    )
+
+
+def _complete(span: Span, reasons: tuple[str | None, ...]) -> bool | None:
+    if span.status is SpanStatus.ERROR:
+        return False
+    return True if any(reasons) or count(span, semconv.OUTPUT_TOKENS) is not None else None
+
+
+def failed(span: Span) -> bool:
+    """Whether a model call ended in an error without a response."""
+    return (
+        span.attributes.get(_KIND) == "llm"
+        and span.status is SpanStatus.ERROR
+        and not _is_answered(span, tuple(_answers(_json(span, OUTPUTS))))
+    )
+
+
+def _is_answered(span: Span, answers: tuple[Message, ...]) -> bool:
+    # LangChain's result of a refused call has an empty message.
+    return genai.is_answered(span) or any(answer.get("parts") or answer.get("finish_reason") for answer in answers)
+
+
+def conversation(span: Span) -> Conversation:
+    """Read request and response of chat completions, or LangChain's serialized messages."""
+    inputs = _json(span, INPUTS)
+    listed = inputs.get("messages")
+    if isinstance(listed, list) and listed and isinstance(listed[0], list):
+        listed = listed[0]  # LangChain's batch, in which each run is one of its own
+    read = genai.conversation(span)
+    return Conversation(
+        input_messages=tuple(map(_message, objects(listed))),
+        output_messages=tuple(_answers(_json(span, OUTPUTS))),
+        tools=read.tools or genai.tool_definitions(inputs.get("tools")),
+    )
+
+
+def _json(span: Span, name: str) -> Mapping[str, Any]:
+    found = json_of(span.attributes.get(name))
+    return found if isinstance(found, dict) else {}
+
+
+def _answers(outputs: Mapping[str, Any]) -> Iterator[Message]:
+    """Yield the message of each choice, with its finish reason."""
+    for choice in objects(outputs.get("choices")):
+        if isinstance(said := choice.get("message"), Mapping):
+            yield _answer(said, choice.get("finish_reason"))
+    generations = outputs.get("generations")
+    if isinstance(generations, list) and generations and isinstance(generations[0], list):
+        generations = generations[0]
+    for generation in objects(generations):
+        said = generation.get("message")
+        said = said if isinstance(said, Mapping) else {"role": "assistant", "content": generation.get("text")}
+        info = generation.get("generation_info")
+        yield _answer(said, info.get("finish_reason") if isinstance(info, Mapping) else None)
+
+
+def _answer(said: Mapping[str, Any], reason: Any) -> Message:
+    if not reason:
+        metadata = _fields(said).get("response_metadata")
+        told = metadata if isinstance(metadata, Mapping) else {}
+        reason = told.get("finish_reason") or told.get("stop_reason")
+    return {**_message(said), "finish_reason": reason if isinstance(reason, str) and reason else None}
+
+
+def _message(message: Mapping[str, Any]) -> Message:
+    (read,) = input_messages([_as_openai(message)])
+    return read
+
+
+def _fields(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the fields of a message that LangChain may have serialized."""
+    fields = message.get("kwargs")
+    return fields if isinstance(fields, Mapping) and "lc" in message else message
+
+
+def _as_openai(message: Mapping[str, Any]) -> dict[str, Any]:
+    fields = _fields(message)
+    if fields is message:
+        return dict(message)
+    kind, content, more = fields.get("type"), fields.get("content"), fields.get("additional_kwargs")
+    if isinstance(content, list):
+        content = [
+            part for part in content if not (isinstance(part, Mapping) and part.get("type") in _CALLS_IN_CONTENT)
+        ]
+    calls = [*objects(fields.get("tool_calls")), *objects(fields.get("invalid_tool_calls"))]
+    return {
+        "role": fields.get("role") or (_ROLES.get(kind, kind) if isinstance(kind, str) else None),
+        "content": content,
+        "name": fields.get("name"),
+        "tool_call_id": fields.get("tool_call_id"),
+        "reasoning_content": more.get("reasoning_content") if isinstance(more, Mapping) else None,
+        "tool_calls": [
+            {"id": call.get("id"), "function": {"name": call.get("name"), "arguments": call.get("args")}}
+            for call in calls
+        ],
+    }
+
+
+def naming(span: Span) -> Naming | None:
+    """Take LangGraph's name in the metadata, else ``gen_ai.agent.name``."""
+    told = {
+        name.removeprefix(_METADATA): value for name, value in span.attributes.items() if name.startswith(_METADATA)
+    }
+    agent = langgraph.agent_of(told)
+    return genai.naming(span) if agent is None else Naming(agent, NAME)
+
+
+DIALECT = Dialect(
+    name=NAME,
+    recognizes=recognizes,
+    model_call=model_call,
+    usage=genai.usage,
+    failed=failed,
+    conversation=conversation,
+    naming=naming,
+    tool=genai.tool,
+)
