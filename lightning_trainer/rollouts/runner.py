@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Runner(StepRunner[TaskT]):
-    """Runs ``attempt(task) -> reward`` for many tasks at once.
+    """Runs ``attempt(task) -> reward`` for many tasks at once: anything with an id, or dicts such as rows of a dataset.
 
     ``policy`` names the policy that is trained on them, or several whose agents all take part in every attempt; with
     none of them, ``()``, evaluations are recorded and nothing can be trained.

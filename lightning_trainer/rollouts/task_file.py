@@ -1,6 +1,7 @@
 """Tasks in a file: JSON objects, one per line, or rows of Parquet. Content is up to the agent; its ``id`` names it.
 
 Without one, a digest of the content does: it stays the same in an edited file, so a task is compared with itself there.
+A mapping that a program gives as a task is named in the same way.
 """
 
 import hashlib
@@ -32,6 +33,34 @@ class FileTask:
     def input(self) -> Mapping[str, Any]:
         """Return what is recorded as the rollout's input."""
         return dict(self.fields)
+
+
+class RowTask(dict[str, Any]):
+    """A row of a dataset as a task: a dict, with what a task needs.
+
+    Raises:
+        LightningError: it has no ``id``, and its content cannot name it, because it is not JSON.
+    """
+
+    def __init__(self, row: Mapping[str, Any]) -> None:
+        super().__init__(row)
+        try:
+            self.id = _name_by_content(self) if self.get("id") is None else str(self["id"])
+        except (TypeError, ValueError) as error:
+            raise LightningError(
+                f"the task {repr(row)[:80]} has no 'id', and is not JSON, whose digest would name it ({error}); give "
+                "it an id"
+            ) from None
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        """Return the row, which a command gets."""
+        return self
+
+    @property
+    def input(self) -> Mapping[str, Any]:
+        """Return what is recorded as the rollout's input."""
+        return dict(self)
 
 
 @dataclass(frozen=True, slots=True)
