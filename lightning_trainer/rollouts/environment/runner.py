@@ -29,7 +29,7 @@ class EnvironmentRunner(StepRunner[Any]):
     dicts that it reads, as it reads tasks of a file.
 
     Args:
-        environment: a name, or a class in this process.
+        environment: a name, or a class or a reward function in this process.
         policy: the name of the policy that is trained; or ``POLICY@vN``, a version of it for our own agent to evaluate.
         agent: acts in the session that it gets; by default a ``ChatAgent`` with the policy's model, which gets
             ``agent_options``.
@@ -44,7 +44,7 @@ class EnvironmentRunner(StepRunner[Any]):
 
     def __init__(
         self,
-        environment: str | type[Environment],
+        environment: str | type[Environment] | Callable[..., Any],
         *,
         policy: str,
         agent: Agent | None = None,

@@ -239,7 +239,7 @@ def test_a_class_in_our_process_has_the_version_of_its_objects(environment) -> N
 
 @pytest.mark.parametrize("environment", [Alike(), functools.partial(Alike)])
 def test_an_environment_that_is_neither_a_name_nor_a_class_is_one_sentence(environment) -> None:
-    with pytest.raises(ConfigError, match=r"is a name, or a class .* is neither; pass its class, or a subclass"):
+    with pytest.raises(ConfigError, match=r"is a name, a class .* is none of them; pass its class, or a subclass"):
         Runner.from_environment(environment, policy="p", agent=lambda session: None, endpoint=ENDPOINT)
 
 
