@@ -13,6 +13,7 @@ from lightning_trainer.environments.limits import Limits
 from lightning_trainer.environments.protocol import Action, Observation, Step, Task
 from lightning_trainer.environments.reward_function import RewardFunction, score
 from lightning_trainer.environments.session import Session
+from lightning_trainer.environments.task_fields import field_of
 from lightning_trainer.errors import ConfigError, LightningError
 from lightning_trainer.rollouts import Runner
 
@@ -136,6 +137,18 @@ def test_an_option_that_the_function_does_not_take_is_refused() -> None:
 def test_a_score_has_its_reason() -> None:
     said = score(lambda solution_str: {"score": 0.5, "reason": "half"}, {}, "?", "4")
     assert (said.value, said.others, said.reason) == (0.5, {}, "half")
+
+
+def test_a_field_has_its_own_name_or_is_inside_of_another() -> None:
+    fields = {"a": {"b": {"c": 1}, "none": None}, "a.b": 2}
+    assert [field_of(fields, name) for name in ("a.b", "a.b.c", "a.none", "a.d", "a.none.e")] == [
+        2,
+        1,
+        None,
+        None,
+        None,
+    ]
+    assert [field_of(fields, name, "?") for name in ("a.none", "a.d", "a.none.e", "b", "a.")] == [None, *"????"]
 
 
 PICTURE = "data:image/png;base64,QQ=="
