@@ -56,7 +56,7 @@ def rollouts(
     command: Annotated[
         list[str] | None, typer.Argument(help="The program, after `--`; it reads its task from standard input.")
     ] = None,
-    tasks: Annotated[Path | None, typer.Option(help="File of tasks, one JSON object per line.")] = None,
+    tasks: Annotated[Path | None, typer.Option(help="File of tasks: one JSON object per line, or Parquet.")] = None,
     environment: Annotated[
         str | None, typer.Option(help="The environment; without a program, our own agent plays it.")
     ] = None,

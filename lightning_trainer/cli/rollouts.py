@@ -22,6 +22,7 @@ from lightning_trainer.cli.other_languages import unanswered
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.config.file import load_config
 from lightning_trainer.daemon.access.token import token_for_clients
+from lightning_trainer.environments.task_fields import field_of
 from lightning_trainer.errors import ConfigError, EvaluationError
 from lightning_trainer.rollouts import AttemptEnded, Command, Curriculum, Event, Runner, StepEnded
 from lightning_trainer.rollouts.attempt import TaskT
@@ -34,6 +35,7 @@ _GRACE_S = 30.0
 """The command's own limit comes first; this much later its thread is given up."""
 _CANDIDATES = 4
 """Tasks that a curriculum chooses each one from."""
+_MISSING = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class Options:
     run: str | None = None
     config: Path | None = None
     curriculum: str | None = None
-    """Field of a task that says what kind it is."""
+    """Field of a task that says what kind it is, or one inside of another: ``extra_info.level``."""
     record: int | None = None
     """Attempts at each task, for a dataset."""
 
@@ -197,12 +199,12 @@ def curriculum_of(options: Options, tasks: Sequence[FileTask]) -> Curriculum[Any
     field = options.curriculum
     if field is None:
         return None
-    if without := next((task for task in tasks if field not in task.fields), None):
+    if without := next((task for task in tasks if field_of(task.fields, field, _MISSING) is _MISSING), None):
         raise ConfigError(
             f"task {without.id!r} has no field {field!r}, which --curriculum tells kinds of tasks by; "
             "give every task one"
         )
-    return Curriculum(lambda task: json.dumps(task.fields[field], sort_keys=True), seed=options.seed)
+    return Curriculum(lambda task: json.dumps(field_of(task.fields, field), sort_keys=True), seed=options.seed)
 
 
 def _try_each(options: Options, endpoint: str, command: Command, tasks: Sequence[FileTask], console: Console) -> None:

@@ -208,7 +208,7 @@ class ReferenceProbabilityConfig(JudgeSection):
     policy: str | None = None
     """The policy whose engine scores, and whose last answer is judged; required if there are several policies."""
     reference: str = Field(default="reference", min_length=1)
-    """Field of the rollout's input that holds the reference answer."""
+    """Field of the rollout's input that holds the reference answer; ``reward_model.ground_truth`` is inside another."""
     lead_in: str = Field(default="The answer is", min_length=1, max_length=1000)
     """Words that introduce the final answer in an answer. They are put before the reference if the answer lacks them,
     and when the probability without reasoning is computed."""

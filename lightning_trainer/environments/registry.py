@@ -146,7 +146,7 @@ def launch_of(spec: EnvironmentSpec, folder: Path = DEFAULT_FOLDER, python: str 
             return _of_users(spec, point.module, point.attr, python)
         raise UnknownEnvironmentError(
             f"there is no environment {spec.name!r}; there are {', '.join(sorted({*KNOWN, *others}))}; one of your own "
-            "is path/to/file.py:Class or package.module:Class"
+            "is path/to/file.py:Class or package.module:Class, and a reward function may be in the place of the class"
         )
     interpreter = sys.executable
     if python is not None:
@@ -224,7 +224,7 @@ def _of_users(spec: EnvironmentSpec, module: str, attribute: str, python: str | 
 _USERS = re.compile(
     r"(?P<name>.+\.py|[^\W\d]\w*(?:\.[^\W\d]\w*)+):(?P<attribute>[^\W\d]\w*)(?::(?P<variant>.*))?", re.DOTALL
 )
-"""A class in a file, or in a module of a package."""
+"""A class or a function in a file, or in a module of a package."""
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ class EnvironmentSpec:
     name: str
     """``frozenlake``, or the file or module of a user's environment."""
     attribute: str | None = None
-    """The class in that file or module."""
+    """The class in that file or module, or the reward function."""
     variant: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
 

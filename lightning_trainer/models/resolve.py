@@ -163,8 +163,9 @@ def check_folder(folder: Path) -> Path:
     except FileNotFoundError:
         if (folder / ADAPTER_CONFIG).is_file():
             raise ModelError(
-                f"{folder} is an adapter, not a model: add it to its model's weights first, as "
-                "`lightning-trainer export --merge` does"
+                f"{folder} is an adapter, not a model: give a folder in which it is added to its model's weights, as "
+                "`lightning-trainer export --merge` makes of a version, and PEFT's merge_and_unload() and "
+                "save_pretrained() of any other adapter"
             ) from None
         raise ModelError(f"{folder} has no config.json: it is not a model folder") from None
     except (OSError, ValueError) as error:

@@ -4,7 +4,7 @@ import contextvars
 import threading
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -65,15 +65,18 @@ class Task(Protocol):
     def id(self) -> str: ...
 
 
-TaskT = TypeVar("TaskT", bound=Task)
+TaskT = TypeVar("TaskT", bound=Task | Mapping[str, Any])
+"""Of what a runner is given."""
+NamedT = TypeVar("NamedT", bound=Task)
+"""Of what an attempt is made at: a mapping has got a name."""
 ResultT = TypeVar("ResultT")
 Reward: TypeAlias = float | None
 AttemptFunction: TypeAlias = Callable[[TaskT], Reward | Awaitable[Reward]]
 
 
 def run_attempt(
-    attempt: AttemptFunction[TaskT],
-    task: TaskT,
+    attempt: AttemptFunction[NamedT],
+    task: NamedT,
     *,
     stage: str,
     step: int | None,
@@ -123,7 +126,7 @@ def run_attempt(
     return AttemptEnded(stage, step, task.id, reward, time.monotonic() - began, error)
 
 
-def _within(attempt: AttemptFunction[TaskT], task: TaskT, timeout_s: float) -> Reward:
+def _within(attempt: AttemptFunction[NamedT], task: NamedT, timeout_s: float) -> Reward:
     """Run the attempt and give up after the limit: a coroutine is cancelled; a function has a thread of its own, which
     Python cannot stop, so it is left behind."""
     timeout_s = min(timeout_s, threading.TIMEOUT_MAX)  # infinity, too, is a limit

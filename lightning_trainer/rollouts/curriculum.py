@@ -17,9 +17,9 @@ Prioritized Level Replay mixes replayed levels with new ones: Jiang et al. 2021,
 import random
 import threading
 from collections.abc import Callable, Container, Hashable, Sequence
-from typing import Generic
+from typing import Any, Generic
 
-from lightning_trainer.rollouts.attempt import TaskT
+from lightning_trainer.rollouts.attempt import NamedT, TaskT
 
 _REMEMBERED = 0.7
 """Decay of outcomes per step: the policy that produced them has changed since."""
@@ -53,7 +53,7 @@ class Curriculum(Generic[TaskT]):
             counts[0] += won
             counts[1] += 1.0 - won
 
-    def choose(self, candidates: Sequence[TaskT], count: int, *, started: Container[str] = ()) -> list[TaskT]:
+    def choose(self, candidates: Sequence[NamedT], count: int, *, started: Container[str] = ()) -> list[NamedT]:
         """Return ``count`` of the candidates, and decay earlier outcomes: call it once per step.
 
         Args:
@@ -69,11 +69,11 @@ class Curriculum(Generic[TaskT]):
                 counts[:] = [_REMEMBERED * count for count in counts]
         return chosen + drawn[: count - len(chosen)]
 
-    def _place(self, task: TaskT) -> float:
+    def _place(self, task: Any) -> float:
         """Draw a task's place in a weighted order (Efraimidis & Spirakis 2006): an exponential time until its turn."""
         return self._random.expovariate(self._worth(task))
 
-    def _worth(self, task: TaskT) -> float:
+    def _worth(self, task: Any) -> float:
         """Draw how much there is to learn, starting from a uniform prior; more than 0."""
         won, lost = self._seen.get(self._kind(task), (0.0, 0.0))
         p = self._random.betavariate(1.0 + won, 1.0 + lost)

@@ -1,5 +1,6 @@
 """The runner for agents that are Python functions, with a constructor for agents that play in an environment."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from lightning_trainer.errors import MissingExtraError
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Runner(StepRunner[TaskT]):
-    """Runs ``attempt(task) -> reward`` for many tasks at once.
+    """Runs ``attempt(task) -> reward`` for many tasks at once: anything with an id, or dicts such as rows of a dataset.
 
     ``policy`` names the policy that is trained on them, or several whose agents all take part in every attempt; with
     none of them, ``()``, evaluations are recorded and nothing can be trained.
@@ -29,13 +30,18 @@ class Runner(StepRunner[TaskT]):
 
     @classmethod
     def from_environment(
-        cls, environment: "str | type[Environment]", *, policy: str, agent: "Agent | None" = None, **options: Any
+        cls,
+        environment: "str | type[Environment] | Callable[..., Any]",
+        *,
+        policy: str,
+        agent: "Agent | None" = None,
+        **options: Any,
     ) -> "EnvironmentRunner":
         """Return a runner whose attempts are played in an environment: ``runner.train(steps=20)``.
 
         Args:
             environment: a name such as ``frozenlake:4x4``, ``path/to/file.py:Class`` or ``package.module:Class``, or
-                a class.
+                a class; or, in place of the class, a function that scores an answer, for tasks that ``train`` is given.
             agent: acts in the session that it gets; by default our own, with the policy's model.
             options: for ``EnvironmentRunner``.
 

@@ -6,18 +6,19 @@ Ctrl-C ends any of them with one line and exit status 130 (``steps/schedule.py``
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import Generic
+from typing import Any, Generic
 
 from lightning_trainer.errors import LightningError
-from lightning_trainer.rollouts.attempt import AttemptEnded, AttemptFunction, Event, StepEnded, TaskT, run_attempt
+from lightning_trainer.rollouts.attempt import AttemptEnded, AttemptFunction, Event, StepEnded, Task, TaskT, run_attempt
 from lightning_trainer.rollouts.curriculum import Curriculum
 from lightning_trainer.rollouts.daemon_client import DaemonClient, daemon_of_client
 from lightning_trainer.rollouts.run_name import checked_run, default_run, held_run
 from lightning_trainer.rollouts.steps.schedule import Schedule, Work
 from lightning_trainer.rollouts.steps.step_watch import Arrivals, StepWatch, check_recording, reward_mean
+from lightning_trainer.rollouts.task_file import RowTask
 from lightning_trainer.rollouts.team import TeamClient
 from lightning_trainer.rollouts.worker_pool import WorkerPool
 
@@ -149,8 +150,15 @@ class StepRunner(Generic[TaskT]):
                 "has none; give it one as Runner(policy, attempt, baseline=greedy_attempt)"
             )
 
+    def _as_task(self, given: Any) -> Task:
+        """Return the task that a mapping stands for; anything with an id is one already."""
+        if hasattr(given, "id") or not isinstance(given, Mapping):
+            return given
+        return RowTask(given)
+
     def _train(self, run: str, status: dict, tasks_of_step: Callable[[int], Sequence[TaskT]], steps: int) -> None:
-        schedule = Schedule(self._daemon, run, status, tasks_of_step, steps, self._curriculum)
+        as_tasks = lambda step: [*map(self._as_task, tasks_of_step(step))]  # noqa: E731
+        schedule = Schedule(self._daemon, run, status, as_tasks, steps, self._curriculum)
         watch = StepWatch(status, Arrivals(partial(self._daemon.groups, f"{run}/step-"), self._reached.endpoint))
         ends: list[float] = []
         rewards: list[float | None] = []
@@ -162,7 +170,7 @@ class StepRunner(Generic[TaskT]):
             if attempt.stage == "train" and attempt.error is None:
                 rewards.append(attempt.reward)
 
-        def attempted(work: Work[TaskT]) -> AttemptEnded:
+        def attempted(work: Work) -> AttemptEnded:
             return self._attempted(work, on_attempt, pool)
 
         began = time.monotonic()
@@ -209,7 +217,8 @@ class StepRunner(Generic[TaskT]):
             LightningError: the daemon cannot be reached, or has no such policy.
         """
         self._daemon.wait_until_there()
-        return self._run_all([Work(task, f"{self._run}/{stage}/{task.id}", stage, None, "evaluate") for task in tasks])
+        named = map(self._as_task, tasks)
+        return self._run_all([Work(task, f"{self._run}/{stage}/{task.id}", stage, None, "evaluate") for task in named])
 
     @ends_in_one_line()
     def record(self, tasks: Sequence[TaskT], *, attempts: int) -> list[AttemptEnded]:
@@ -222,9 +231,11 @@ class StepRunner(Generic[TaskT]):
             LightningError: there are no attempts to make, tasks share an id, another process holds the run's name, or
                 the daemon cannot be reached, has no such policy, or attempts do not reach it.
         """
-        if attempts < 1 or len({task.id for task in tasks}) < len(tasks):
+        named = [*map(self._as_task, tasks)]
+        different = len({task.id for task in named})
+        if attempts < 1 or different < len(named):
             raise LightningError(
-                f"attempts is {attempts}, at {len(tasks)} tasks with {len({task.id for task in tasks})} different ids; "
+                f"attempts is {attempts}, at {len(named)} tasks with {different} different ids; "
                 "record at least 1 attempt at each, and give every task an id of its own"
             )
         check_recording()
@@ -234,7 +245,7 @@ class StepRunner(Generic[TaskT]):
             there, arrivals = recorded(), Arrivals(recorded, self._reached.endpoint)
             works = [
                 Work(task, group_id, "record", None, "record")
-                for task in tasks
+                for task in named
                 for group_id in [f"{run}/record/{task.id}"]
                 for _ in range(attempts - there.get(group_id, 0))
             ]
@@ -244,16 +255,14 @@ class StepRunner(Generic[TaskT]):
             arrivals.check(len(ended), wait_s=_FLUSH_S)
             return ended
 
-    def _run_all(self, works: Sequence[Work[TaskT]]) -> list[AttemptEnded]:
-        def run(work: Work[TaskT]) -> AttemptEnded:
+    def _run_all(self, works: Sequence[Work]) -> list[AttemptEnded]:
+        def run(work: Work) -> AttemptEnded:
             return self._attempted(work, self._on_event, pool)
 
         with WorkerPool(run, self._concurrency) as pool:
             return [future.result() for future in pool.add(works).futures]
 
-    def _attempted(
-        self, work: Work[TaskT], on_attempt: Callable[[AttemptEnded], None], pool: WorkerPool
-    ) -> AttemptEnded:
+    def _attempted(self, work: Work, on_attempt: Callable[[AttemptEnded], None], pool: WorkerPool) -> AttemptEnded:
         """Run an attempt, and make it again if it fails. What fails once the run has ended, such as a program that was
         killed with it, is no failure: whoever starts the run again makes the attempt."""
         attempt = self._baseline if work.mode == "baseline" and self._baseline else self._attempt

@@ -1,19 +1,24 @@
-"""Tasks in a file, one JSON object per line. Its content is up to the agent; its ``id`` names it.
+"""Tasks in a file: JSON objects, one per line, or rows of Parquet. Content is up to the agent; its ``id`` names it.
 
 Without one, a digest of the content does: it stays the same in an edited file, so a task is compared with itself there.
+A mapping that a program gives as a task is named in the same way.
 """
 
 import hashlib
+import io
 import json
 import random
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightning_trainer.errors import LightningError
+from lightning_trainer.errors import LightningError, MissingExtraError
+
+_PARQUET = b"PAR1"
+"""How its files begin: a pipe has no name to know them by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,34 @@ class FileTask:
         return dict(self.fields)
 
 
+class RowTask(dict[str, Any]):
+    """A row of a dataset as a task: a dict, with what a task needs.
+
+    Raises:
+        LightningError: it has no ``id``, and its content cannot name it, because it is not JSON.
+    """
+
+    def __init__(self, row: Mapping[str, Any]) -> None:
+        super().__init__(row)
+        try:
+            self.id = _name_by_content(self) if self.get("id") is None else str(self["id"])
+        except (TypeError, ValueError) as error:
+            raise LightningError(
+                f"the task {repr(row)[:80]} has no 'id', and is not JSON, whose digest would name it ({error}); give "
+                "it an id"
+            ) from None
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        """Return the row, which a command gets."""
+        return self
+
+    @property
+    def input(self) -> Mapping[str, Any]:
+        """Return what is recorded as the rollout's input."""
+        return dict(self)
+
+
 @dataclass(frozen=True, slots=True)
 class TaskFile:
     """All tasks of a file. It is read once: a pipe (``--tasks <(...)``) would be empty the second time."""
@@ -44,25 +77,16 @@ def read_tasks(path: Path) -> TaskFile:
     """Return what is in the file.
 
     Raises:
-        LightningError: the file cannot be read, a line is not a JSON object, an id occurs twice, or there is no task.
+        LightningError: the file cannot be read, a task in it is not a JSON object, an id occurs twice, or there is no
+            task.
     """
     try:
         content = path.read_bytes()
-        # Not splitlines(): JSON may have other line ends of Unicode inside of a text.
-        lines = re.split("\r\n?|\n", content.decode("utf-8-sig"))
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise LightningError(f"cannot read the tasks {path}: {error}") from error
     tasks: dict[str, FileTask] = {}
     unnamed: Counter[str] = Counter()
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            fields = json.loads(line)
-        except ValueError as error:
-            raise LightningError(f"{path}:{number} is not JSON: {error}") from None
-        if not isinstance(fields, dict):
-            raise LightningError(f"{path}:{number} is {line.strip()[:80]!r}; a task is one JSON object a line")
+    for where, fields in (_rows if content.startswith(_PARQUET) else _lines)(path, content):
         if fields.get("id") is None:
             name = _name_by_content(fields)
             unnamed[name] += 1
@@ -70,11 +94,57 @@ def read_tasks(path: Path) -> TaskFile:
         else:
             name = str(fields["id"])
         if name in tasks:
-            raise LightningError(f"{path}:{number}: there is another task with the id {name!r}; give each its own")
+            raise LightningError(f"{where}: there is another task with the id {name!r}; give each its own")
         tasks[name] = FileTask(name, fields)
     if not tasks:
         raise LightningError(f"there is no task in {path}; write one JSON object a line")
     return TaskFile(tuple(tasks.values()), f"{path.name}@{hashlib.sha256(content).hexdigest()[:8]}")
+
+
+def _lines(path: Path, content: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each line's object, and where it is."""
+    try:
+        # Not splitlines(): JSON may have other line ends of Unicode inside of a text.
+        lines = re.split("\r\n?|\n", content.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise LightningError(f"cannot read the tasks {path}: {error}") from error
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        try:
+            fields = json.loads(line)
+        except ValueError as error:
+            raise LightningError(f"{where} is not JSON: {error}") from None
+        if not isinstance(fields, dict):
+            raise LightningError(f"{where} is {line.strip()[:80]!r}; a task is one JSON object a line")
+        yield where, fields
+
+
+def _rows(path: Path, content: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each row of Parquet as the object that a line would hold, and where it is."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f'{path} is Parquet, which needs pyarrow; run: pip install "lightning-trainer[dataset]", or give JSON lines'
+        ) from error
+    try:
+        rows = pq.read_table(io.BytesIO(content)).to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise LightningError(f"cannot read the tasks {path} as Parquet: {error}") from error
+    for number, fields in enumerate(rows, start=1):
+        where = f"{path}: row {number}"
+        for column, value in fields.items():
+            try:
+                json.dumps(value)
+            except (TypeError, ValueError) as error:
+                raise LightningError(
+                    f"{where}: the column {column!r} has no form in JSON, which a task is passed on as ({error}); "
+                    "leave the column out, or make it text"
+                ) from None
+        yield where, fields
 
 
 def _name_by_content(fields: Mapping[str, Any]) -> str:

@@ -146,6 +146,12 @@ def feedback(names: list[str], rng: random.Random) -> Sent:
         return "DELETE", f"/api/public/scores/{rng.choice(('s-1', 'none', 'a/b', '%00', '%ff'))}", b"", {}
     body = {"traceId": "ab" * 16, "observationId": "cd" * 8, "name": "helpful", "value": 1, "dataType": "NUMERIC"}
     body |= rng.choice(({}, {"dataType": "CORRECTION", "value": "nine"}, {"metadata": {"user_id": "x"}, "id": "s-1"}))
+    body |= rng.choice(({}, {"metadata": {"rollout_id": f"r-{name}", "attempt_id": name, "response_id": 7}}))
+    if rng.random() < 0.3:
+        return "POST", "/api/public/scores", mutated([body, {**body, "id": "s-2"}], rng), _JSON
+    if rng.random() < 0.5:
+        events = [{"id": f"e-{rng.randrange(9)}", "type": kind, "body": body} for kind in ("score-create", "sdk-log")]
+        return "POST", "/api/public/ingestion", mutated({"batch": events, "metadata": {}}, rng), _JSON
     return "POST", "/api/public/scores", mutated(body, rng), _JSON
 
 

@@ -47,7 +47,10 @@ def install(
 @environments.command("try")
 def try_one(
     environment: Annotated[
-        str, typer.Argument(help="NAME:VARIANT?key=value, path/to/file.py:Class or package.module:Class.")
+        str,
+        typer.Argument(
+            help="NAME:VARIANT?key=value, path/to/file.py:Class or package.module:Class (or a reward function)."
+        ),
     ],
     say: Annotated[list[str] | None, typer.Option(help="A text action; repeatable.")] = None,
     call: Annotated[

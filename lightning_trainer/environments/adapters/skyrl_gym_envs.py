@@ -12,6 +12,7 @@ from typing import Any
 import skyrl_gym
 
 from lightning_trainer.environments.protocol import Action, Observation, Step, Task
+from lightning_trainer.environments.task_fields import observation_of, shown
 
 
 class SkyRLGym:
@@ -22,7 +23,7 @@ class SkyRLGym:
         options: of the environment's own configuration.
     """
 
-    version = f"1-skyrl-gym-{version_of('skyrl-gym')}"
+    version = f"2-skyrl-gym-{version_of('skyrl-gym')}"
 
     def __init__(self, name: str, **options: Any) -> None:
         self._name = name
@@ -37,18 +38,8 @@ class SkyRLGym:
         self._world: Any = skyrl_gym.make(self._name, env_config=self._options, extras=extras)
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
         opening, _ = self._world.init(messages)
-        said = [message for message in opening if message["role"] != "system"]
-        system = [message["content"] for message in opening if message["role"] == "system"]
-        return Observation(_joined(said), instructions=_joined_text(system) if system else None)
+        return observation_of(opening)
 
     def step(self, action: Action) -> Step:
         stepped = self._world.step(action.text)
-        return Step(Observation(_joined(stepped["observations"])), float(stepped["reward"]), bool(stepped["done"]))
-
-
-def _joined(messages: list[dict[str, Any]]) -> str:
-    return _joined_text([message["content"] for message in messages])
-
-
-def _joined_text(texts: list[Any]) -> str:
-    return "\n\n".join(map(str, texts))
+        return Step(Observation(shown(stepped["observations"])), float(stepped["reward"]), bool(stepped["done"]))

@@ -37,6 +37,7 @@ from lightning_trainer.environments.protocol import (
     ToolResult,
     is_held_out,
 )
+from lightning_trainer.environments.task_fields import shown, text_of
 
 _MODEL = "policy"
 """A model name for environments that read it; it does not decide which model answers."""
@@ -211,23 +212,12 @@ def _plain(message: Any) -> dict[str, Any]:
 def _observation(
     messages: list[dict[str, Any]], *, tools: tuple[Tool, ...] | None = None, opening: bool = False
 ) -> Observation:
-    system = [_text(message) for message in messages if message["role"] == "system"]
+    system = [text_of(message) for message in messages if message["role"] == "system"]
     results = tuple(
-        ToolResult(message["tool_call_id"], _text(message)) for message in messages if message["role"] == "tool"
+        ToolResult(message["tool_call_id"], text_of(message)) for message in messages if message["role"] == "tool"
     )
     said = [message for message in messages if message["role"] not in ("system", "tool")]
-    if any(message["role"] == "assistant" for message in said):  # the prompt has examples: their roles must be shown
-        text = "\n\n".join(f"{message['role']}: {_text(message)}" for message in said)
-    else:
-        text = "\n\n".join(map(_text, said))
-    return Observation(text, results, tools, "\n\n".join(system) if opening and system else None)
-
-
-def _text(message: dict[str, Any]) -> str:
-    content = message.get("content") or ""
-    if isinstance(content, str):
-        return content
-    return "\n".join(str(part["text"]) for part in content if part.get("type") == "text")
+    return Observation(shown(said), results, tools, "\n\n".join(system) if opening and system else None)
 
 
 def _response(action: Action) -> Response:

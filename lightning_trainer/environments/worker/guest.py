@@ -12,6 +12,7 @@ import ctypes
 import fcntl
 import importlib
 import importlib.util
+import inspect
 import json
 import operator
 import os
@@ -104,6 +105,12 @@ class _Guest:
     def _made(self) -> Any:
         variant = self._start["variant"]
         made = _found(self._start["module"], self._start["attribute"])
+        if inspect.isfunction(made):
+            from lightning_trainer.environments.reward_function import RewardFunction
+
+            if variant is not None:
+                raise TypeError(f"{self._start['attribute']} is a function, which has no variant {variant!r}")
+            return RewardFunction(made, **self._start["options"])
         arguments = [] if variant is None else [variant]
         environment = made(*arguments, **self._start["options"])
         for method in ("reset", "step"):

@@ -166,15 +166,21 @@ async def read_json(request: Request, model: type[Body]) -> Body:
         raise JsonBodyError(415, "send the body as application/json")
     try:
         raw = await read_body(request.stream(), limit=_MAX_BODY_BYTES)
-        return model.model_validate(json.loads(raw))
+        return checked(json.loads(raw), model)
     except BodyTooLargeError as error:
         raise JsonBodyError(413, str(error)) from error
     except BodyTooSlowError as error:
         raise JsonBodyError(408, str(error)) from error
-    except ValidationError as error:
-        raise JsonBodyError(422, _sentence(error)) from error
     except (ValueError, RecursionError) as error:
         raise JsonBodyError(400, f"the body is not JSON: {error}") from error
+
+
+def checked(read: object, model: type[Body]) -> Body:
+    """Return what was read from JSON as the model. Raises JsonBodyError: it has a wrong field (422)."""
+    try:
+        return model.model_validate(read)
+    except ValidationError as error:
+        raise JsonBodyError(422, _sentence(error)) from error
 
 
 def error_response(status: int, sentence: str, *, retry_after_s: int | None = None) -> JSONResponse:

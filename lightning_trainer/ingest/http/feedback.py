@@ -104,7 +104,7 @@ def feedback_router(store: FeedbackStore, sink: SpanSink, config: FeedbackConfig
         waits_s = 0 if is_trusted(body.source, config) else config.quarantine
         answer = {"accepted": True, "new": new, "counts_in_s": waits_s}
         rates = body.thumb is not None or body.score is not None
-        if rates and (reason := await _trains_nothing(store, subject)) is not None:
+        if rates and (reason := await trains_nothing(store, subject)) is not None:
             return JSONResponse({**answer, "counts_in_s": None, "reason": reason})
         return JSONResponse(answer)
 
@@ -166,7 +166,7 @@ def scaled(score: float, scale: tuple[float, float]) -> float:
     return (score - low) / (high - low)
 
 
-async def _trains_nothing(store: FeedbackStore, subject: Subject) -> str | None:
+async def trains_nothing(store: FeedbackStore, subject: Subject) -> str | None:
     """Return why a rating of this subject trains nothing; None if it may."""
     attempt_id = await store.scan(lambda connection: feedback_table.attempt_of(connection, subject))
     if attempt_id is None:

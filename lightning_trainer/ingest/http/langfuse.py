@@ -1,22 +1,25 @@
-"""``/api/public/scores``: Langfuse's score API, for programs that already use it. A score is feedback.
+"""Langfuse's score API, for programs that already use it: ``/api/public/scores``, for one score or a list of them, and
+``/api/public/ingestion``, to which older clients send scores in batches. A score is feedback.
 
 A score with an ``id`` can be changed, by another one with that id, and deleted. A committed span stays as it is, so
 each change is a span of its own, in a trace that follows from the id: of what a source says about an answer, the latest
-counts. Source: Langfuse public API, ``POST /api/public/scores`` (CreateScoreRequest, CreateScoreResponse), ``DELETE
-/api/public/scores/{scoreId}``.
+counts. Source: Langfuse public API, ``POST /api/public/scores`` (CreateScoreRequest, CreateScoreResponse; of a list
+CreateScoreBatchResponse, CreateScoreBatchResults), ``DELETE /api/public/scores/{scoreId}``, ``POST
+/api/public/ingestion`` (IngestionEvent, IngestionResponse).
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from lightning_trainer.config.sections import FeedbackConfig
 from lightning_trainer.errors import StoreError
-from lightning_trainer.ingest.http.bodies import JsonBodyError, error_response, read_json
-from lightning_trainer.ingest.http.feedback import FeedbackStore, scaled, take
+from lightning_trainer.ingest.http.bodies import JsonBodyError, checked, error_response, read_json
+from lightning_trainer.ingest.http.feedback import FeedbackStore, scaled, take, trains_nothing
 from lightning_trainer.samples.feedback.entries import (
     LONGEST_NAME,
     LONGEST_TEXT,
@@ -31,7 +34,9 @@ from lightning_trainer.store.tables import feedback as feedback_table
 from lightning_trainer.store.tables.spans import select_of_trace
 from lightning_trainer.types import SpanSink
 
-_PATH = "/api/public/scores"
+_PATH, _INGESTION = "/api/public/scores", "/api/public/ingestion"
+_MOST = 1000
+"""Scores, or events, of one request."""
 _Label = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
 _Text = Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)]
 
@@ -49,7 +54,27 @@ class LangfuseScore(BaseModel):
     value: Annotated[float, Field(allow_inf_nan=False)] | _Text
     dataType: Literal["NUMERIC", "CATEGORICAL", "BOOLEAN", "TEXT", "CORRECTION"] | None = None
     comment: Annotated[str, Field(max_length=LONGEST_TEXT)] | None = None
-    metadata: dict[str, Any] | None = None
+    metadata: Any = None
+
+
+class _Scores(RootModel[Any]):
+    """One score, or a list of them."""
+
+
+class _Event(BaseModel):
+    """One of a batch; of its types only ``score-create`` is feedback."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    id: _Label
+    type: str
+    body: Any = None
+
+
+class _Batch(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    batch: Annotated[list[_Event], Field(max_length=_MOST)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,19 +96,44 @@ class _Said:
 
 
 def langfuse_router(store: FeedbackStore, sink: SpanSink, config: FeedbackConfig) -> APIRouter:
-    """Return the routes; ``sink`` commits the span."""
+    """Return the routes; ``sink`` commits the spans."""
     router = APIRouter()
 
     @router.post(_PATH)
     async def score(request: Request) -> JSONResponse:
         try:
-            body = await read_json(request, LangfuseScore)
-            score_id = await _take(body.id, *await _read(store, body))
+            given = (await read_json(request, _Scores)).root
+            if not isinstance(given, list):
+                return JSONResponse(await _kept(checked(given, LangfuseScore)))
+            if len(given) > _MOST:
+                raise JsonBodyError(422, f"the list has {len(given)} scores; send at most {_MOST} at once")
+            refused = [(place, await _refusal(one)) for place, one in enumerate(given)]
         except JsonBodyError as error:
             return error.response()
         except StoreError as error:
             return error_response(503, str(error), retry_after_s=1)
-        return JSONResponse({"id": score_id})
+        errors = [{"message": f"score {place}: {error}"} for place, error in refused if error is not None]
+        if not errors:
+            return JSONResponse({"message": "Accepted"}, 202)
+        told = {"accepted": len(given) - len(errors), "rejected": len(errors), "errors": errors}
+        return JSONResponse(told, 207)
+
+    @router.post(_INGESTION)
+    async def ingest(request: Request) -> JSONResponse:
+        successes: list[dict[str, Any]] = []
+        errors: list[dict[str, Any]] = []
+        try:
+            for event in (await read_json(request, _Batch)).batch:
+                error = await _refusal(event.body, event.id) if event.type == "score-create" else None
+                if error is None:
+                    successes.append({"id": event.id, "status": 201})
+                else:
+                    errors.append({"id": event.id, "status": error.status, "message": str(error)})
+        except JsonBodyError as error:
+            return error.response()
+        except StoreError as error:  # the client sends the batch again, and what was stored of it is the same
+            return error_response(503, str(error), retry_after_s=1)
+        return JSONResponse({"successes": successes, "errors": errors}, 207)
 
     @router.delete(f"{_PATH}/{{score_id:path}}")
     async def delete(score_id: str) -> Response:
@@ -98,6 +148,22 @@ def langfuse_router(store: FeedbackStore, sink: SpanSink, config: FeedbackConfig
         except StoreError as error:
             return error_response(503, str(error), retry_after_s=1)
         return Response(status_code=204)
+
+    async def _refusal(given: object, event_id: str | None = None) -> JsonBodyError | None:
+        """Keep a score of several, and return why it is refused."""
+        try:
+            body = checked(given, LangfuseScore)
+            await _kept(body if body.id is not None else body.model_copy(update={"id": event_id}))
+        except JsonBodyError as error:
+            return error
+        return None
+
+    async def _kept(body: LangfuseScore) -> dict[str, Any]:
+        """Keep a score, and return its id, with the reason if it trains nothing."""
+        subject, said = await _read(store, body)
+        answer = {"id": await _take(body.id, subject, said)}
+        reason = None if said.value is None else await trains_nothing(store, subject)
+        return answer if reason is None else {**answer, "reason": reason}
 
     async def _take(score_id: str | None, subject: Subject, said: _Said) -> str:
         span = feedback_span(subject, **asdict(said))
@@ -124,8 +190,14 @@ def _trace_of(score_id: str) -> str:
 
 async def _read(store: FeedbackStore, body: LangfuseScore) -> tuple[Subject, _Said]:
     """Return what a score is about and says. Raises JsonBodyError: feedback has no equivalent of one of them."""
-    if body.traceId is None:
-        raise JsonBodyError(422, "give a traceId: scores of sessions and of dataset runs are not feedback on an answer")
+    told = body.metadata if isinstance(body.metadata, Mapping) else {}
+    named = {key: _named(told, key) for key in ("rollout_id", "attempt_id", "response_id")}
+    if body.traceId is None and not any(named.values()):
+        raise JsonBodyError(
+            422,
+            "give a traceId, or a rollout_id, attempt_id or response_id in its metadata: scores of sessions and of "
+            "dataset runs are not feedback on an answer",
+        )
     correction = body.value if body.dataType == "CORRECTION" and isinstance(body.value, str) else None
     if isinstance(body.value, str) and correction is None:
         raise JsonBodyError(
@@ -134,12 +206,20 @@ async def _read(store: FeedbackStore, body: LangfuseScore) -> tuple[Subject, _Sa
             'dataType "CORRECTION" with the answer as it should have been',
         )
     value = None if isinstance(body.value, str) else scaled(body.value, (0.0, 1.0))
-    told = body.metadata or {}
-    given = next((told[key] for key in ("source", "user_id", "userId") if isinstance(told.get(key), str)), None)
-    source = (given or "langfuse")[:LONGEST_NAME].encode(errors="replace").decode() or "langfuse"
+    given = next((name for key in ("source", "user_id", "userId") if (name := _named(told, key)) is not None), None)
+    said = _Said(
+        given or "langfuse", "person" if given else "system", body.name, value, correction, body.comment or None
+    )
+    if body.traceId is None:
+        return Subject(**named), said
     trace_id = body.traceId.replace("-", "").lower()
     observed = (trace_id, (body.observationId or "").lower())
     # A score may arrive before its trace: only subjects that are already known are looked up in detail.
     response_id = await store.scan(lambda connection: feedback_table.response_of(connection, *observed))
-    said = _Said(source, "person" if given else "system", body.name, value, correction, body.comment or None)
-    return Subject(trace_id=trace_id, response_id=response_id), said
+    return Subject(**{**named, "response_id": named["response_id"] or response_id}, trace_id=trace_id), said
+
+
+def _named(told: Mapping[str, Any], key: str) -> str | None:
+    """Return a name in the metadata, which is JSON of the user's: it may be anything, and no Unicode."""
+    name = told.get(key)
+    return name[:LONGEST_NAME].encode(errors="replace").decode() or None if isinstance(name, str) else None

@@ -1,7 +1,8 @@
 """Runs one Python function of the user's: ``python -m ... module:function``, JSON in, JSON on the last line out.
 
-The function gets the judge's input as a dict, and returns a number, ``{"score": ..., "reason": ...}``, None, or for a
-whole group ``{"scores": {...}}``. Anything it prints goes to standard error.
+The function gets the judge's input as a dict, or, if it is a reward function of verl's, TRL's or OpenAI's form, what
+the names of its parameters say. It returns a number, ``{"score": ..., "reason": ...}``, None, or for a whole group
+``{"scores": {...}}``. Anything it prints goes to standard error.
 """
 
 import contextlib
@@ -14,14 +15,29 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from lightning_trainer.environments.reward_function import score, takes_answer
+from lightning_trainer.environments.task_fields import prompt_of
+
 
 def main(named: str) -> None:
     """Answer the question on standard input with the named function, as JSON on standard output."""
     question = json.load(sys.stdin)
     sys.path.insert(0, os.getcwd())
     with contextlib.redirect_stdout(sys.stderr):
-        said = _function(named)(question)
+        function = _function(named)
+        said = _scored(function, question) if takes_answer(function) and "answer" in question else function(question)
     print(json.dumps(said))
+
+
+def _scored(function: Callable[..., Any], attempt: dict[str, Any]) -> dict[str, Any]:
+    """Return what a reward function says of an attempt's last answer; what it was asked is the input's prompt, or else
+    that of the first call."""
+    if attempt["answer"] is None:
+        return {"score": None, "reason": "no answer was recorded"}
+    fields = attempt["input"] if isinstance(attempt["input"], dict) else {}
+    prompt = prompt_of(fields) or next((call["messages"] for call in attempt["calls"]), "")
+    said = score(function, fields, prompt, attempt["answer"])
+    return {"score": said.value, "reason": said.reason}
 
 
 def _function(named: str) -> Callable[[Any], Any]:

@@ -174,7 +174,7 @@ def _verdict(place: int, said: Any, line: str) -> Verdict:
     score, reason = (said.get("score"), said.get("reason", "")) if isinstance(said, dict) else (said, "")
     if score is None and (said is None or "score" in said):
         return Verdict(place, None, str(reason) or "the program gave no score")
-    if not isinstance(score, int | float) or isinstance(score, bool) or not abs(score) <= LARGEST_REWARD:
+    if not isinstance(score, int | float) or not abs(score) <= LARGEST_REWARD:
         raise JudgeError(f"the last line of its output is {line[:200]!r}; the score in it is not a number")
     return Verdict(place, float(score), str(reason))
 

@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lightning_trainer.config.judges import ReferenceProbabilityConfig
+from lightning_trainer.environments.task_fields import field_of
 from lightning_trainer.errors import JudgeError
 from lightning_trainer.judges.attempts import JudgedAttempt
 from lightning_trainer.judges.judge import Verdict
@@ -151,7 +152,7 @@ class ReferenceProbabilityJudge:
             given = json.loads(one.asked or "null")
         except ValueError:
             return None
-        value = given.get(self.config.reference) if isinstance(given, dict) else None
+        value = field_of(given, self.config.reference) if isinstance(given, dict) else None
         if isinstance(value, int | float) and not isinstance(value, bool):
             return str(value)
         return value.strip() or None if isinstance(value, str) else None

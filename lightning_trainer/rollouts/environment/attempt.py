@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from lightning_trainer.environments.limits import Limits, environment_settings, 
 from lightning_trainer.environments.loading import digest_of
 from lightning_trainer.environments.protocol import HELD_OUT, TRAIN, Environment, Task, nothing_held_out
 from lightning_trainer.environments.registry import EnvironmentSpec, check_file_task, launch_of
+from lightning_trainer.environments.reward_function import RewardFunction
 from lightning_trainer.environments.session import InProcess, Playable, Session
 from lightning_trainer.environments.worker.pool import EnvironmentPool
 from lightning_trainer.errors import ConfigError, LightningError
@@ -34,7 +36,8 @@ class EnvironmentAttempt:
     """``Runner(policy, EnvironmentAttempt("frozenlake:4x4", agent))``: plays one task.
 
     Args:
-        environment: a name (it runs in processes of its own), or a class in this process, created for each attempt.
+        environment: a name (it runs in processes of its own), or a class in this process, created for each attempt; or
+            a function that scores an answer (``reward_function.py``).
         agent: acts in the session that it gets.
         limits, folder, python: of its processes; ``limits`` and ``folder`` are by default those of ``[environments]``
             in the ``lightning.toml`` of this folder, as for the command line.
@@ -48,7 +51,7 @@ class EnvironmentAttempt:
 
     def __init__(
         self,
-        environment: str | type[Environment],
+        environment: str | type[Environment] | Callable[..., Any],
         agent: Agent,
         *,
         limits: Limits | None = None,
@@ -64,7 +67,7 @@ class EnvironmentAttempt:
         """After that, with its waiting for a process, an attempt is given up."""
         self._seed = seed
         self._pool: EnvironmentPool | None = None
-        self._made: type[Environment] | None = None
+        self._made: Callable[[], Environment] | None = None
         sizes: Mapping[str, int] | None = None
         if isinstance(environment, str):
             if limits is None or folder is None:
@@ -74,14 +77,9 @@ class EnvironmentAttempt:
             self._pool = EnvironmentPool(launch, limits, size=processes)
             self.name, self.version, sizes = environment, self._pool.version, self._pool.sizes
             holds_out = self._pool.holds_out
-        elif not inspect.isclass(environment):
-            raise ConfigError(
-                f"an environment is a name, or a class that is created for each attempt, and {environment!r} is "
-                "neither; pass its class, or a subclass that fixes its arguments"
-            )
         else:
-            self._made = environment
-            made = environment()
+            self._made = _made_of(environment)
+            made = self._made()
             self.name, self.version = environment.__qualname__, _version(environment, made)
             with closing(InProcess(made)) as one:
                 sizes, holds_out = one.sizes(), one.holds_out()
@@ -121,6 +119,8 @@ class EnvironmentAttempt:
             LightningError: the environment has fewer.
         """
         size = None if self._sizes is None else self._sizes[split]
+        if size == 0 and count:
+            raise LightningError(f"{self.name} has no {split} tasks of its own; give it some, from a file with --tasks")
         if size is not None and count > size:
             raise LightningError(f"{self.name} has {size} {split} tasks, and {count} are asked for; ask for fewer")
         return [
@@ -178,12 +178,27 @@ async def _in_time(played: Awaitable[None], session: Session) -> None:
         raise session.too_late from None
 
 
-def _version(environment: type[Environment], made: Environment) -> str:
+def _made_of(environment: Any) -> Callable[[], Environment]:
+    if isinstance(environment, type):
+        return environment
+    if not inspect.isfunction(environment):
+        raise ConfigError(
+            "an environment is a name, a class that is created for each attempt, or a reward function, and "
+            f"{environment!r} is none of them; pass its class, or a subclass that fixes its arguments"
+        )
+    try:
+        RewardFunction(environment)
+    except TypeError as error:
+        raise ConfigError(str(error)) from None
+    return partial(RewardFunction, environment)
+
+
+def _version(environment: object, made: Environment) -> str:
     """Return an environment's version: its own, or the digest of its file."""
     version = getattr(made, "version", None)  # it may be a property, or set by the constructor
     if version is None:
         try:
-            version = digest_of(Path(inspect.getfile(environment)))
+            version = digest_of(Path(inspect.getfile(type(made))))
         except (OSError, TypeError):  # defined in an interactive interpreter
             version = "0"
     return str(version)

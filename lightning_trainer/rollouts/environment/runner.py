@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,15 +19,17 @@ from lightning_trainer.rollouts.curriculum import Curriculum
 from lightning_trainer.rollouts.daemon_client import daemon_of_client, policy_of
 from lightning_trainer.rollouts.environment.attempt import EnvironmentAttempt
 from lightning_trainer.rollouts.step_runner import StepRunner
+from lightning_trainer.rollouts.task_file import RowTask
 
 _log = logging.getLogger(__name__)
 
 
-class EnvironmentRunner(StepRunner[Task]):
-    """The runner of ``Runner.from_environment``: training tasks and held-out tasks come from the environment.
+class EnvironmentRunner(StepRunner[Any]):
+    """The runner of ``Runner.from_environment``: training tasks and held-out tasks come from the environment, or are
+    dicts that it reads, as it reads tasks of a file.
 
     Args:
-        environment: a name, or a class in this process.
+        environment: a name, or a class or a reward function in this process.
         policy: the name of the policy that is trained; or ``POLICY@vN``, a version of it for our own agent to evaluate.
         agent: acts in the session that it gets; by default a ``ChatAgent`` with the policy's model, which gets
             ``agent_options``.
@@ -42,7 +44,7 @@ class EnvironmentRunner(StepRunner[Task]):
 
     def __init__(
         self,
-        environment: str | type[Environment],
+        environment: str | type[Environment] | Callable[..., Any],
         *,
         policy: str,
         agent: Agent | None = None,
@@ -114,6 +116,12 @@ class EnvironmentRunner(StepRunner[Task]):
         if self.environment.nothing_held_out is not None:
             _log.warning("%s", self.environment.nothing_held_out)
         return self.evaluate(self.environment.held_out_tasks(count), stage=stage)
+
+    def _as_task(self, given: Any) -> Task:
+        if not isinstance(given, Mapping):
+            return given
+        row = RowTask(given)
+        return self.environment.named_task(row.id, dict(row))
 
     def _check(self, status: dict) -> None:
         if (policy := policy_of(self._model)) != self._model:

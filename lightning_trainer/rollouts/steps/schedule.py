@@ -18,17 +18,17 @@ from itertools import chain
 from typing import Any, Generic, NamedTuple
 
 from lightning_trainer.errors import LightningError
-from lightning_trainer.rollouts.attempt import TaskT
+from lightning_trainer.rollouts.attempt import NamedT
 from lightning_trainer.rollouts.curriculum import Curriculum
 from lightning_trainer.rollouts.daemon_client import DaemonClient
 from lightning_trainer.rollouts.steps.lost_groups import LostGroups
 from lightning_trainer.rollouts.team import TeamClient
 
 
-class Work(NamedTuple, Generic[TaskT]):
+class Work(NamedTuple, Generic[NamedT]):
     """An attempt to make."""
 
-    task: TaskT
+    task: NamedT
     group_id: str
     stage: str
     """``train``, ``baseline``, ``record``, or the name of an evaluation."""
@@ -36,7 +36,7 @@ class Work(NamedTuple, Generic[TaskT]):
     mode: str
 
 
-class Schedule(Generic[TaskT]):
+class Schedule(Generic[NamedT]):
     """The groups of one run: which are begun, and which are due.
 
     Args:
@@ -52,9 +52,9 @@ class Schedule(Generic[TaskT]):
         daemon: DaemonClient | TeamClient,
         run: str,
         status: dict[str, Any],
-        tasks_of_step: Callable[[int], Sequence[TaskT]],
+        tasks_of_step: Callable[[int], Sequence[NamedT]],
         steps: int,
-        curriculum: Curriculum[TaskT] | None = None,
+        curriculum: Curriculum[Any] | None = None,
     ) -> None:
         self.done: int = status["steps_done"]
         """How many steps the policy has done."""
@@ -69,11 +69,11 @@ class Schedule(Generic[TaskT]):
         self._before, self._started = self._where_it_was()
         self._begun = self._before
         self._lost = LostGroups(daemon, run, groups_per_step=self._per_step)
-        self._waiting: list[tuple[str, list[Work[TaskT]]]] = []
+        self._waiting: list[tuple[str, list[Work[NamedT]]]] = []
         """Groups of the step begun last that are not begun yet."""
         self._in_flight: set[str] = set()
 
-    def due(self) -> Iterator[list[Work[TaskT]]]:
+    def due(self) -> Iterator[list[Work[NamedT]]]:
         """Yield the attempts to begin now, those together whose spans are worth a delivery: a group's, or, where all of
         a step is sampled by one version, the step's.
 
@@ -138,7 +138,7 @@ class Schedule(Generic[TaskT]):
         """Return how many of the run's groups belong to each of its steps."""
         return Counter(int(group.removeprefix(self._prefix).partition("/")[0]) for group in groups)
 
-    def _chosen(self, step: int) -> Sequence[TaskT]:
+    def _chosen(self, step: int) -> Sequence[NamedT]:
         """Return a step's tasks, of a curriculum first those that it chose before an interruption."""
         tasks = [*self._tasks_of_step(step)]
         if self._curriculum is None:
@@ -147,7 +147,7 @@ class Schedule(Generic[TaskT]):
         started = {group.removeprefix(prefix) for group in self._daemon.groups(prefix)}
         return self._curriculum.choose(tasks, self._status["groups_per_step"], started=started)
 
-    def _groups(self, step: int, taken: Container[str]) -> list[tuple[str, list[Work[TaskT]]]]:
+    def _groups(self, step: int, taken: Container[str]) -> list[tuple[str, list[Work[NamedT]]]]:
         """Return the groups of a step, each with its id and the attempts whose end the daemon has not seen.
 
         A group taken before it was complete (``group_timeout_s``) stays as it is: more attempts would make a new group.

@@ -8,6 +8,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -64,8 +66,27 @@ def test_the_pages_of_ones_own_have_what_pages_need() -> None:
     assert [shop.reward(lambda script, one=one: one) for one in (None, shop.wanted, "sofa")] == [None, 1.0, 0.0]
 
 
-def test_the_program_compiles() -> None:
-    compile(PROGRAMS[1], "environments.md", "exec")
+def test_the_programs_compile() -> None:
+    for program in PROGRAMS:
+        compile(program, "environments.md", "exec")
+
+
+def test_the_reward_function_scores_a_row_of_verls(tmp_path: Path, monkeypatch) -> None:
+    (function,) = [one for one in PROGRAMS if "def compute_score" in one]
+    (command,) = [one for one in COMMANDS if one.startswith("environments try rewards.py")]
+    (tmp_path / "rewards.py").write_text(function)
+    row = {
+        "data_source": "sums",
+        "prompt": [{"role": "user", "content": "What is 2 and 2?"}],
+        "reward_model": {"style": "rule", "ground_truth": "4"},
+        "extra_info": {"split": "train", "index": 0},
+    }
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "train.parquet")
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, shlex.split(command), env={"COLUMNS": "400"}, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert "What is 2 and 2?" in done.stdout
+    assert "-- reward 1, format 1 so far, done" in done.stdout
 
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command.startswith("rollouts")])
@@ -75,7 +96,7 @@ def test_rollouts_takes_it(command: str, monkeypatch) -> None:
     done = CliRunner().invoke(app, shlex.split(command), catch_exceptions=False)
     assert done.exit_code == 0, done.output
     ((options, play),) = taken
-    assert play.environment in ("frozenlake:4x4", "guess.py:Guess", "mcp")
+    assert play.environment in ("frozenlake:4x4", "guess.py:Guess", "rewards.py:compute_score", "mcp")
     assert (options.steps is None) != (options.evaluate is None)
 
 

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -209,7 +210,7 @@ def test_actions_that_are_not_discrete_are_refused(started: Start) -> None:
 @pytest.mark.slow
 def test_skyrl_gym_scores_a_task_from_a_file(started: Start) -> None:
     process = started("skyrl-gym:gsm8k")
-    fields = {"id": "a", "prompt": "What is 6 * 7?", "reward_spec": {"ground_truth": "42"}}
+    fields: dict[str, Any] = {"id": "a", "prompt": "What is 6 * 7?", "reward_spec": {"ground_truth": "42"}}
     for answer, reward in (("#### 42", 1.0), ("#### 41", 0.0)):
         session = Session(process, Task("skyrl-gym:gsm8k", process.version, name="a", fields=fields))
         assert session.observation.text == "What is 6 * 7?"
@@ -217,6 +218,11 @@ def test_skyrl_gym_scores_a_task_from_a_file(started: Start) -> None:
         assert (session.done, session.reward) == (True, reward)
     with pytest.raises(EnvironmentRaisedError, match="has no prompt; skyrl-gym's tasks come from a file"):
         process.reset(Task("skyrl-gym:gsm8k", process.version))
+    asked = [("system", "Be brief."), ("user", "1 + 1?"), ("assistant", "#### 2"), ("user", "What is 6 * 7?")]
+    fields["prompt"] = [{"role": role, "content": content} for role, content in asked]
+    observation = process.reset(Task("skyrl-gym:gsm8k", process.version, name="a", fields=fields))
+    assert observation.instructions == "Be brief."
+    assert observation.text == "user: 1 + 1?\n\nassistant: #### 2\n\nuser: What is 6 * 7?"
 
 
 @pytest.fixture(scope="module")

@@ -162,7 +162,9 @@ def test_a_curriculum_chooses_among_the_tasks_of_a_file(tmp_path: Path, monkeypa
     status = {"groups_per_step": 2, "group_size": 4, "steps_done": 0}
     monkeypatch.setattr("lightning_trainer.rollouts.daemon_client.DaemonClient.policy", lambda _: status)
     tasks = tmp_path / "tasks.jsonl"
-    tasks.write_text("".join(f'{{"id": "{number}", "difficulty": {number % 3}}}\n' for number in range(20)))
+    tasks.write_text(
+        "".join(f'{{"id": "{number}", "difficulty": {number % 3}, "extra": {{"level": 1}}}}\n' for number in range(20))
+    )
     asked = [
         "rollouts",
         "--environment",
@@ -176,8 +178,11 @@ def test_a_curriculum_chooses_among_the_tasks_of_a_file(tmp_path: Path, monkeypa
     ]
     done = CliRunner().invoke(app, [*asked, "--steps", "1", "--curriculum", "difficulty"], env={"COLUMNS": "200"})
     assert (done.exit_code, offered) == (0, [8]), done.output
+    done = CliRunner().invoke(app, [*asked, "--steps", "1", "--curriculum", "extra.level"], env={"COLUMNS": "200"})
+    assert (done.exit_code, offered) == (0, [8, 8]), done.output
     for more, said in (
         (["--steps", "1", "--curriculum", "level"], "task '0' has no field 'level'"),
+        (["--steps", "1", "--curriculum", "extra.kind"], "task '0' has no field 'extra.kind'"),
         (["--evaluate", "e", "--curriculum", "difficulty"], "--evaluate and --record try every task"),
     ):
         done = CliRunner().invoke(app, [*asked, *more], env={"COLUMNS": "200"})
@@ -239,7 +244,7 @@ def test_a_class_in_our_process_has_the_version_of_its_objects(environment) -> N
 
 @pytest.mark.parametrize("environment", [Alike(), functools.partial(Alike)])
 def test_an_environment_that_is_neither_a_name_nor_a_class_is_one_sentence(environment) -> None:
-    with pytest.raises(ConfigError, match=r"is a name, or a class .* is neither; pass its class, or a subclass"):
+    with pytest.raises(ConfigError, match=r"is a name, a class .* is none of them; pass its class, or a subclass"):
         Runner.from_environment(environment, policy="p", agent=lambda session: None, endpoint=ENDPOINT)
 
 

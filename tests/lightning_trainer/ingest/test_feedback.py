@@ -7,15 +7,12 @@ from dataclasses import replace
 
 import httpx
 import pytest
-from fastapi import APIRouter, Depends
 from lightning_instrumentation import semconv
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
 from lightning_trainer.config.sections import FeedbackConfig
-from lightning_trainer.gateway.auth import require_token
 from lightning_trainer.ingest.http.feedback import feedback_router
-from lightning_trainer.ingest.http.langfuse import langfuse_router
 from lightning_trainer.ingest.http.otlp import otlp_router
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.samples.feedback.entries import Subject, entries_of, feedback_span
@@ -26,29 +23,19 @@ from lightning_trainer.store.tables import feedback, scores
 from lightning_trainer.store.worklist.settling import look
 from lightning_trainer.types import TrainingBatch
 
-_URL, _SCORES = "/lightning/feedback", "/api/public/scores"
+_URL = "/lightning/feedback"
 
 
 @pytest.fixture
 async def client(store: SqliteStore, client_of, attempt_spans) -> AsyncIterator[httpx.AsyncClient]:
     await store.append(attempt_spans("a", [1], 10))
     config = FeedbackConfig(trusted=("crm",), source_per_hour=3)
-    routes = APIRouter()
-    routes.include_router(feedback_router(store, store, config))
-    routes.include_router(langfuse_router(store, store, config))
-    async with client_of(routes) as opened:
+    async with client_of(feedback_router(store, store, config)) as opened:
         yield opened
 
 
 async def kept(store: SqliteStore):
     return await store.scan(feedback.select)
-
-
-async def test_a_source_that_is_no_unicode_is_written_as_one_that_is(client, store):
-    raw = b'{"traceId": "%s", "name": "helpful", "value": 1, "metadata": {"user_id": "\\ud800x"}}' % (b"ab" * 16)
-    answer = await client.post(_SCORES, content=raw, headers={"content-type": "application/json"})
-    assert answer.status_code == 200, answer.text
-    assert [one.source for one in await kept(store)] == ["?x"]
 
 
 @pytest.mark.parametrize(
@@ -193,93 +180,6 @@ async def test_a_source_on_the_span_makes_its_evaluation_feedback_and_no_reward(
     assert [(one.source, one.value) for one in await kept(store)] == [("u7", 0.0)]
     assert read_spans(await store.spans_of_attempts(["a"])).evaluations == ()
     assert await store.scan(lambda connection: scores.select(connection, ["reward"])) == []
-
-
-async def test_langfuses_scores_are_feedback(client, store) -> None:
-    (root, call, *_) = await store.spans_of_attempts(["a"])
-    about = {"traceId": root.trace_id, "name": "thumbs"}
-    first = await client.post(_SCORES, json={**about, "id": "s1", "value": 1, "dataType": "BOOLEAN", "comment": "ok"})
-    assert (first.status_code, first.json()) == (200, {"id": "s1"})
-    await client.post(
-        _SCORES, json={**about, "value": 0.25, "metadata": {"user_id": "u7"}, "observationId": call.span_id}
-    )
-    await client.post(_SCORES, json={**about, "value": "Better.", "dataType": "CORRECTION", "environment": "live"})
-    await store.write(feedback.match)
-    found = [
-        (one.source, one.kind, one.value, one.attempt_id, one.response_id, one.edited) for one in await kept(store)
-    ]
-    assert found == [
-        ("langfuse", "system", 1.0, "a", None, False),
-        ("u7", "person", 0.25, "a", "response-a", False),
-        ("langfuse", "system", None, "a", None, True),
-    ]
-
-
-async def test_a_score_is_what_was_last_said_under_its_id(client, store) -> None:
-    """Before: of one id only the first value was ever stored, and all were answered as if they had been."""
-    (root, *_) = await store.spans_of_attempts(["a"])
-    body = {"traceId": root.trace_id, "name": "thumbs", "id": "s/1", "metadata": {"user_id": "u7"}}
-    trusted = FeedbackConfig(trusted=("u7",))
-
-    async def reward() -> float | None:
-        await store.write(feedback.match)
-        (outcome,) = (await store.scan(lambda connection: look(connection, trusted, time.time_ns()))).outcomes
-        return outcome.value
-
-    for value in (1, 1, 0, 1):
-        assert (await client.post(_SCORES, json={**body, "value": value})).json() == {"id": "s/1"}
-        assert await reward() == value
-    assert [one.value for one in await kept(store)] == [1.0, 0.0, 1.0], "what is sent again is the same"
-
-
-async def test_a_score_is_deleted_by_its_id(client, store) -> None:
-    """Before: 404."""
-    (root, *_) = await store.spans_of_attempts(["a"])
-    body = {"traceId": root.trace_id, "name": "thumbs", "id": "s/1", "value": 1, "metadata": {"user_id": "u7"}}
-    await client.post(_SCORES, json=body)
-    assert [(await client.delete(f"{_SCORES}/s/1")).status_code for _ in range(2)] == [204, 204]
-    assert [(one.source, one.name, one.taken_back) for one in await kept(store)] == [
-        ("u7", "thumbs", False),
-        ("u7", "thumbs", True),
-    ]
-    unknown = await client.delete(f"{_SCORES}/s2")
-    assert unknown.status_code == 404
-    assert unknown.json()["error"]["message"] == "there is no score 's2': check the id it was given"
-    await client.post(_SCORES, json=body)
-    assert (await kept(store))[-1].value == 1.0
-
-
-async def test_langfuses_corrections_may_be_as_long_as_an_edit(client, store) -> None:
-    (root, *_) = await store.spans_of_attempts(["a"])
-    body = {"traceId": root.trace_id, "name": "output", "value": "Better. " * 100, "dataType": "CORRECTION"}
-    answer = await client.post(_SCORES, json=body)
-    assert answer.status_code == 200, answer.text
-    assert [one.edited for one in await kept(store)] == [True]
-    assert (await client.post(_SCORES, json={**body, "value": ""})).status_code == 422
-
-
-@pytest.mark.parametrize(
-    ("body", "sentence"),
-    [
-        ({"value": "positive", "dataType": "CATEGORICAL", "traceId": "1" * 32}, "value 'positive' is a category"),
-        ({"value": 7, "traceId": "1" * 32}, "score is 7, and the scale goes from 0 to 1"),
-        ({"value": 1, "sessionId": "s"}, "give a traceId: scores of sessions"),
-    ],
-)
-async def test_scores_that_are_no_feedback_are_refused(client, body, sentence) -> None:
-    answer = await client.post(_SCORES, json={"name": "thumbs", **body})
-    assert (answer.status_code, sentence in answer.json()["error"]["message"]) == (422, True), answer.text
-
-
-async def test_langfuses_clients_send_the_token_as_their_secret_key(store, client_of) -> None:
-    router = APIRouter(dependencies=[Depends(require_token("the-token"))])
-    router.include_router(langfuse_router(store, store, FeedbackConfig()))
-    body = {"traceId": "1" * 32, "name": "thumbs", "value": 1}
-    async with client_of(router) as client:
-        for password, status in (("the-token", 200), ("another", 401), ("", 401)):
-            assert (await client.post(_SCORES, json=body, auth=("pk-any", password))).status_code == status
-        broken = await client.post(_SCORES, json=body, headers={"authorization": "Basic !!"})
-        assert broken.status_code == 401
 
 
 def logs(span, *, source: str | None) -> ExportLogsServiceRequest:

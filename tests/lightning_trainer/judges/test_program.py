@@ -1,11 +1,14 @@
 """A program of the user's that loops, forks, eats memory or prints garbage gives no reward, and nothing of it stays."""
 
 import asyncio
+import json
 import sys
 import time
+from dataclasses import replace
 
 import psutil
 import pytest
+from lightning_instrumentation import semconv
 
 from lightning_trainer.errors import JudgeError
 from lightning_trainer.ingest.reading import read_spans
@@ -20,11 +23,15 @@ ANSWERED = "import json, sys; told = json.load(sys.stdin); "
 def run(judge_config, attempt_to_judge, tmp_path):
     """``run(program)``: the verdicts of a Python program on one attempt, or on three at once."""
 
-    async def run(program=None, names="a", **settings):
+    async def run(program=None, names="a", asked=None, answers=None, **settings):
         if program is not None:
             settings["command"] = [sys.executable, "-c", program]
         config = judge_config("program", working_dir=tmp_path, **{"timeout_s": 60, **settings})
-        spans = [span for name in names for span in attempt_to_judge(name, ["It is 6.", f"Bye, {name}."])]
+        said = {name: ["It is 6.", f"Bye, {name}."] if answers is None else answers for name in names}
+        spans = [span for name in names for span in attempt_to_judge(name, said[name])]
+        if asked is not None:
+            told = {semconv.ROLLOUT_INPUT: json.dumps(asked)}
+            spans = [replace(span, attributes={**span.attributes, **told}) for span in spans]
         program_judge = ProgramJudge(config)
         attempts = JudgedSpans(spans, read_spans(spans).attempts).attempts
         return await program_judge.verdicts(attempts, program_judge.question(attempts), Budget())
@@ -37,6 +44,7 @@ def run(judge_config, attempt_to_judge, tmp_path):
     [
         ("0.25", 0.25, ""),
         ("3", 3.0, ""),
+        ("true", 1.0, ""),
         ('{"score": 0.5, "reason": "half"}', 0.5, "half"),
         ('{"score": null, "reason": "no idea"}', None, "no idea"),
         ("null", None, "the program gave no score"),
@@ -76,6 +84,35 @@ async def test_a_function_is_enough(run, tmp_path):
         assert (verdict.value, verdict.reason) == (1.0, "Bye, a.")
 
 
+REWARDS = """
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    return {"score": solution_str == ground_truth, "reason": data_source}
+
+def trls(prompts, completions, ground_truth, **columns):
+    assert (prompts[0][-1]["content"], columns) == ("What is 2 * 3?", {"data_source": ["d"], "id": [7]})
+    return [float(completions[0][0]["content"] == ground_truth[0])]
+
+def grade(sample, item):
+    return sample["output_text"] == item["ground_truth"]
+"""
+
+
+@pytest.mark.parametrize(("name", "reason"), [("compute_score", "d"), ("trls", ""), ("grade", "")])
+async def test_a_reward_function_is_told_what_its_parameters_name(run, tmp_path, name, reason):
+    (tmp_path / "scores.py").write_text(REWARDS)
+    asked = {"id": 7, "data_source": "d", "ground_truth": "Bye, a."}
+    (verdict,) = await run(function=f"scores.py:{name}", asked=asked)
+    assert (verdict.value, verdict.reason) == (1.0, reason)
+    with pytest.raises(JudgeError, match="ground_truth"):
+        await run(function=f"scores.py:{name}", asked="What is 2 * 3?")
+
+
+async def test_what_has_no_answer_is_not_scored(run, tmp_path):
+    (tmp_path / "scores.py").write_text(REWARDS)
+    (verdict,) = await run(function="scores.py:compute_score", answers=())
+    assert (verdict.value, verdict.reason) == (None, "no answer was recorded")
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -83,7 +120,6 @@ async def test_a_function_is_enough(run, tmp_path):
         "garbage \x00\x01",
         "7/10",
         '"0.5"',
-        "true",
         "NaN",
         "1e400",
         '{"points": 1}',

@@ -89,8 +89,8 @@ def engine():
 def judge(model, engine, attempt_to_judge, encode):
     """``judge(answers, reference=, **settings)``: what attempts earn, by id, with what it asked the engine."""
 
-    async def run(answers, reference="no", ids=None, **settings):
-        told = {"name": "known", "kind": "reference_probability", **settings}
+    async def run(answers, reference="no", ids=None, field="reference", **settings):
+        told = {"name": "known", "kind": "reference_probability", "reference": field, **settings}
         config = TypeAdapter(JudgeConfig).validate_python(told)
         spans = []
         for name, answer in answers.items():
@@ -181,6 +181,8 @@ async def test_what_cannot_be_scored_is_missing_and_the_others_are_not(judge, en
     )
     assert engine.asked == []
     assert (await judge({"a": "It is."}, reference=4711))["a"].value is not None
+    inside = {"reference": {"truth": 4711}, "field": "reference.truth"}
+    assert (await judge({"a": "It is."}, **inside))["a"].value is not None
 
 
 @pytest.mark.parametrize(

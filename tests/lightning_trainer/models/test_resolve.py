@@ -113,7 +113,10 @@ def test_a_cache_that_cannot_be_written_is_not_taken_for_a_network_that_is_away(
         ((), "config.json"),
         (("config.json",), "safetensors"),
         (("config.json", "model.safetensors"), "tokenizer"),
-        (("adapter_config.json", "adapter_model.safetensors"), "is an adapter, not a model.*export --merge"),
+        (
+            ("adapter_config.json", "adapter_model.safetensors"),
+            "is an adapter, not a model.*export --merge.*merge_and_unload",
+        ),
     ],
 )
 def test_a_folder_that_lacks_something_is_refused(tmp_path, files, said):

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlparse
 
 import lightning_instrumentation as lt
@@ -260,6 +261,27 @@ def test_attempts_are_started_at_most_that_many_steps_ahead(serve, max_staleness
     Runner("p", attempt, endpoint=serve(daemon), run=RUN, on_event=daemon.on_event).train(tasks_of, steps=5)
     assert begun == {(step, task.id): SIZE for step in range(1, 6) for task in tasks_of(step)}
     assert max(ahead) <= (max_staleness or 0)
+
+
+def test_rows_of_a_dataset_are_tasks(serve) -> None:
+    daemon = Daemon(None)
+    rows: list[dict[str, Any]] = [{"id": 7, "question": "2+2?"}, {"q": "b"}]
+    url, seen = serve(daemon), []
+
+    def attempt(row: dict[str, Any]) -> float:
+        seen.append(json.dumps(row))
+        row.clear()  # names are given before
+        return 1.0
+
+    runner = Runner("p", attempt, run=RUN, endpoint=url, on_event=daemon.on_event, concurrency=1)
+    runner.train(lambda step: rows, steps=1)
+    assert daemon.ended == {f"{RUN}/step-1/7": SIZE, f"{RUN}/step-1/task-141f76ad3b73": SIZE}
+    evaluated = runner.evaluate(rows, stage="e")
+    assert [attempt.task_id for attempt in evaluated] == ["7", "task-141f76ad3b73"]
+    assert seen[-2:] == [json.dumps(row) for row in rows]
+    assert runner.record(rows, attempts=1)[0].task_id == "7"
+    with pytest.raises(LightningError, match=r"has no 'id', and is not JSON.*give it an id"):
+        runner.evaluate([{"q": Path()}], stage="e")
 
 
 @pytest.mark.parametrize("max_staleness", [None, 1])

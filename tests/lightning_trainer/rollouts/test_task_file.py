@@ -1,13 +1,18 @@
 """Tasks from a file, and which of them a step takes."""
 
+import json
+import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_trainer.errors import LightningError
+from lightning_trainer.errors import LightningError, MissingExtraError
 from lightning_trainer.rollouts.task_file import Epochs, FileTask, read_tasks
 
 
@@ -70,6 +75,39 @@ def test_a_file_that_cannot_be_used_is_refused_in_a_sentence(tmp_path: Path, tex
 def test_a_file_that_is_not_there_is_refused_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(LightningError, match="cannot read the tasks"):
         read_tasks(tmp_path / "none.jsonl")
+
+
+def write_parquet(tmp_path: Path, rows: list[dict[str, Any]]) -> Path:
+    path = tmp_path / "tasks"  # a pipe has no better name
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return path
+
+
+def test_rows_of_parquet_are_tasks_as_lines_are(tmp_path: Path) -> None:
+    rows = [{"id": "a", "prompt": [{"role": "user", "content": "2+2?"}], "level": 1}, {"id": None, "prompt": []}]
+    lines = write(tmp_path, "".join(f"{json.dumps({'level': None, **row})}\n" for row in rows))
+    assert read_tasks(write_parquet(tmp_path, rows)).tasks == read_tasks(lines).tasks
+
+
+def test_parquet_that_cannot_be_used_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    picture = {"bytes": b"\x89PNG", "path": "cat.png"}
+    with pytest.raises(LightningError, match=r"tasks: row 2: the column 'image' has no form in JSON, .*bytes"):
+        read_tasks(write_parquet(tmp_path, [{"image": None}, {"image": picture}]))
+    with pytest.raises(LightningError, match="tasks: row 2: there is another task with the id '1'"):
+        read_tasks(write_parquet(tmp_path, [{"id": 1}, {"id": 1}]))
+    with pytest.raises(LightningError, match=r"there is no task in .*tasks"):
+        read_tasks(write_parquet(tmp_path, []))
+    broken = tmp_path / "broken.parquet"
+    broken.write_bytes(b"PAR1 and no more")
+    with pytest.raises(LightningError, match=r"cannot read the tasks .*broken.parquet as Parquet"):
+        read_tasks(broken)
+
+
+def test_parquet_without_its_package_names_what_to_install(tmp_path: Path, monkeypatch) -> None:
+    path = write_parquet(tmp_path, [{"q": "a"}])
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingExtraError, match=r"lightning-trainer\[dataset\]"):
+        read_tasks(path)
 
 
 @given(count=st.integers(1, 30), per_step=st.integers(1, 8), seed=st.integers(0, 3), epochs=st.integers(1, 3))

@@ -1,0 +1,86 @@
+"""What rows of datasets hold: a field by its name, the right answer, and the prompt, which is a first observation.
+
+The names are those of verl's, TRL's, SkyRL's and OpenAI's rows. This module needs only the standard library: it is also
+imported in the interpreters of third-party environments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from lightning_trainer.environments.protocol import Observation
+
+Message: TypeAlias = Mapping[str, Any]
+Prompt: TypeAlias = str | Sequence[Message]
+
+PROMPTS = ("prompt", "messages", "question")
+_TRUTHS = ("ground_truth", "reward_model.ground_truth", "reward_spec.ground_truth")
+_SYSTEM = ("system", "developer")
+
+
+def field_of(fields: Mapping[str, Any], name: str, missing: Any = None) -> Any:
+    """Return a field, or one inside of another as ``extra_info.level``; a field of just that name comes first."""
+    if name in fields:
+        return fields[name]
+    outer, _, inner = name.partition(".")
+    held = fields.get(outer)
+    return field_of(held, inner, missing) if inner and isinstance(held, Mapping) else missing
+
+
+def truth_of(fields: Mapping[str, Any]) -> Any:
+    """Return the right answer, from verl's and SkyRL's places for it; None if there is none."""
+    return next((truth for name in _TRUTHS if (truth := field_of(fields, name)) is not None), None)
+
+
+def prompt_of(fields: Mapping[str, Any]) -> Prompt | None:
+    """Return what the model is asked, text or chat messages; None if the row does not say.
+
+    ``messages`` may go on to the answer, as in demonstrations; the model must not see it.
+
+    Raises:
+        ValueError: it is neither text nor messages.
+    """
+    name = next((name for name in PROMPTS if fields.get(name)), None)
+    if name is None:
+        return None
+    asked = fields[name]
+    if isinstance(asked, str):
+        return asked
+    if not isinstance(asked, Sequence) or not all(isinstance(one, Mapping) and "role" in one for one in asked):
+        raise ValueError(f"the task's {name} is {repr(asked)[:200]}; it must be text, or messages, each with a role")
+    messages = list(asked)
+    while name == "messages" and messages and messages[-1]["role"] == "assistant":
+        messages.pop()
+    return messages
+
+
+def observation_of(prompt: Prompt) -> Observation:
+    """Return a prompt as the first observation: what the system says are its instructions."""
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    system = [text_of(message) for message in messages if message["role"] in _SYSTEM]
+    said = [message for message in messages if message["role"] not in _SYSTEM]
+    return Observation(shown(said), instructions="\n\n".join(system) or None, images=tuple(_pictures(said)))
+
+
+def shown(messages: Sequence[Message]) -> str:
+    """Return messages as one text, with their roles if others than the user's are among them, such as examples."""
+    if all(message["role"] == "user" for message in messages):
+        return "\n\n".join(map(text_of, messages))
+    return "\n\n".join(f"{message['role']}: {text_of(message)}" for message in messages)
+
+
+def text_of(message: Message) -> str:
+    """Return the text of a message, whose content may be in parts."""
+    content = message.get("content") or ""
+    if isinstance(content, str):
+        return content
+    return "\n".join(str(part["text"]) for part in content if part.get("type") == "text")
+
+
+def _pictures(messages: Sequence[Message]) -> Iterator[str]:
+    for message in messages:
+        content = message.get("content")
+        for part in content if isinstance(content, Sequence) and not isinstance(content, str) else ():
+            if part.get("type") == "image_url":
+                yield part["image_url"]["url"]
