@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+from functools import partial
 
 import orjson
 import pytest
@@ -186,6 +187,42 @@ async def test_a_backup_has_the_images_and_so_has_the_journal(tmp_path):
     restore(tmp_path / "monday", tmp_path / "state", journal=journal)
     async with SqliteStore(tmp_path / "state" / STORE) as store:
         assert await store.media_kept([digest(CAT), digest(DOG)]) == {digest(CAT), digest(DOG)}
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+async def test_the_images_of_a_journal_come_back_where_those_of_the_backup_fill_media_size(
+    tmp_path, database, request
+) -> None:
+    """Before: the newest were left out, and their spans came back without them."""
+    limits = StoreConfig.model_validate({"media_size": "1MiB", "journal": tmp_path / "journal"})
+    bodies = [bytes([number]) * 200_000 for number in range(8)]
+    state, monday = tmp_path / "state", tmp_path / "monday"
+    if database == "sqlite":
+        open_store = partial(SqliteStore, state / STORE)
+        saved, gone_back = partial(back_up, state), partial(restore, monday, state)
+    else:
+        from lightning_trainer.store.postgres.store import PostgresStore
+        from lightning_trainer.store.postgres.upkeep import backup
+
+        at = request.getfixturevalue("postgres_url")
+        open_store = partial(PostgresStore, at)
+        saved, gone_back = partial(backup.back_up, at), partial(backup.restore, at, monday, state)
+    async with open_store(limits) as store:
+        store.retention.wanted_by = tuple
+        for number, body in enumerate(bodies, start=1):
+            await store.append([shown(number, body)])
+            if number == 4:
+                saved(monday, {}, journal=limits.journal)
+        kept = await store.media_kept([digest(body) for body in bodies])
+        assert digest(bodies[-1]) in kept
+    gone_back(journal=limits.journal, limits=limits)
+    async with open_store(limits) as store:
+        assert await store.media_kept(kept) == kept
+        store.retention.wanted_by = tuple
+        await store.append([shown(9)])  # whatever is written first makes room
+        await store.append([shown(10, CAT)])
+        assert (await held(store))[1] <= 2**20
+        assert await store.media_kept([digest(CAT)])
 
 
 async def test_the_check_reads_every_image(tmp_path):
