@@ -81,6 +81,8 @@ class EngineConfig(Section):
     chat_template: Path | None = None
     tool_call_parser: str | None = None
     """vLLM's name for the parser that turns text into tool calls (``hermes`` ...); None: no tools."""
+    reasoning_parser: str | None = None
+    """vLLM's name for the parser that tells reasoning from the answer (``qwen3`` ...); None: it stays in the text."""
     keep_sampled_ids: bool = True
     """A prompt that repeats an earlier answer of its attempt word for word gets the ids that were sampled for it, not
     those that the tokenizer makes of the words (docs/transitions.md)."""
@@ -173,3 +175,4 @@ class OwnEngineConfig(Section):
     max_model_len: int | None = Field(default=None, ge=16)
     chat_template: Path | None = None
     tool_call_parser: str | None = None
+    reasoning_parser: str | None = None
