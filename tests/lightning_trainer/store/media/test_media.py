@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+from dataclasses import replace
 from functools import partial
 
 import orjson
@@ -160,6 +161,24 @@ async def test_the_oldest_make_room_but_not_for_what_a_step_may_want(tmp_path):
         assert {digest(bodies[0]), digest(bodies[-1])} <= kept
         assert digest(bodies[1]) not in kept
         assert (await store.holds())["deleted"]["media"] == len(bodies) - number
+
+
+@pytest.mark.parametrize(
+    ("trace", "near"), [(1, {}), (2, {semconv.ROLLOUT_ID: "r-a"}), (2, {semconv.RESPONSE_ID: "x"})]
+)
+async def test_what_a_record_without_an_attempt_shows_stays_with_the_attempt_that_it_is_near(make_store, trace, near):
+    """Before: it made room for others, although the attempt waited for its step."""
+    bodies = [bytes([number]) * 200_000 for number in range(8)]
+    async with make_store(StoreConfig.model_validate({"media_size": "1MiB"})) as store:
+        await store.enroll("p")
+        store.retention.wanted_by = lambda: ["p"]
+        await store.append([shown(1, attempt="a", **{semconv.ROLLOUT_ROOT: True, semconv.RESPONSE_ID: "x"})])
+        await store.append([replace(shown(2, bodies[0], **near), trace_id=f"{trace:032x}")])
+        for number, body in enumerate(bodies[1:], start=3):
+            await store.append([shown(number, body)])
+        kept = await store.media_kept([digest(body) for body in bodies])
+        assert digest(bodies[0]) in kept
+        assert digest(bodies[1]) not in kept
 
 
 async def test_the_last_span_takes_its_image_along(store):
