@@ -29,6 +29,9 @@ _ELSEWHERE = {
     "lora_modules": "adapters come in as publications",
     "allowed_media_domains": "images are read as they were sent, and none is fetched",
     "allowed_local_media_path": "images are read as they were sent, and none from a disk",
+    "mm_processor_kwargs": "write it into the preprocessor_config.json of a model folder, which the trainer reads too",
+    "media_io_kwargs": "the trainer reads images as vLLM does without it",
+    "trust_request_mm_kwargs": "the trainer prepares every image in the same way, whatever a request says",
     "config": "write its arguments in [engine.vllm] itself",
     "logprobs_mode": "training needs those of what was sampled from",
     "enable_sleep_mode": "set sleep in [engine]",
@@ -78,6 +81,8 @@ class EngineConfig(Section):
     chat_template: Path | None = None
     tool_call_parser: str | None = None
     """vLLM's name for the parser that turns text into tool calls (``hermes`` ...); None: no tools."""
+    reasoning_parser: str | None = None
+    """vLLM's name for the parser that tells reasoning from the answer (``qwen3`` ...); None: it stays in the text."""
     keep_sampled_ids: bool = True
     """A prompt that repeats an earlier answer of its attempt word for word gets the ids that were sampled for it, not
     those that the tokenizer makes of the words (docs/transitions.md)."""
@@ -170,3 +175,4 @@ class OwnEngineConfig(Section):
     max_model_len: int | None = Field(default=None, ge=16)
     chat_template: Path | None = None
     tool_call_parser: str | None = None
+    reasoning_parser: str | None = None

@@ -33,6 +33,8 @@ class Recording:
     problems: tuple[str, ...] = ()
     edits: tuple[Entry, ...] = ()
     """Edited answers, and what takes feedback back, oldest first; empty unless words were requested."""
+    embedded: Mapping[str, bytes] = field(default_factory=dict)
+    """Images and the like that the spans of a file carried themselves, by hash."""
 
 
 def read_recording(spans: Sequence[Span], *, with_words: bool = False) -> Recording:

@@ -7,6 +7,7 @@ agent's.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -38,6 +39,10 @@ _LONGEST_CALL_S = 600.0
 _RETRIES = 2
 _RETRY_S = 1.0
 """The gateway's ``Retry-After``."""
+_TOO_LONG = ("context_length_exceeded", "maximum context length", "maximum model length")
+"""One of these is in an error about a conversation that is too long for the model: OpenAI's, or one of vLLM's two."""
+
+_log = logging.getLogger(__name__)
 
 
 class ChatAgent:
@@ -50,7 +55,7 @@ class ChatAgent:
         tls: returns what the endpoint's certificate is verified with; by default openai's own settings decide.
         temperature: in training; evaluations and baselines take the most likely answer.
         max_tokens: of one answer.
-        max_turns: how many turns it takes before it gives up.
+        max_turns: how many turns it takes before it gives up; fewer if the conversation fills the model's context.
         history: how many earlier turns the model is shown; all when absent. With 0, every observation starts a new
             conversation, which is enough if it says everything. Turns with tools are always shown.
         instructions: the system message, in place of the environment's own.
@@ -96,6 +101,7 @@ class ChatAgent:
         self._instructions = instructions
         self._examples = list(examples)
         self._images = images
+        self._said_full = False
 
     def __call__(self, session: Session) -> None:
         with lt.agent(self.name):
@@ -105,11 +111,29 @@ class ChatAgent:
                 state = session.observation.state
                 with lt.state(state) if state and state.strip() else nullcontext():
                     messages = [*opening, *chain.from_iterable(self._shown(turns, session)), *told]
-                    reply, response_id = self._reply(messages, session)
+                    try:
+                        reply, response_id = self._reply(messages, session)
+                    except self._openai.BadRequestError as error:
+                        # Without a turn there is nothing to keep: the task itself is too long for this model.
+                        if session.turns == 0 or not any(words in f"{error.code} {error}" for words in _TOO_LONG):
+                            raise
+                        self._say_full(session, error)
+                        return
                 turns.append([*told, reply])
                 told = self._told(reply, session.step(_action(reply)))
                 if (reward := session.rewards[-1]) is not None:
                     lt.reward(reward, TURN_REWARD, response_id=response_id)
+
+    def _say_full(self, session: Session, error: Exception) -> None:
+        if not self._said_full:
+            self._said_full = True
+            _log.warning(
+                "the conversation of %s filled the context after %d turns, which ends the attempt with what it has "
+                "earned, as max_turns would; lower history, max_tokens or max_turns, or raise max_model_len (%s)",
+                self.name,
+                session.turns,
+                error,
+            )
 
     def _opening(self, observation: Observation) -> list[dict[str, Any]]:
         instructions = self._instructions if self._instructions is not None else observation.instructions

@@ -69,8 +69,9 @@ class EngineRequest:
         if self.api is EngineApi.COMPLETIONS:
             if body.get("logprobs") is None:
                 body["logprobs"] = 0  # of the sampled token alone
-        # `top_logprobs` without `logprobs` is the caller's mistake, and the engine reports it.
-        elif not self.asked_logprobs and body.get("logprobs") in (None, False) and not body.get("top_logprobs"):
+        # `top_logprobs` without `logprobs` is the caller's mistake, and the engine reports it; with `top_logprobs` null
+        # it would give none at all.
+        elif body.get("logprobs") in (None, False, True) and not body.get("top_logprobs"):
             body["logprobs"] = True
             body["top_logprobs"] = 0
         return orjson.dumps(body)
@@ -135,6 +136,13 @@ def engine_request(
         RefusalError: it asks for something that cannot be recorded exactly (400).
     """
     count = body.get("n")
+    if body.get("include_reasoning") not in (None, True):
+        raise RefusalError(
+            400,
+            f"include_reasoning = {body['include_reasoning']!r} is not supported here: the engine then hides "
+            "the tokens as well, and none could be recorded; leave it out and ignore the reasoning in the answer",
+            param="include_reasoning",
+        )
     if api is EngineApi.COMPLETIONS:
         body = _one_prompt(body)
     return EngineRequest(

@@ -59,8 +59,8 @@ _KNOWN = (
         lambda _: "not enough memory: lower engine.kv_cache_gib or engine.max_num_seqs, or end other processes",
     ),
     _Known(
-        re.compile(r"invalid tool call parser: (\S+)"),
-        lambda m: f"engine.tool_call_parser = {m[1]!r} is not one that vLLM knows",
+        re.compile(r"invalid (tool call|reasoning) parser: (\S+)"),
+        lambda m: f"engine.{m[1].replace(' ', '_')}_parser = {m[2]!r} is not one that vLLM knows",
     ),
     _Known(
         re.compile(r"error: argument --([\w-]+)[^:]*: (.+)"),

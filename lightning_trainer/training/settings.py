@@ -211,7 +211,7 @@ def schedule_notes(config: Config, policy: PolicyConfig) -> list[str]:
             stage.algorithm, groups_per_step=policy.groups_per_step, max_staleness=policy.max_staleness, rounds=rounds
         )
         found.update(dict.fromkeys(sentences))
-    if policy.train and (left_out := _length_note(config.engine, policy)) is not None:
+    if policy.train and (left_out := _length_note(config.engine_of(policy), policy)) is not None:
         found[left_out] = None
     return list(found)
 

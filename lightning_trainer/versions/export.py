@@ -109,6 +109,8 @@ def serve_command(out: Path, name: str, engine: EngineConfig) -> str:
         words = [str(out), "--served-model-name", name]
     if engine.tool_call_parser is not None:
         words += ["--enable-auto-tool-choice", "--tool-call-parser", engine.tool_call_parser]
+    if engine.reasoning_parser is not None:
+        words += ["--reasoning-parser", engine.reasoning_parser]
     return shlex.join(["vllm", "serve", *words, "--generation-config", "vllm"])
 
 

@@ -83,6 +83,9 @@ def test_a_gpu_that_is_named_twice_is_not_two(section):
         ({"no_enable_lora": True}, r"no_enable_lora is not set here: \[policy.lora\] decides it"),
         ({"lora_modules": ["a=b"]}, "lora_modules is not set here"),
         ({"allowed_media_domains": ["example.com"]}, "allowed_media_domains is not set here"),
+        ({"mm-processor-kwargs": {"size": {"longest_edge": 364}}}, "preprocessor_config.json of a model folder"),
+        ({"media_io_kwargs": {"image": {"image_mode": "RGBA"}}}, "media_io_kwargs is not set here: the trainer reads"),
+        ({"trust_request_mm_kwargs": True}, "trust_request_mm_kwargs is not set here"),
         (
             {"hf_overrides": {"rope_theta": 1e6}},
             "write it into the config.json of a model folder, which the trainer reads",

@@ -43,15 +43,19 @@ class Destination:
         }
 
 
+def claim_on(url: str) -> str | None:
+    """Return the policy that claims a call to ``url``, by its agent; None also if it goes to the daemon anyway."""
+    started = runtime()
+    if started is None or started.router.routes_nothing() or started.hosts.trust(url) is HostTrust.DAEMON:
+        return None
+    agent = current_agent()
+    return started.router.policy_of(None if agent is None else agent.name)
+
+
 def destination_of(url: str, body: Mapping[str, Any]) -> Destination | None:
     """Return where a call goes instead of to ``url``; None if it keeps its destination."""
-    started = runtime()
-    if started is None or started.router.routes_nothing():
-        return None
-    if started.hosts.trust(url) is HostTrust.DAEMON:
-        return None
-    policy = _claiming(started)
-    if policy is None:
+    started, policy = runtime(), claim_on(url)
+    if started is None or policy is None:
         return None
     path = _servable(started, policy, urlsplit(url).path, body)
     if path is None or not started.router.proven():
@@ -61,17 +65,9 @@ def destination_of(url: str, body: Mapping[str, Any]) -> Destination | None:
 
 def not_routed(url: str) -> None:
     """Count and report once a call that cannot be routed although a policy claims its agent."""
-    started = runtime()
-    if started is None or started.router.routes_nothing():
-        return
-    policy = _claiming(started)
+    policy = claim_on(url)
     if policy is not None:
         _note_not_served(policy, _ending(urlsplit(url).path))
-
-
-def _claiming(started: Runtime) -> str | None:
-    agent = current_agent()
-    return started.router.policy_of(None if agent is None else agent.name)
 
 
 def fell_back(started: Runtime, destination: Destination, reason: object) -> None:

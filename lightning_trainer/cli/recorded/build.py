@@ -26,6 +26,7 @@ from lightning_trainer.dataset.forms import (
     write_preferences,
     write_samples,
 )
+from lightning_trainer.dataset.images import Images
 from lightning_trainer.dataset.reading import Recording, read_recording, retokenize
 from lightning_trainer.dataset.selection import demonstrations, preferences
 from lightning_trainer.dataset.sources import STORE_FILE, is_store, read_source
@@ -37,6 +38,8 @@ from lightning_trainer.retokenize.grading import EngineScorer
 from lightning_trainer.retokenize.tokenizer import PolicyTokenizer
 from lightning_trainer.samples.batches import Build, build_batch
 from lightning_trainer.samples.rewards.reliability import Correction
+from lightning_trainer.samples.transitions.eligibility import KeptImages
+from lightning_trainer.store.media.exchange import exchange
 from lightning_trainer.store.places import StorePlace, place_of, reading
 from lightning_trainer.store.scan import traces
 from lightning_trainer.store.worklist import drops
@@ -45,6 +48,8 @@ from lightning_trainer.types import Attempt, LedgerRow, RolloutMode, Span
 
 NOTHING_TO_WRITE = 1
 """Exit code: everything went well, and there is nothing to train on."""
+IMAGES = ".media"
+"""Ending of the folder of images, which is otherwise named as the file of samples is."""
 _SHOW_PROGRESS_FROM_BYTES = 8 * 2**20
 
 
@@ -93,9 +98,10 @@ def build(options: Options) -> int:
     form = form_of(options.out, options.form, options.purpose)
     console, errors = TerminalConsole(), TerminalConsole(stderr=True)
     if options.purpose is Purpose.RL:
-        made = _build(options, config, policy, errors)
+        made, images = _build(options, config, policy, errors)
         written = write_samples(made, options.out, form, policy, with_advantages=options.advantages)
-        return _report(console, written, "samples", options, made.ledger, made.problems)
+        said = _write_images(made, images, options.out.with_suffix(IMAGES))
+        return _report(console, written, "samples", options, made.ledger, (*made.problems, *said))
     needs = needs_of(form, options.purpose, tokens=options.tokens)
     recording, corrected = _recording(options, config, policy, errors), _corrections(options, config, policy)
     if options.purpose is Purpose.SFT:
@@ -142,10 +148,12 @@ def _weighed(reward: str) -> tuple[str, float]:
         raise ValueError(f"the weight of {name!r} is {weight!r}; write NAME or NAME=0.5") from None
 
 
-def _build(options: Options, config: Config, policy: PolicyConfig, errors: Console) -> Build:
+def _build(options: Options, config: Config, policy: PolicyConfig, errors: Console) -> tuple[Build, Images]:
     if options.calls:
-        return build_calls((row for path in options.calls for row in read_placed_json_lines(path)), policy)
+        rows = (row for path in options.calls for row in read_placed_json_lines(path))
+        return build_calls(rows, policy), Images({}, ())
     recording = _recording(options, config, policy, errors)
+    images = Images(recording.embedded, _stores(options, config))
     made = build_batch(
         recording.calls,
         recording.attempts,
@@ -154,13 +162,21 @@ def _build(options: Options, config: Config, policy: PolicyConfig, errors: Conso
         step=1,
         span_parents=recording.span_parents,
         corrections=_corrections(options, config, policy),
+        images=KeptImages(None, images.kept(one for call in recording.calls for one in call.media)),
     )
-    return replace(made, problems=(*recording.problems, *made.problems))
+    return replace(made, problems=(*recording.problems, *made.problems)), images
+
+
+def _write_images(made: Build, images: Images, folder: Path) -> tuple[str, ...]:
+    samples = () if made.batch is None else made.batch.samples
+    number = images.write((one for sample in samples for one in sample.media), folder)
+    return (f"{number:,} images written to {folder}",) if number else ()
 
 
 def _recording(options: Options, config: Config, policy: PolicyConfig, errors: Console) -> Recording:
     problems: list[str] = []
     spans: list[Span] = []
+    embedded: dict[str, bytes] = {}
     redacted = SpanRedactor.of(config.daemon)
     usual = place_of(config)
     if not options.spans and usual.path is not None and not usual.path.exists():
@@ -171,12 +187,15 @@ def _recording(options: Options, config: Config, policy: PolicyConfig, errors: C
                 spans += [span for trace in traces(connection) for span in trace]
             continue
         with _progress(source, errors) as watch:
-            # A store's were redacted before they were stored.
-            spans += redacted(read_source(source, problems, watch))
+            # A store's were redacted before they were stored, and are without their images.
+            exchanged = exchange(list(redacted(read_source(source, problems, watch))))
+        spans += exchanged.spans
+        for found in exchanged.media.values():
+            embedded |= {digest: one.body for digest, one in found.items()}
     again = options.retokenize or options.engine is not None
     recording = read_recording(spans, with_words=again or options.purpose is not Purpose.RL)
     recording = _with_modes(_without_unreleased(recording, options, config), options, config)
-    recording = replace(recording, problems=(*problems, *recording.problems))
+    recording = replace(recording, problems=(*problems, *recording.problems), embedded=embedded)
     if not again:
         return recording
     with ExitStack() as stack:

@@ -13,7 +13,14 @@ from urllib.parse import urlencode
 
 from lightning_instrumentation import semconv
 
-from lightning_trainer.dashboard.reading.message_images import DRAWN, image_of, is_embedded, name_of, stored_name
+from lightning_trainer.dashboard.reading.message_images import (
+    DRAWN,
+    image_of,
+    is_embedded,
+    name_of,
+    stored_name,
+    with_pictures,
+)
 from lightning_trainer.store.media.exchange import SCHEME
 from lightning_trainer.types import Span
 
@@ -100,9 +107,9 @@ def _call(span: Span, agent: str | None, before: Counter[str], with_tools: set[s
         if here[key] <= before[key]:
             continue
         before[key] = here[key]
+        if _is_shown_by(with_tools, message):
+            continue
         parts = tuple(_parts(message, span, semconv.INPUT_MESSAGES))
-        if parts and all(part.kind == "tool_call_response" for part in parts) and _ids(message) <= with_tools:
-            continue  # the tool's own span shows it, with its arguments and its time
         yield Entry(_role(message), parts, agent, span.span_id, span.start_ns)
     seconds = (span.end_ns - span.start_ns) / 1e9
     error = span.status_message or None
@@ -132,17 +139,14 @@ def _tool(span: Span, agent: str | None, called: Set[str]) -> Entry:
 
 
 def _with_pictures(result: str, span: Span) -> list[Part]:
-    """Return the parts of a tool's result in MCP's form; none if it has no picture that the store keeps."""
+    """Return the parts of a tool's result; none if it has no picture that the store keeps."""
     if f'"{SCHEME}' not in result:
         return []
     try:
         found = json.loads(result)
     except (ValueError, RecursionError):
         return []
-    content = found.get("content") if isinstance(found, dict) else found
-    if not isinstance(content, list) or not any(isinstance(part, dict) and stored_name(part) for part in content):
-        return []
-    return list(_parts({"parts": content}, span, semconv.TOOL_CALL_RESULT))
+    return list(_parts({"parts": with_pictures(found)}, span, semconv.TOOL_CALL_RESULT))
 
 
 def raw_query(span: Span, attribute: str) -> str:
@@ -171,7 +175,11 @@ def _parts(message: dict[str, Any], span: Span, attribute: str) -> Iterator[Part
                 kind, arguments, str(part.get("name", "tool")), call_id if isinstance(call_id, str) else None, raw
             )
         elif kind == "tool_call_response":
-            yield Part(kind, _dumped(part.get("response", part.get("result"))), raw=raw)
+            result = part.get("response", part.get("result"))
+            if pictured := with_pictures(result):
+                yield from _parts({"parts": pictured}, span, attribute)
+            else:
+                yield Part(kind, _dumped(result), raw=raw)
         elif is_embedded(part):
             yield _embedded(part, raw)
         elif (name := stored_name(part)) is not None:
@@ -204,9 +212,17 @@ def _system_parts(text: str, span: Span) -> tuple[Part, ...]:
     return tuple(_parts({"parts": parts}, span, semconv.SYSTEM_INSTRUCTIONS))
 
 
-def _ids(message: dict[str, Any]) -> set[str]:
+def _is_shown_by(with_tools: Set[str], message: dict[str, Any]) -> bool:
+    """Whether a message holds only results of tools whose own spans show them, with their arguments and their time."""
     parts = message.get("parts")
-    return {str(part.get("id")) for part in parts if isinstance(part, dict)} if isinstance(parts, list) else {"?"}
+    return (
+        bool(parts)
+        and isinstance(parts, list)
+        and all(
+            isinstance(part, dict) and part.get("type") == "tool_call_response" and str(part.get("id")) in with_tools
+            for part in parts
+        )
+    )
 
 
 def _messages(span: Span, attribute: str) -> list[dict[str, Any]]:

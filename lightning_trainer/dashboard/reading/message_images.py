@@ -45,6 +45,15 @@ def stored_name(part: dict[str, Any]) -> str | None:
     return digest_of(uri) if isinstance(uri, str) else None
 
 
+def with_pictures(result: Any) -> list[Any]:
+    """Return the parts of a tool's result (a list, or MCP's form) if any carries or refers to content; else none."""
+    parts = result.get("content") if isinstance(result, dict) else result
+    if not isinstance(parts, list):
+        return []
+    carried = (isinstance(part, dict) and (is_embedded(part) or stored_name(part) is not None) for part in parts)
+    return parts if any(carried) else []
+
+
 def name_of(part: dict[str, Any]) -> str:
     """Return a name that only a part with the same content has."""
     return hashlib.blake2b(part["content"].encode("utf-8", "replace"), digest_size=16).hexdigest()
@@ -74,7 +83,7 @@ def drawn(body: bytes) -> Image | None:
 
 
 def find_image(messages: str, name: str) -> Image | None:
-    """Return the image of that name in a text of messages."""
+    """Return the image of that name in a text of messages, or of a tool's result."""
     try:
         found = json.loads(messages)
     except (ValueError, RecursionError):
@@ -83,9 +92,13 @@ def find_image(messages: str, name: str) -> Image | None:
 
 
 def _parts(messages: Any) -> Iterator[Any]:
+    yield from with_pictures(messages)
     for message in messages if isinstance(messages, list) else ():
         parts = message.get("parts") if isinstance(message, dict) else None
-        yield from parts if isinstance(parts, list) else ()
+        for part in parts if isinstance(parts, list) else ():
+            yield part
+            if isinstance(part, dict):
+                yield from with_pictures(part.get("response", part.get("result")))
 
 
 def _size(body: bytes) -> tuple[str, int, int] | None:

@@ -107,13 +107,16 @@ class Exchange:
         """Make the record durable, once; later calls wait for the same outcome.
 
         Raises:
-            RefusalError: the store could not write it; 503.
+            RefusalError: the store could not write it (503), or the engine gave no token ids (502).
         """
         call_record = self.call_record
         if call_record.written:
             return await call_record.wait_written()
         if call_record.abandoned.done():
             interrupted = interrupted or call_record.abandoned.result()
+        if interrupted is None and self.transcript.hidden:
+            message = "the engine gave no token ids of its answer, so it cannot be recorded and is withheld"
+            raise RefusalError(502, message, kind="engine_error")
         await call_record.write(
             record_of(
                 self.request,

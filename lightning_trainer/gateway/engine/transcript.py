@@ -88,6 +88,11 @@ class Transcript:
         return sum(len(choice.token_ids) for choice in self.choices.values())
 
     @property
+    def hidden(self) -> bool:
+        """Whether a choice has words and no token ids, so that nothing of it can be recorded exactly."""
+        return any(not choice.token_ids and choice.as_message()["parts"] for choice in self.choices.values())
+
+    @property
     def complete(self) -> bool:
         """Whether every choice has ended."""
         ended = sum(choice.finish_reason is not None for choice in self.choices.values())

@@ -34,8 +34,8 @@ AGAINST_MODE: Mapping[RolloutMode | str, Reason] = {
 class KeptImages:
     """Of a model that sees: what its prompts may show."""
 
-    placeholder: int
-    """The token that stands for a piece of an image."""
+    placeholder: int | None
+    """The token that stands for a piece of an image; None where the model is not known."""
     kept: Collection[str]
     """Addresses (``Media.uri``) whose bytes are in the store."""
 
@@ -72,7 +72,8 @@ def reason_against(
 def _against_images(call: Call, images: KeptImages) -> Reason | None:
     """Of a model that sees: return what is wrong with the images of a call."""
     # The model takes every placeholder for a piece of an image; these stand for none.
-    if images.placeholder in call.response_ids or (not call.media and images.placeholder in call.prompt_ids):
+    place = images.placeholder
+    if place is not None and (place in call.response_ids or (not call.media and place in call.prompt_ids)):
         return Reason.PLACEHOLDER
     return None if all(one.uri in images.kept for one in call.media) else Reason.MEDIA_MISSING
 

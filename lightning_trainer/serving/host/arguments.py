@@ -47,6 +47,8 @@ def vllm_arguments(settings: HostSettings) -> Namespace:
         arguments += ["--chat-template", str(engine.chat_template)]
     if engine.tool_call_parser is not None:
         arguments += ["--enable-auto-tool-choice", "--tool-call-parser", engine.tool_call_parser]
+    if engine.reasoning_parser is not None:
+        arguments += ["--reasoning-parser", engine.reasoning_parser]
     arguments += further_arguments(engine.vllm, parser)
     parsed = Namespace(**vars(parser.parse_args(arguments)))
     validate_parsed_serve_args(parsed)

@@ -21,8 +21,8 @@ COUNT, BYTES = "media", "media_bytes"
 _LOOKED_AT = 50
 _log = logging.getLogger(__name__)
 
-Wanted: TypeAlias = Callable[[str], bool]
-"""Whether a step may still take an attempt."""
+Wanted: TypeAlias = Callable[[Sequence[int]], bool]
+"""Whether a step may still use one of some spans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def delete_oldest(connection: Connection, after: int, wanted: Wanted) -> tuple[i
     """Examine the first media after ``after`` and delete those that no step can use; references to them stay.
 
     Args:
-        wanted: says for attempts whether a step may still take them.
+        wanted: says for the spans that refer to one of them whether a step may still use any.
 
     Returns:
         The last one examined (0: there was none), and how many were deleted.
@@ -137,12 +137,7 @@ def _is_wanted(connection: Connection, digest: str, wanted: Wanted) -> bool:
     seqs = [int(one.partition("/")[2]) for one in holders if one.startswith("span/")]
     if len(seqs) < len(holders):
         return True  # a batch that may have to be repeated
-    attempts = connection.execute(
-        """SELECT DISTINCT attempt_id FROM spans WHERE attempt_id IS NOT NULL
-           AND seq IN (SELECT CAST(value AS BIGINT) FROM json_each(?))""",
-        (json.dumps(seqs),),
-    ).fetchall()
-    return any(wanted(attempt_id) for (attempt_id,) in attempts)
+    return wanted(seqs)
 
 
 def _delete(connection: Connection, digests: Sequence[str]) -> None:

@@ -65,8 +65,7 @@ def delete_spans(connection: Connection, after: int, until: int, *, wanted_by: C
             break
         position = seq
         if attempt_id is None:
-            of_others = connection.execute(_ATTEMPTS_NEAR, (trace_id, rollout_id, response_id)).fetchall()
-            if not any(_is_wanted(connection, other, asked) for (other,) in of_others):
+            if not _is_wanted_near(connection, trace_id, rollout_id, response_id, asked):
                 alone.append(seq)
         elif attempt_id not in may_go:
             may_go[attempt_id] = _is_over(connection, attempt_id, min(until, last - 1)) and not _is_wanted(
@@ -84,6 +83,14 @@ _ATTEMPTS_NEAR = """
     UNION SELECT attempt_id FROM attempts WHERE rollout_id = ?2
     UNION SELECT * FROM (SELECT attempt_id FROM spans WHERE response_id = ?3 AND attempt_id IS NOT NULL LIMIT 50)
         AS named"""
+
+
+def _is_wanted_near(
+    connection: Connection, trace_id: str, rollout_id: str | None, response_id: str | None, asked: Mapping[str, object]
+) -> bool:
+    """Whether a step may use a span without an attempt of its own: one of its trace, rollout or response is wanted."""
+    near = connection.execute(_ATTEMPTS_NEAR, (trace_id, rollout_id, response_id)).fetchall()
+    return any(_is_wanted(connection, attempt_id, asked) for (attempt_id,) in near)
 
 
 def _is_over(connection: Connection, attempt_id: str, until: int) -> bool:
@@ -199,7 +206,21 @@ def delete_batches(connection: Connection, policy: str, until: int) -> int:
 def delete_media(connection: Connection, after: int, *, wanted_by: Collection[str], now_ns: int) -> Slice:
     """Examine the first media after ``after`` and delete those that no step can use; references to them stay."""
     asked = {"policies": json.dumps(list(wanted_by)), "running": last_before(connection, now_ns - RUNNING_FOR_NS)}
-    return Slice(*references.delete_oldest(connection, after, lambda attempt: _is_wanted(connection, attempt, asked)))
+    return Slice(*references.delete_oldest(connection, after, lambda seqs: _any_is_wanted(connection, seqs, asked)))
+
+
+def _any_is_wanted(connection: Connection, seqs: Sequence[int], asked: Mapping[str, object]) -> bool:
+    rows = connection.execute(
+        """SELECT attempt_id, trace_id, rollout_id, response_id FROM spans
+           WHERE seq IN (SELECT CAST(value AS BIGINT) FROM json_each(?))""",
+        (json.dumps(seqs),),
+    ).fetchall()
+    attempts = {row[0] for row in rows if row[0] is not None}
+    alone = {row[1:] for row in rows if row[0] is None}
+    return any(_is_wanted(connection, attempt_id, asked) for attempt_id in attempts) or any(
+        _is_wanted_near(connection, trace_id, rollout_id, response_id, asked)
+        for trace_id, rollout_id, response_id in alone
+    )
 
 
 def last_step_before(connection: Connection, policy: str, at_ns: int) -> int:

@@ -65,7 +65,7 @@ def restore(
         try:
             _remove(partial)  # of a restore that was killed
             shutil.copyfile(backup / STORE, partial)
-            made = _brought_up_to_date(partial, journal, limits or StoreConfig(), manifest["at_ns"], where=str(backup))
+            made = _brought_up_to_date(partial, journal, replay_limits(limits), manifest["at_ns"], where=str(backup))
         except BaseException as error:
             _remove(partial)
             if not isinstance(error, sqlite3.Error):
@@ -106,6 +106,12 @@ def _brought_up_to_date(copy: Path, journal: Path | None, limits: StoreConfig, a
         feedback.date_back(connection, earlier, at_ns)
         (spans,) = connection.execute("SELECT count(*) FROM spans").fetchone()
         return _Made(spans, from_journal, select_checksums(connection), problems)
+
+
+def replay_limits(limits: StoreConfig | None) -> StoreConfig:
+    """Return the limits for the spans of a journal: their images are the newest, and those that are too old for
+    ``media_size`` make room as soon as a daemon writes."""
+    return (limits or StoreConfig()).model_copy(update={"media_size": None})
 
 
 def read_manifest(backup: Path) -> dict[str, Any]:

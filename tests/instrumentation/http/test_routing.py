@@ -167,6 +167,23 @@ def test_without_fallback_a_claimed_call_fails_rather_than_go_elsewhere(begin, d
 
 
 @pytest.mark.parametrize("caller", CALLERS)
+def test_a_claimed_call_over_our_limit_is_the_gateways_to_refuse(begin, daemon, host, caller, monkeypatch):
+    """Before: it went to the caller's own host, unrecorded, with and without a way back there."""
+    monkeypatch.setenv("LIGHTNING_ROUTE_FALLBACK", "0")
+    daemon.select("prose", "writer")
+    begin(max_body_bytes=1000)
+    ask, url = CALLERS[caller], f"{host.base_url}/chat/completions"
+    assert b"error" in speaking_as("writer", ask, url, document("status 413 " + "long " * 400))
+    assert not host.requests
+    speaking_as("judge", ask, url, document("long " * 400))
+    assert len(host.requests) == len(daemon.requests) == 1
+    daemon.stop()
+    with pytest.raises((httpx.ConnectError, httpx2.ConnectError, OSError, aiohttp.ClientConnectorError)):
+        speaking_as("writer", ask, url, document("long " * 400))
+    assert len(host.requests) == 1
+
+
+@pytest.mark.parametrize("caller", CALLERS)
 def test_an_error_of_the_gateway_is_the_callers(begin, daemon, host, caller):
     daemon.select("prose", "writer")
     begin()

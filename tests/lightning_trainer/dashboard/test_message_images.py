@@ -6,9 +6,11 @@ import json
 import re
 import struct
 from dataclasses import replace
+from urllib.parse import parse_qs
 
 import pytest
 from lightning_instrumentation import semconv
+from lightning_instrumentation.telemetry.messages import input_messages
 
 from lightning_trainer.dashboard.reading.conversation import conversation
 from lightning_trainer.dashboard.reading.message_images import find_image, image_of, is_embedded
@@ -116,3 +118,35 @@ def test_a_picture_that_a_tool_returned_is_shown_with_its_text(wrapped: bool) ->
     assert hashlib.sha256(png(8, 6)).hexdigest() in (entry.parts[2].image or "")
     ((plain,), _) = conversation([replace(span, attributes=attributes | {semconv.TOOL_CALL_RESULT: "sha256: unknown"})])
     assert [part.kind for part in plain.parts] == ["tool_call", "tool_call_response"]
+
+
+@pytest.mark.parametrize("by_store", [True, False])
+def test_a_picture_in_a_tools_result_in_a_message_is_shown_with_its_text(by_store: bool) -> None:
+    """Before: its reference was shown as JSON where no span of the tool was recorded, as by a gateway alone."""
+    picture = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{part(png(8, 6))['content']}"}}
+    said = [{"type": "text", "text": "The page now:"}, picture if by_store else part(png(8, 6))]
+    messages = json.dumps(input_messages([{"role": "tool", "tool_call_id": "c", "content": said}]))
+    attributes = {semconv.OPERATION: semconv.CHAT, semconv.INPUT_MESSAGES: messages}
+    span = Span("t" * 32, "s" * 16, None, "chat", start_ns=1, end_ns=2, attributes=attributes)
+    if by_store:
+        (span,) = exchange([span]).spans
+    ((entry,), _) = conversation([span])
+    assert (entry.role, [one.kind for one in entry.parts]) == ("tool", ["text", "image"])
+    name = parse_qs(entry.parts[1].image or "")["name"][0]
+    if by_store:
+        assert name == hashlib.sha256(png(8, 6)).hexdigest()
+    else:
+        assert find_image(messages, name) == image_of(part(png(8, 6)))
+
+
+def test_a_picture_that_the_tools_own_span_shows_is_shown_once() -> None:
+    said = [{"type": "image", "mimeType": "image/png", "data": base64.b64encode(png(8, 6)).decode()}]
+    result = json.dumps(said)
+    tool = {semconv.OPERATION: semconv.EXECUTE_TOOL, semconv.TOOL_CALL_ID: "c", semconv.TOOL_CALL_RESULT: result}
+    messages = json.dumps([{"role": "tool", "parts": [{"type": "tool_call_response", "id": "c", "response": said}]}])
+    chat = {semconv.OPERATION: semconv.CHAT, semconv.INPUT_MESSAGES: messages}
+    spans = exchange(
+        [Span("t" * 32, f"{n}" * 16, None, "x", n, n + 1, one) for n, one in enumerate((tool, chat))]
+    ).spans
+    ((entry,), _) = conversation(spans)
+    assert [one.kind for one in entry.parts] == ["image"]

@@ -1,5 +1,7 @@
 """``lightning-trainer build``, from the files that it reads to the files that others read."""
 
+import base64
+import hashlib
 import json
 import re
 import shlex
@@ -98,6 +100,46 @@ async def test_what_was_taken_out_of_training_is_in_no_dataset(folder, two_attem
     assert row["attempt_id"] == "a2"
     assert "nothing to write" in run(f"{named}--for dpo --out dpo.jsonl", exit_code=1)
     run(f"{named}--out samples.parquet", exit_code=1)
+
+
+def _showing(spans, body: bytes, *, gone: bool = False):
+    """The spans with an image in their prompt, or with the reference to one that is nowhere."""
+    digest = hashlib.sha256(body).hexdigest()
+    part = {"type": "blob", "mime_type": "image/png", "content": base64.b64encode(body).decode()}
+    part = {"type": "uri", "mime_type": "image/png", "uri": f"sha256:{digest}"} if gone else part
+    said = {semconv.INPUT_MESSAGES: json.dumps([{"role": "user", "parts": [part]}])}
+    return [
+        replace(one, attributes={**one.attributes, **said}) if semconv.INPUT_MESSAGES in one.attributes else one
+        for one in spans
+    ]
+
+
+@pytest.mark.parametrize("source", ["store", "file"])
+async def test_the_images_of_samples_lie_beside_them_and_without_its_image_a_call_is_no_sample(
+    folder, otlp_line, attempt_spans, source
+) -> None:
+    """Before: calls whose images were gone were counted as trained, and of the others nobody had the images."""
+    bodies = [b"\x89PNG a cat", b"\x89PNG a dog", b"\x89PNG a fox"]
+    spans = [
+        one
+        for number, body in enumerate(bodies, start=1)
+        for one in _showing(attempt_spans(f"a{number}", number, reward=number % 2), body, gone=number == 3)
+    ]
+    (folder / "lightning.toml").write_text(
+        '[[policy]]\nname = "math"\nagents = ["solver"]\nmodel = "random:tiny-vision"\nnon_text = "keep"\n'
+    )
+    if source == "store":
+        async with SqliteStore(folder / ".lightning" / "lightning.sqlite") as store:
+            await store.append(spans)
+    else:
+        (folder / "shown.jsonl").write_text("".join(f"{otlp_line([span])}\n" for span in spans))
+    output = run(f"{'--spans shown.jsonl ' if source == 'file' else ''}--out samples.parquet")
+    samples = read_samples_parquet(folder / "samples.parquet")
+    assert {sample.attempt_id for sample in samples} == {"a1", "a2"}
+    assert re.search(r"dropped +\d+ +1 +media_missing", output)
+    named = {sample.media[0].uri.removeprefix("sha256:"): body for sample, body in zip(samples, bodies, strict=False)}
+    assert {path.name: path.read_bytes() for path in (folder / "samples.media").iterdir()} == named
+    assert "2 images written to samples.media" in output
 
 
 async def test_the_store_of_the_configuration_is_read_when_nothing_is_named(folder, two_attempts) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 @contextmanager
 def serving(model: Callable[[dict[str, Any]], dict[str, Any]]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """``model(request) -> message``; yields the base URL and the requests that came."""
+    """``model(request) -> message``, or ``{"error": ...}`` for a 400; yields base URL and requests that came."""
     requests: list[dict[str, Any]] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -21,11 +21,11 @@ def serving(model: Callable[[dict[str, Any]], dict[str, Any]]) -> Iterator[tuple
         def do_POST(self) -> None:
             request = json.loads(self.rfile.read(int(self.headers["content-length"])))
             requests.append(request)
-            message = {"role": "assistant", "content": None, **model(request)}
-            choice = {"index": 0, "finish_reason": "stop", "message": message}
+            said = model(request)
+            choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": None, **said}}
             answer = {"id": f"call-{len(requests)}", "object": "chat.completion", "created": 0, "model": "m"}
-            body = json.dumps({**answer, "choices": [choice]}).encode()
-            self.send_response(200)
+            body = json.dumps(said if "error" in said else {**answer, "choices": [choice]}).encode()
+            self.send_response(400 if "error" in said else 200)
             self.send_header("content-type", "application/json")
             self.send_header("content-length", str(len(body)))
             self.end_headers()

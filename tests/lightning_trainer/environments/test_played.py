@@ -32,7 +32,7 @@ from lightning_trainer.rollouts.environment import attempt as environment_attemp
 from lightning_trainer.rollouts.environment.program_agent import ProgramAgent
 from lightning_trainer.rollouts.environment.runner import EnvironmentRunner
 from tests.lightning_trainer.environments.openai_server import serving  # pyright: ignore[reportMissingImports]
-from tests.lightning_trainer.environments.worlds import Alike, Parts  # pyright: ignore[reportMissingImports]
+from tests.lightning_trainer.environments.worlds import Alike, Endless, Parts  # pyright: ignore[reportMissingImports]
 
 ENDPOINT = "http://127.0.0.1:9"
 WORLDS = Path(__file__).with_name("worlds.py")
@@ -108,6 +108,38 @@ def test_a_call_that_fails_on_the_way_is_made_again(monkeypatch) -> None:
         with Runner.from_environment(Alike, **options) as runner:
             (ended,) = runner.evaluate_held_out(1)
     assert (ended.error, ended.reward, len(requests)) == (None, 1.0, 3)
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "This model's maximum context length is 512 tokens. However, you requested 64 output tokens and more.",
+        "The decoder prompt (length 600) is longer than the maximum model length of 512.",  # of a prompt with images
+    ],
+)
+def test_a_full_context_ends_an_attempt_with_what_it_earned(sentence: str, caplog) -> None:
+    # Before: the attempt failed, and left its group and the held-out score without what two turns had earned
+    full = {"error": {"message": sentence, "type": "BadRequestError", "param": "input_tokens", "code": 400}}
+    with serving(lambda request: {"content": "x"} if len(request["messages"]) < 5 else full) as (url, requests):
+        options = {"policy": "p", "endpoint": ENDPOINT, "agent_options": {"base_url": url}}
+        with Runner.from_environment(Endless, **options) as runner:
+            ended = runner.evaluate_held_out(2)
+    assert [(attempt.error, attempt.reward) for attempt in ended] == [(None, 1.0)] * 2
+    assert len(requests) == 6
+    assert caplog.text.count("filled the context after 2 turns") == 1
+
+
+@pytest.mark.parametrize(
+    ("sentence", "turns"), [("This model's maximum context length is 512 tokens.", 0), ("temperature is wrong", 1)]
+)
+def test_a_call_that_is_refused_for_anything_else_fails_its_attempt(sentence: str, turns: int) -> None:
+    refused = {"error": {"message": sentence, "type": "BadRequestError", "code": 400}}
+    with serving(lambda _: {"content": "x"} if len(requests) <= turns else refused) as (url, requests):
+        options = {"policy": "p", "endpoint": ENDPOINT, "agent_options": {"base_url": url}}
+        with Runner.from_environment(Endless, **options) as runner:
+            (ended,) = runner.evaluate_held_out(1)
+    assert ended.reward is None
+    assert sentence in (ended.error or "")
 
 
 def test_a_model_on_this_machine_is_asked_without_the_environments_proxy(monkeypatch) -> None:

@@ -57,6 +57,18 @@ class Alike:
         return "fine", 1.0, True
 
 
+class Endless:
+    """Pays for every step and never ends."""
+
+    holds_out = False
+
+    def reset(self, task: Task) -> str:
+        return "Say something."
+
+    def step(self, action: Action) -> tuple[str, float, bool]:
+        return "go on", 0.5, False
+
+
 class Parts:
     """Two steps; each has a reward with parts, and the second one names one by ``wrong``."""
 

@@ -38,6 +38,8 @@ class StubEngine:
         self.reported_version: int | None = None
         """What it says its version is, where that is not what it samples with by then."""
         self.tool_call = False
+        self.hides_tokens = False
+        """It leaves out ids and logprobs, as vLLM does where reasoning is hidden from its parser's answer."""
         self.fixed_id: str | None = None
         self.error: tuple[int, dict[str, Any]] | None = None
         self.refuse: Callable[[dict[str, Any]], str | None] = lambda body: None
@@ -67,6 +69,8 @@ class StubEngine:
         self.headers_seen.append(dict(request.headers))
         if request.headers.get("authorization") != "Bearer engine-secret":
             return JSONResponse({"error": "unauthorized"}, 401)
+        if self.hides_tokens:
+            body |= {"return_token_ids": False, "logprobs": None}
         if self.error is not None:
             return JSONResponse(self.error[1], self.error[0])
         if (wrong := self.refuse(body)) is not None:

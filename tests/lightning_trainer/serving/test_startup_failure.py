@@ -29,6 +29,14 @@ TOO_LONG = (
             "engine.kv_cache_gib is too small: one request of engine.max_model_len = 2048 tokens needs 0.05 GiB",
         ),
         ("RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory: you tried", "not enough memory"),
+        (
+            "KeyError: 'invalid tool call parser: hermit (chose from { hermes })'",
+            "engine.tool_call_parser = 'hermit' is not one that vLLM knows",
+        ),
+        (
+            "KeyError: 'invalid reasoning parser: qwen33 (chose from { qwen3 })'",
+            "engine.reasoning_parser = 'qwen33' is not one that vLLM knows",
+        ),
         ("ModuleNotFoundError: No module named 'starlette'", "lacks the module 'starlette'"),
     ],
 )

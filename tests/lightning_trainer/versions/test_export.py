@@ -110,10 +110,10 @@ async def test_a_model_that_was_moved_is_known_by_its_weights(served, tmp_path, 
     assert json.loads((tmp_path / "taken" / "adapter_config.json").read_text())["base_model_name_or_path"] == found
 
 
-ENGINE = '[engine]\nchat_template = "ours.jinja"\ntool_call_parser = "hermes"\n'
+ENGINE = '[engine]\nchat_template = "ours.jinja"\ntool_call_parser = "hermes"\nreasoning_parser = "qwen3"\n'
 
 
-OF_THE_POLICY = 'engine = { chat_template = "ours.jinja", tool_call_parser = "hermes" }\n'
+OF_THE_POLICY = 'engine = { chat_template = "ours.jinja", tool_call_parser = "hermes", reasoning_parser = "qwen3" }\n'
 
 
 @pytest.mark.parametrize("engine", [ENGINE, OF_THE_POLICY])
@@ -125,7 +125,7 @@ def test_the_command_serves_a_whole_model_as_the_engine_did(served, tmp_path, en
     out = tmp_path / "a folder"
     assert said.splitlines()[-1] == (
         f"vllm serve '{out}' --served-model-name support --enable-auto-tool-choice --tool-call-parser hermes "
-        "--generation-config vllm"
+        "--reasoning-parser qwen3 --generation-config vllm"
     )
     assert (out / "chat_template.jinja").read_text() == "our template"
 
@@ -142,7 +142,7 @@ def test_the_command_serves_an_adapter_as_the_engine_did(served, tmp_path, model
     assert said.splitlines()[-1] == (
         f"vllm serve {model} --enable-lora --lora-modules support={tmp_path / 'taken'} --max-lora-rank {reserved} "
         f"--chat-template {tmp_path / 'ours.jinja'} --enable-auto-tool-choice --tool-call-parser hermes "
-        "--generation-config vllm"
+        "--reasoning-parser qwen3 --generation-config vllm"
     )
 
 

@@ -31,7 +31,7 @@ from lightning_trainer.store.upkeep.checkpoints import (
     select_checksums,
     set_metrics_aside,
 )
-from lightning_trainer.store.upkeep.restore import Restored, read_manifest
+from lightning_trainer.store.upkeep.restore import Restored, read_manifest, replay_limits
 
 DUMP = "lightning.dump"
 _TOKENS = 10**9
@@ -119,7 +119,7 @@ def restore(
             try:
                 problems: list[str] = []
                 stored, new = _brought_up_to_date(
-                    connection, journal, problems, limits or StoreConfig(), made_of["at_ns"]
+                    connection, journal, problems, replay_limits(limits), made_of["at_ns"]
                 )
                 aside = put_weights(select_checksums(connection))
                 set_metrics_aside(state_dir or shared_dir)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_trainer.config import EngineConfig
+from lightning_trainer.config import Config, EngineConfig
 from lightning_trainer.errors import EngineError
 from lightning_trainer.serving.host.arguments import further_arguments, on_gpus, vllm_arguments
 from lightning_trainer.serving.host.settings import HostSettings
@@ -76,6 +76,18 @@ def test_an_engine_fetches_no_address_unless_its_hosts_are_named(tmp_path):
     assert connector.fetch_image(f"data:image/gif;base64,{GIF}").size == (1, 1)
     own = engine.model_copy(update={"vllm": {"allowed_media_domains": ["pictures.example", "b"]}})
     assert vllm_arguments(replace(settings, engine=own)).allowed_media_domains == ["pictures.example", "b"]
+
+
+@pytest.mark.torch
+def test_a_policys_own_parsers_arrive(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    engine = {"reasoning_parser": "deepseek_r1", "dtype": "float32"}
+    policy = {"name": "p", "agents": ["*"], "model": str(tmp_path), "engine": {"tool_call_parser": "hermes"}}
+    thinks = {**policy, "name": "q", "agents": ["q"], "engine": {"reasoning_parser": "qwen3"}}
+    config = Config.model_validate({"engine": engine, "policy": [thinks, policy]})
+    read = [vllm_arguments(replace(SETTINGS, model=one.model, engine=config.engine_of(one))) for one in config.policy]
+    assert [one.reasoning_parser for one in read] == ["qwen3", "deepseek_r1"]
+    assert [one.tool_call_parser for one in read] == [None, "hermes"]
 
 
 def test_an_engine_on_gpus_is_told_their_number_their_memory_and_that_it_may_sleep():

@@ -3,6 +3,8 @@
 import base64
 import hashlib
 import json
+from dataclasses import replace
+from functools import partial
 
 import orjson
 import pytest
@@ -161,6 +163,24 @@ async def test_the_oldest_make_room_but_not_for_what_a_step_may_want(tmp_path):
         assert (await store.holds())["deleted"]["media"] == len(bodies) - number
 
 
+@pytest.mark.parametrize(
+    ("trace", "near"), [(1, {}), (2, {semconv.ROLLOUT_ID: "r-a"}), (2, {semconv.RESPONSE_ID: "x"})]
+)
+async def test_what_a_record_without_an_attempt_shows_stays_with_the_attempt_that_it_is_near(make_store, trace, near):
+    """Before: it made room for others, although the attempt waited for its step."""
+    bodies = [bytes([number]) * 200_000 for number in range(8)]
+    async with make_store(StoreConfig.model_validate({"media_size": "1MiB"})) as store:
+        await store.enroll("p")
+        store.retention.wanted_by = lambda: ["p"]
+        await store.append([shown(1, attempt="a", **{semconv.ROLLOUT_ROOT: True, semconv.RESPONSE_ID: "x"})])
+        await store.append([replace(shown(2, bodies[0], **near), trace_id=f"{trace:032x}")])
+        for number, body in enumerate(bodies[1:], start=3):
+            await store.append([shown(number, body)])
+        kept = await store.media_kept([digest(body) for body in bodies])
+        assert digest(bodies[0]) in kept
+        assert digest(bodies[1]) not in kept
+
+
 async def test_the_last_span_takes_its_image_along(store):
     await store.append([shown(1, CAT, DOG), shown(2, DOG)])
     await store.write(lambda connection: delete_rows(connection, [1]))
@@ -186,6 +206,42 @@ async def test_a_backup_has_the_images_and_so_has_the_journal(tmp_path):
     restore(tmp_path / "monday", tmp_path / "state", journal=journal)
     async with SqliteStore(tmp_path / "state" / STORE) as store:
         assert await store.media_kept([digest(CAT), digest(DOG)]) == {digest(CAT), digest(DOG)}
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+async def test_the_images_of_a_journal_come_back_where_those_of_the_backup_fill_media_size(
+    tmp_path, database, request
+) -> None:
+    """Before: the newest were left out, and their spans came back without them."""
+    limits = StoreConfig.model_validate({"media_size": "1MiB", "journal": tmp_path / "journal"})
+    bodies = [bytes([number]) * 200_000 for number in range(8)]
+    state, monday = tmp_path / "state", tmp_path / "monday"
+    if database == "sqlite":
+        open_store = partial(SqliteStore, state / STORE)
+        saved, gone_back = partial(back_up, state), partial(restore, monday, state)
+    else:
+        from lightning_trainer.store.postgres.store import PostgresStore
+        from lightning_trainer.store.postgres.upkeep import backup
+
+        at = request.getfixturevalue("postgres_url")
+        open_store = partial(PostgresStore, at)
+        saved, gone_back = partial(backup.back_up, at), partial(backup.restore, at, monday, state)
+    async with open_store(limits) as store:
+        store.retention.wanted_by = tuple
+        for number, body in enumerate(bodies, start=1):
+            await store.append([shown(number, body)])
+            if number == 4:
+                saved(monday, {}, journal=limits.journal)
+        kept = await store.media_kept([digest(body) for body in bodies])
+        assert digest(bodies[-1]) in kept
+    gone_back(journal=limits.journal, limits=limits)
+    async with open_store(limits) as store:
+        assert await store.media_kept(kept) == kept
+        store.retention.wanted_by = tuple
+        await store.append([shown(9)])  # whatever is written first makes room
+        await store.append([shown(10, CAT)])
+        assert (await held(store))[1] <= 2**20
+        assert await store.media_kept([digest(CAT)])
 
 
 async def test_the_check_reads_every_image(tmp_path):

@@ -76,11 +76,18 @@ def test_daemon_and_doctor_say_it_once_of_all_stages():
 
 
 @pytest.mark.parametrize(
-    ("longest", "sample", "said"),
-    [(8192, {}, 1), (8192, {"max_sample_tokens": 2048}, 0), (2048, {}, 0), (1024, {}, 0)],
+    ("longest", "more", "said"),
+    [
+        (8192, {}, 1),
+        (8192, {"max_sample_tokens": 2048}, 0),
+        (2048, {}, 0),
+        (1024, {}, 0),
+        (2048, {"engine": {"max_model_len": 8192}}, 1),
+        (8192, {"engine": {"max_model_len": 2048}}, 0),
+    ],
 )
-def test_what_is_served_and_too_long_to_be_trained_is_told_where_nobody_has_said_so(longest, sample, said):
-    policy = {"name": "p", "agents": ["*"], "model": "random:tiny", **sample}
+def test_what_is_served_and_too_long_to_be_trained_is_told_where_nobody_has_said_so(longest, more, said):
+    policy = {"name": "p", "agents": ["*"], "model": "random:tiny", **more}
     config = Config.model_validate({"engine": {"max_model_len": longest}, "policy": [policy]})
     notes = schedule_notes(config, config.policy[0])
     assert len(notes) == said

@@ -136,6 +136,53 @@ def test_an_image_that_is_not_there_is_named(trainer, shown, bodies, said):
         trainer.step(TrainingBatch("tiny", 7, (shown("a", "red"), shown("c")), bodies))
 
 
+def _written(mode: str, kind: str = "PNG", **how: Any) -> bytes:
+    """Three by two pixels of a kind of image, no two of them alike."""
+    from PIL import Image
+
+    image = Image.new("RGBA", (3, 2))
+    pixels = [(200, 10, 30, 0), (10, 200, 30, 90), (9, 9, 240, 255), (80, 80, 9, 128), (0, 0, 0, 40), (7, 8, 9, 0)]
+    image.putdata(pixels)
+    written = io.BytesIO()
+    image.convert(mode).save(written, kind, **how)
+    return written.getvalue()
+
+
+def _turned(orientation: int) -> Any:
+    from PIL import Image
+
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return exif
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda: _written("RGB"),
+        lambda: _written("RGBA"),
+        lambda: _written("LA"),
+        lambda: _written("L", transparency=9),
+        lambda: _written("RGB", transparency=(9, 9, 240)),
+        lambda: _written("P", transparency=1),
+        lambda: _written("P"),
+        lambda: _written("RGBA", "WEBP", lossless=True),
+        lambda: _written("RGB", "JPEG", exif=_turned(6)),
+        lambda: _written("RGBA", exif=_turned(8)),
+    ],
+    ids=["rgb", "rgba", "la", "l-trns", "rgb-trns", "p-trns", "p", "webp", "jpeg-turned", "rgba-turned"],
+)
+def test_the_trainer_reads_the_pixels_that_the_engine_reads(body):
+    """Before: what is transparent was whatever color lay below it, and photographs lay on their side."""
+    from vllm.multimodal.media.image import ImageMediaIO
+
+    from lightning_trainer.training.update.batch.images import picture_of
+
+    ours, theirs = picture_of(body()), ImageMediaIO().load_bytes(body()).media
+    assert (ours.mode, ours.size) == (theirs.mode, theirs.size)
+    assert ours.tobytes() == theirs.tobytes()
+
+
 def test_placeholders_that_no_image_fills_are_refused_and_never_filled_with_another_ones(trainer, shown):
     sample = shown("b", "green", "red")
     with pytest.raises(TrainingError, match="8 placeholders, and its 1 images are 4"):
