@@ -104,6 +104,9 @@ async def compose(context: DaemonContext, stack: AsyncExitStack) -> list[PolicyR
         stack.push_async_callback(loan.close)
         for trainer in trainers:
             trainer.gpu = loan
+        for runtime in policies:
+            if runtime.engine in sleepers:
+                runtime.engine.gpu = loan.for_engines
     ways |= {policy.policy.name: scoring(policy.upstream) for policy in policies}
     await _say_what_is_known(config, policies, context.store, model_dirs)
     return policies
