@@ -122,7 +122,7 @@ async def _trainer_settings(
         log_dir,
         await _reference_dir(policy),
         gpus_per_process=devices.part_of(policy, config),
-        shares_gpu=devices.shares,
+        shares_gpu=devices.memory_is_wanted(config),
     )
 
 

@@ -92,6 +92,11 @@ class Deal:
         """Whether any GPU has both a trainer and an engine."""
         return bool(self.of_engines & set(self.trainers))
 
+    def memory_is_wanted(self, config: Config) -> bool:
+        """Whether an engine or another trainer needs a trainer's GPU memory while it computes nothing."""
+        several = sum(any(policy.train for policy in group) for group in trainer_groups(config)) > 1
+        return self.shares or (several and 0 < self.gpus_per_process <= 1 / 2)
+
     def memory_share(self, own: Sequence[str] | None) -> float | None:
         """Return the share of its GPUs' memory that an engine may take; None: vLLM's own choice."""
         if own is None:

@@ -1,5 +1,7 @@
 """GPUs are dealt out so that trainers and engines meet only where there are too few of them."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,6 +10,7 @@ from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.daemon.hardware.dealing import Deal, deal, dealt, trainer_groups
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.serving.settings import engine_settings
+from lightning_trainer.training.settings import trainer_settings
 
 GUARD = {"guard": {"command": ["true"]}}
 CANARY = {"canary": {}}
@@ -78,6 +81,30 @@ def test_trainers_of_two_policies_share_what_engines_leave():
     found = deal(config(policies=2), ["0", "1", "2"])
     assert (found.trainers, found.gpus_per_process) == (("0",), 0.5)
     assert found.engines == ((("1",),), (("2",),))
+    assert not found.shares
+    assert found.memory_is_wanted(config(policies=2)), "while the other one computes"
+
+
+@pytest.mark.parametrize(
+    ("of", "gpus", "wanted"),
+    [
+        ({}, "0", True),
+        ({}, "01", False),
+        ({"policies": 2}, "0123", False),
+        ({"policies": 2, "frozen": 1}, "012", False),
+        ({"policies": 3, "frozen": 1}, "0123", True),
+        ({"policies": 2, "gpus_per_process": 0.6}, "0123", False),
+        ({"policies": 2, "gpus_per_process": 0.5}, "0123", True),
+        ({"gpus_per_process": 0.5}, "01", False),
+        ({"policies": 2, "lora": {"rank": 4}}, "01", False),
+        ({"policies": 2, "device": "cpu"}, "", False),
+    ],
+)
+def test_a_trainer_leaves_its_gpu_where_another_one_or_an_engine_needs_it(of, gpus, wanted):
+    of = config(**of)
+    assert deal(of, list(gpus)).memory_is_wanted(of) == wanted
+    settings = trainer_settings(of, of.policy[0], Path("model"), Path("logs"), shares_gpu=wanted)
+    assert (settings.param_offload, settings.optimizer_offload) == (wanted, wanted)
 
 
 def test_a_policy_that_is_not_trained_takes_no_gpu_from_one_that_is_and_still_starts():
