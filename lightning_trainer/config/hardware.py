@@ -3,7 +3,8 @@
 import importlib.metadata
 import os
 import re
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -96,6 +97,32 @@ def visible_gpus(devices: Path = _DEVICES) -> tuple[str, ...]:
     if listed is None:
         return tuple(map(str, range(files)))
     return tuple(name for name in listed.replace(" ", "").split(",") if name and name != "-1")
+
+
+_QUERY = ("nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader,nounits")
+
+
+def gpu_uuids() -> Mapping[str, str]:
+    """Return the UUID of each GPU, by its number; nothing where nvidia-smi does not say."""
+    try:
+        said = subprocess.run(_QUERY, capture_output=True, text=True, timeout=10, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    rows = (line.split(",") for line in said.splitlines())
+    return {row[0].strip(): row[1].strip() for row in rows if len(row) == 2}
+
+
+def comparable(names: Collection[str]) -> Mapping[str, str]:
+    """Return what to call each GPU, so that one that is named twice, by number and by UUID, has one name.
+
+    Where both occur, numbers become UUIDs; what nvidia-smi does not know, such as a part of a GPU (MIG), keeps its
+    name.
+    """
+    mixed = len({name.isdigit() for name in names}) > 1
+    uuids = gpu_uuids() if mixed else {}
+    # CUDA takes the beginning of a UUID for the whole.
+    whole = {name: [uuid for uuid in uuids.values() if uuid.startswith(name)] for name in names}
+    return {name: uuids.get(name) or (whole[name][0] if len(whole[name]) == 1 else name) for name in names}
 
 
 def trainable_device() -> Device:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_trainer.config import Config, PolicyConfig
+from lightning_trainer.config import Config, PolicyConfig, hardware
 from lightning_trainer.daemon.hardware.dealing import Deal, deal, dealt, trainer_groups
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.serving.settings import engine_settings
@@ -14,6 +14,11 @@ from lightning_trainer.training.settings import trainer_settings
 
 GUARD = {"guard": {"command": ["true"]}}
 CANARY = {"canary": {}}
+
+
+@pytest.fixture(autouse=True)
+def _no_names(monkeypatch):
+    monkeypatch.setattr(hardware, "gpu_uuids", dict)
 
 
 def config(
@@ -216,6 +221,28 @@ def test_what_the_configuration_names_is_taken():
     settings = engine_settings(named, named.policy, *["/x"] * 3)  # pyright: ignore[reportArgumentType]
     given_out = dealt(settings, ("3",), found.memory_share(("3",)), sleeps=False)
     assert (given_out.gpus, given_out.gpu_memory_utilization, given_out.sleeps) == (("3",), 0.5, False)
+
+
+def test_a_gpu_is_the_same_one_by_number_and_by_uuid(monkeypatch):
+    monkeypatch.setattr(hardware, "gpu_uuids", lambda: {"0": "GPU-aaaa0", "1": "GPU-bbbb1"})
+    found = deal(config(engine={"gpus": ["GPU-aaaa"]}), ["0", "1"])
+    assert (found.trainers, found.engines) == (("GPU-bbbb1",), ((("GPU-aaaa0",),),))
+    both = config(engine={"gpus": [0]}, gpus=["GPU-aaaa0"])
+    assert deal(both, ["0", "1"]).sleeps(0, both)
+    found = deal(config(gpus=[1]), ["GPU-aaaa0", "GPU-bbbb1"])
+    assert (found.trainers, found.engines) == (("GPU-bbbb1",), ((("GPU-aaaa0",),),))
+    by_number = deal(config(gpus=[1]), ["0", "1"])
+    assert (by_number.trainers, by_number.engines) == (("1",), ((("0",),),))
+
+
+@pytest.mark.parametrize("unknown", ["GPU-cccc", "MIG-cccc"])
+def test_a_gpu_that_may_be_dealt_again_by_another_name_is_refused(unknown):
+    with pytest.raises(ConfigError, match=rf"\[training\] gpus names {unknown}, .* \[engine\] may get the same one"):
+        deal(config(gpus=[unknown]), ["0", "1"])
+    with pytest.raises(ConfigError, match=rf"\[engine\] gpus names {unknown}, and which of GPU 0, 1 that is"):
+        deal(config(engine={"gpus": [unknown]}), ["0", "1"])
+    assert deal(config(device="cpu", engine={"gpus": [unknown]}), ["0"]).engines == (((unknown,),),)
+    assert deal(config(gpus=[unknown], engine={"gpus": [0]}), ["0"]).trainers == (unknown,)
 
 
 def test_engines_on_a_cluster_leave_this_machines_gpus_alone():
