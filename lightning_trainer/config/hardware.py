@@ -18,7 +18,6 @@ Dtype: TypeAlias = Literal["bfloat16", "float32"]
 _CGROUP = Path("/sys/fs/cgroup")
 _MEMBERSHIP = Path("/proc/self/cgroup")
 _CPUINFO = Path("/proc/cpuinfo")
-_NVIDIA = Path("/dev/nvidiactl")
 _WITH_BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}
 """Flags of x86-64 (the first two) and of ARM."""
 
@@ -75,8 +74,8 @@ def fast_dtype(cpuinfo: Path = _CPUINFO) -> Dtype:
 
 
 def fast_engine_dtype() -> Dtype:
-    """Return the fast precision for the engine, which uses a GPU if there is one."""
-    return "bfloat16" if _NVIDIA.exists() else fast_dtype()
+    """Return the fast precision for the engine, which uses a GPU if there is one that it may."""
+    return "bfloat16" if visible_gpus() else fast_dtype()
 
 
 # The GPUs of this machine that this process may use, as CUDA_VISIBLE_DEVICES names them; found without torch.

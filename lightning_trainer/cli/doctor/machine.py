@@ -210,10 +210,11 @@ def check_gpus(config: Config) -> Check:
     found = "; ".join([_described(gpus) or "none on this machine", *dealt.lines(config)])
     if config.ray.address is not None:
         return ok("GPUs", found)
-    if config.training.device == "cpu" and trainable_device() == "cpu":
-        return warning(
-            "GPUs", found, "Install a build of torch for this machine's driver: the trainer computes on the processor."
-        )
+    if trainable_device() == "cpu":
+        mend = "Install a build of torch for this machine's driver"
+        if config.training.device == "cuda":
+            return failure("GPUs", f"{found}; torch computes on none", f'{mend}, or set device = "cpu" in [training].')
+        return warning("GPUs", found, f"{mend}: the trainer computes on the processor.")
     return ok("GPUs", found)
 
 

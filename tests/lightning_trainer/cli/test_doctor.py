@@ -28,7 +28,7 @@ from lightning_trainer.cli.doctor.places import (
     check_spool,
     check_state_dir,
 )
-from lightning_trainer.config import Config, EngineConfig, TrainingConfig
+from lightning_trainer.config import Config, EngineConfig
 from lightning_trainer.config.policies.versions import GuardConfig
 from lightning_trainer.errors import ConfigError
 
@@ -466,25 +466,3 @@ def test_checkpoints_of_other_processes_or_devices_are_named_before_the_start(tm
     (folder / "trainer.json").write_text('{"device": "cuda"}')
     (check,) = check_checkpoints(config(**state))
     assert (check.state, 'device = "cuda"' in check.found) == (State.FAILURE, True)
-
-
-def test_the_plan_of_who_gets_which_gpu_is_shown(monkeypatch):
-    from lightning_trainer.cli.doctor import machine as devices
-
-    answer = 'printf "0, NVIDIA H100, 81559\\n1, NVIDIA H100, 81559\\n"'
-    monkeypatch.setattr(devices, "_QUERY", ("sh", "-c", answer))
-    config = Config.model_validate(
-        {"training": {"device": "cuda"}, "policy": [{"name": "p", "agents": ["*"], "model": "random:tiny"}]}
-    )
-    for gpus, found in (
-        (("0", "1"), "0 (NVIDIA H100, 80 GiB), 1 (NVIDIA H100, 80 GiB); trainers: GPU 0; engine of p: GPU 1"),
-        (("0",), "0 (NVIDIA H100, 80 GiB); trainers: GPU 0; engine of p: GPU 0, asleep during updates"),
-    ):
-        monkeypatch.setattr(devices, "visible_gpus", lambda gpus=gpus: gpus)
-        assert devices.check_gpus(config) == Check("GPUs", State.OK, found)
-    monkeypatch.setattr(devices, "visible_gpus", lambda: ())
-    assert devices.check_gpus(config).mend == 'Set device = "cpu".'
-    on_cpu = config.model_copy(update={"training": TrainingConfig(device="cpu")})
-    assert devices.check_gpus(on_cpu).state is State.OK
-    monkeypatch.setattr(devices, "visible_gpus", lambda: ("0",))
-    assert "Install a build of torch" in (devices.check_gpus(on_cpu).mend or "")
