@@ -143,8 +143,9 @@ def check_disk(config: Config, trained: TrainedParameters) -> Check:
     checkpoints = [policy.keep_checkpoints + 1 for policy, _ in learners]
     versions = [policy.versions.keep_last + policy.versions.keep_best + 1 for policy, _ in learners]
     version_bytes = ITEM_BYTES[config.engine.dtype]
+    checkpoint_bytes = CHECKPOINT_BYTES_PER_PARAMETER + version_bytes  # each has the model as it is served
     need = sum(
-        count * (saved * CHECKPOINT_BYTES_PER_PARAMETER + kept * version_bytes)
+        count * (saved * checkpoint_bytes + kept * version_bytes)
         for (_, count), saved, kept in zip(learners, checkpoints, versions, strict=True)
     )
     parts = [f"{sum(checkpoints)} checkpoints", f"{sum(versions)} versions"]

@@ -141,7 +141,7 @@ def test_adapters_need_their_own_size_of_shared_memory_and_disk(tmp_path):
     several = {"policy": policies, "engine": {"dtype": "bfloat16"}, "daemon": {"state_dir": str(tmp_path)}}
     found = {check.name: check.found for check in run_checks(Config.model_validate(several))}
     assert "0.20 needed" in found["shared memory"]  # two versions of two adapters of 20 MB, and 128 MiB
-    assert "1.8 needed for 6 checkpoints, 8 versions, spans" in found["disk"]  # of 120 MB, 20 MB, and 1 GiB
+    assert "1.9 needed for 6 checkpoints, 8 versions, spans" in found["disk"]  # of 140 MB, 20 MB, and 1 GiB
 
 
 def test_the_guards_program_is_looked_for_where_it_will_be_run(tmp_path):
@@ -230,7 +230,7 @@ def test_what_all_daemons_see_is_looked_for_where_they_see_it(tmp_path, monkeypa
     assert machine.check_disk(config(**alone), [1e6]).state is State.FAILURE
     assert machine.check_disk(config(**alone, store=store), [1e6]).state is State.OK
     full = machine.check_disk(config(**alone, **kept, store=store), [1e7])
-    assert full.found == f"1.0 GiB free in {shared}, 1.3 needed for 3 checkpoints, 25 versions"
+    assert full.found == f"1.0 GiB free in {shared}, 1.4 needed for 3 checkpoints, 25 versions"
     assert "store.shared_dir" in (full.mend or "")
 
     assert check_shared_dir(config(**alone)) == []
