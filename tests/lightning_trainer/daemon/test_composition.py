@@ -10,6 +10,7 @@ from lightning_trainer.daemon.composition import compose
 from lightning_trainer.daemon.hardware.loan import GpuLoan
 from lightning_trainer.daemon.policy_runtime import DaemonContext
 from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
+from lightning_trainer.serving.gpu_turns import EngineInTurn
 from lightning_trainer.store.records import StepState
 from lightning_trainer.store.sqlite import SqliteStore
 
@@ -59,6 +60,8 @@ async def test_an_engine_that_sleeps_takes_its_gpu_from_no_trainer(context):
         (runtime,) = await compose(context(sleep=True), stack)
         assert isinstance(runtime.trainer.gpu, GpuLoan)
         assert runtime.engine.gpu == runtime.trainer.gpu.for_engines
+        supervisor = runtime.engine.first
+        assert isinstance(supervisor._make(supervisor.settings), EngineInTurn), "engines of one GPU take turns"
     async with AsyncExitStack() as stack:
         (runtime,) = await compose(context(sleep=False), stack)
         assert runtime.engine.gpu is nullcontext
