@@ -3,7 +3,8 @@
 import importlib.metadata
 import os
 import re
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -17,7 +18,6 @@ Dtype: TypeAlias = Literal["bfloat16", "float32"]
 _CGROUP = Path("/sys/fs/cgroup")
 _MEMBERSHIP = Path("/proc/self/cgroup")
 _CPUINFO = Path("/proc/cpuinfo")
-_NVIDIA = Path("/dev/nvidiactl")
 _WITH_BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}
 """Flags of x86-64 (the first two) and of ARM."""
 
@@ -74,8 +74,8 @@ def fast_dtype(cpuinfo: Path = _CPUINFO) -> Dtype:
 
 
 def fast_engine_dtype() -> Dtype:
-    """Return the fast precision for the engine, which uses a GPU if there is one."""
-    return "bfloat16" if _NVIDIA.exists() else fast_dtype()
+    """Return the fast precision for the engine, which uses a GPU if there is one that it may."""
+    return "bfloat16" if visible_gpus() else fast_dtype()
 
 
 # The GPUs of this machine that this process may use, as CUDA_VISIBLE_DEVICES names them; found without torch.
@@ -96,6 +96,32 @@ def visible_gpus(devices: Path = _DEVICES) -> tuple[str, ...]:
     if listed is None:
         return tuple(map(str, range(files)))
     return tuple(name for name in listed.replace(" ", "").split(",") if name and name != "-1")
+
+
+_QUERY = ("nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader,nounits")
+
+
+def gpu_uuids() -> Mapping[str, str]:
+    """Return the UUID of each GPU, by its number; nothing where nvidia-smi does not say."""
+    try:
+        said = subprocess.run(_QUERY, capture_output=True, text=True, timeout=10, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    rows = (line.split(",") for line in said.splitlines())
+    return {row[0].strip(): row[1].strip() for row in rows if len(row) == 2}
+
+
+def comparable(names: Collection[str]) -> Mapping[str, str]:
+    """Return what to call each GPU, so that one that is named twice, by number and by UUID, has one name.
+
+    Where both occur, numbers become UUIDs; what nvidia-smi does not know, such as a part of a GPU (MIG), keeps its
+    name.
+    """
+    mixed = len({name.isdigit() for name in names}) > 1
+    uuids = gpu_uuids() if mixed else {}
+    # CUDA takes the beginning of a UUID for the whole.
+    whole = {name: [uuid for uuid in uuids.values() if uuid.startswith(name)] for name in names}
+    return {name: uuids.get(name) or (whole[name][0] if len(whole[name]) == 1 else name) for name in names}
 
 
 def trainable_device() -> Device:

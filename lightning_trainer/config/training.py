@@ -43,7 +43,8 @@ class TrainingConfig(Section):
     gradient_checkpointing: bool = False
     """Keeps only each layer's inputs and recomputes the rest in the backward pass, which takes a third more time."""
     param_offload: bool | None = None
-    """Keeps the weights in the machine's memory while nothing is computed; None: where an engine shares the GPU."""
+    """Keeps the weights in the machine's memory while nothing is computed; None: where an engine or another trainer
+    shares the GPU."""
     optimizer_offload: bool | None = None
     """The same for the optimizer's two moments."""
     share_base: bool = True

@@ -20,8 +20,8 @@ from lightning_trainer.daemon.rewards.judges import judges_at_work
 from lightning_trainer.daemon.watching.selection_watch import overlaps
 from lightning_trainer.judges.scoring_engine import Post, engines_of
 from lightning_trainer.models.resolve import model_cache, resolve_model
-from lightning_trainer.serving.engine import EngineProcess
 from lightning_trainer.serving.engine_client import Engine
+from lightning_trainer.serving.gpu_turns import GpuTurns
 from lightning_trainer.serving.host.weights.weight_file import version_bytes
 from lightning_trainer.serving.replicas import EngineReplicas
 from lightning_trainer.serving.settings import EngineSettings, engine_settings, replica_settings
@@ -75,7 +75,8 @@ async def compose(context: DaemonContext, stack: AsyncExitStack) -> list[PolicyR
         session=session,
         of_engines=devices.of_engines,
     )
-    make = EngineProcess if session is None else _maker_of_engines(config, session)
+    local = GpuTurns().engine
+    make = local if session is None or config.engine.placement == "local" else _on_cluster(config, session)
     engines = _engines(config, stack, devices, model_dirs, logs, make)
     ways: dict[str, Post] = {}  # filled below: the judges are there before the policies whose engines they ask
     judges = await stack.enter_async_context(
@@ -104,6 +105,9 @@ async def compose(context: DaemonContext, stack: AsyncExitStack) -> list[PolicyR
         stack.push_async_callback(loan.close)
         for trainer in trainers:
             trainer.gpu = loan
+        for runtime in policies:
+            if runtime.engine in sleepers:
+                runtime.engine.gpu = loan.for_engines
     ways |= {policy.policy.name: scoring(policy.upstream) for policy in policies}
     await _say_what_is_known(config, policies, context.store, model_dirs)
     return policies
@@ -119,14 +123,12 @@ async def _trainer_settings(
         log_dir,
         await _reference_dir(policy),
         gpus_per_process=devices.part_of(policy, config),
-        shares_gpu=devices.shares,
+        shares_gpu=devices.memory_is_wanted(config),
     )
 
 
-def _maker_of_engines(config: Config, session: "RaySession") -> Callable[[EngineSettings], Engine]:
-    """Return what makes an engine where the configuration puts it."""
-    if config.engine.placement == "local":
-        return EngineProcess
+def _on_cluster(config: Config, session: "RaySession") -> Callable[[EngineSettings], Engine]:
+    """Return what makes an engine on a node of the cluster."""
     from lightning_trainer.serving.on_ray.engine import EngineCluster
 
     gpus = config.engine.tensor_parallel_size if config.training.device == "cuda" else 0

@@ -1,7 +1,7 @@
 """File transfer between the daemon's node and others, in chunks through Ray: no shared file system is assumed.
 
-Each of our processes on another node has its own folder there, which is removed with the process. While one chunk is
-written there, the next ones are already being read and sent.
+An engine on another node has its own folder there, and so have all processes of a trainer together; it is removed with
+them. While one chunk is written there, the next ones are already being read and sent.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ class Elsewhere:
 
 
 class NodeFolder:
-    """The files of one process on another node."""
+    """The files of our processes on another node."""
 
     def __init__(self, root: Path | None = None) -> None:
         """``root``: where they are, if not in a temporary folder."""

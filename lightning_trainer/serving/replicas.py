@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -43,6 +44,9 @@ class EngineReplicas:
 
     A replica that keeps dying is given up and left out; the engine has failed when all of them have.
     """
+
+    gpu: Callable[[], AbstractAsyncContextManager[object]] = nullcontext
+    """Held while a version goes live, by engines that sleep while a trainer computes."""
 
     def __init__(self, replicas: Sequence[EngineSupervisor]) -> None:
         """``replicas``: one or more, not started; they are started and stopped here."""
@@ -202,14 +206,14 @@ class EngineReplicas:
     async def publish(self, publication: Publication) -> PublicationReport:
         """Serve a version from now on, on all replicas or on none; the report says why not.
 
-        It is offered when all restarting replicas are back. The file belongs to this object from here on: the live
-        version's is kept, any other is removed.
+        It is offered when all restarting replicas are back, and no trainer has their GPU. The file belongs to this
+        object from here on: the live version's is kept, any other is removed.
 
         Raises:
             EngineError: no engine serves anything, or one that took the version cannot go back.
             PublicationError: an engine could not read the publication.
         """
-        async with self._publishing:
+        async with self.gpu(), self._publishing:
             before = self._live.get(publication.policy)
             try:
                 report = await self._switch(publication, before)

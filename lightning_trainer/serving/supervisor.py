@@ -9,6 +9,7 @@ is accepted; one that crashes the engine is refused, and the previous one is ser
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -104,7 +105,7 @@ class EngineSupervisor:
             self._task = asyncio.create_task(self._run(), name="engine-supervisor")
             # The task sets STARTING a moment later; a state of an earlier life must not be mistaken for this one's.
             self._status = replace(self._status, state=EngineState.STARTING)
-        await self.ready(self.settings.startup_timeout_s)
+        await self.ready(math.inf)  # each life has its limit, from its turn on (``gpu_turns``)
 
     async def ready(self, timeout_s: float) -> None:
         """Wait until the engine serves the live version.

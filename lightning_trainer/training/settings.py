@@ -144,7 +144,7 @@ def trainer_settings(
         log_dir: folder for the trainer's logs.
         reference_dir: the resolved ``reference_model``, if one is named.
         gpus_per_process: GPUs of each of its processes.
-        shares_gpu: with an engine, which needs its memory between two updates.
+        shares_gpu: with an engine or another trainer, which needs its memory between two updates.
     """
     stages = tuple(
         _stage(first_step, one)

@@ -142,7 +142,8 @@ class Trainer:
             folder = on_first(lambda: whole.enter_context(checkpoint))
             tensors = self._exported()
             # On another disk, a process writes its part where its own checkpoint would be.
-            own = folder if folder.is_dir() else directory.with_name(f".{directory.name}.part")
+            part = f".{directory.name}.{torch.distributed.get_rank()}.part"
+            own = folder if folder.is_dir() else directory.with_name(part)
             try:
                 self._learner.save(own, step)
                 collect(folder, own)

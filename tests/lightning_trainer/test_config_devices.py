@@ -5,7 +5,7 @@ from pydantic import ValidationError
 
 from lightning_trainer.config import Config, EngineConfig, TrainingConfig
 from lightning_trainer.config import hardware as found_gpus
-from lightning_trainer.config.hardware import visible_gpus
+from lightning_trainer.config.hardware import comparable, visible_gpus
 
 
 @pytest.fixture
@@ -25,6 +25,16 @@ def test_the_gpus_that_are_there_are_those_that_the_environment_leaves(monkeypat
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", listed)
     assert visible_gpus(devices) == seen
     assert visible_gpus(devices / "none") == ()
+
+
+def test_nvidia_smi_tells_which_number_and_which_uuid_are_one_gpu(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert comparable(["0", "GPU-aa"]) == {"0": "0", "GPU-aa": "GPU-aa"}
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 0, GPU-aabb\necho 1, GPU-bbaa\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    assert comparable(["0", "GPU-aa"]) == {"0": "GPU-aabb", "GPU-aa": "GPU-aabb"}
+    assert comparable(["7", "MIG-1", "GPU-"]) == {"7": "7", "MIG-1": "MIG-1", "GPU-": "GPU-"}
+    assert comparable(["0", "1"]) == {"0": "0", "1": "1"}
 
 
 @pytest.mark.parametrize(("build", "device"), [("2.11.0", "cuda"), ("2.11.0+cu128", "cuda"), ("2.11.0+cpu", "cpu")])

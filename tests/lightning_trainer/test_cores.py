@@ -49,10 +49,10 @@ def test_the_default_is_what_is_fast_and_what_is_given_counts(monkeypatch, tmp_p
         config(engine={"dtype": "float16"})
 
 
-def test_an_engine_with_a_gpu_takes_bfloat16(monkeypatch, tmp_path):
-    monkeypatch.setattr(cores, "_NVIDIA", tmp_path)
+def test_an_engine_with_a_gpu_takes_bfloat16(monkeypatch):
+    monkeypatch.setattr(cores, "visible_gpus", lambda: ("0",))
     assert cores.fast_engine_dtype() == "bfloat16"
-    monkeypatch.setattr(cores, "_NVIDIA", tmp_path / "absent")
+    monkeypatch.setattr(cores, "visible_gpus", lambda: ())  # also one that CUDA_VISIBLE_DEVICES hides
     assert cores.fast_engine_dtype() == fast_dtype()
 
 

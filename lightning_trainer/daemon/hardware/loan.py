@@ -3,6 +3,9 @@
 Engines fall asleep before the first call of a trainer and wake a moment after the last, or at once for a publication:
 a step, its checkpoint and the writing of its weights are one sleep. A trainer moves weights and optimizer out of the
 GPU by itself when a call ends (``param_offload``).
+
+Either trainers compute or versions go live, several of each at once. Whoever comes waits only for those that are at it,
+not for those that wait: a trainer that holds the loan while it starts may need a lock of one that waits for the loan.
 """
 
 import asyncio
@@ -11,8 +14,8 @@ import ctypes
 import gc
 import logging
 import time
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 from typing import Protocol
 
@@ -35,7 +38,7 @@ class Sleeper(Protocol):
 
 
 class GpuLoan(AbstractAsyncContextManager[None]):
-    """Held around each call of a trainer; several may hold it at once."""
+    """Held around each call of a trainer, and ``for_engines`` around each publication."""
 
     def __init__(self, engines: Sequence[Sleeper], level: int, *, linger_s: float = _LINGER_S) -> None:
         """
@@ -47,6 +50,14 @@ class GpuLoan(AbstractAsyncContextManager[None]):
         self._level = level
         self._linger_s = linger_s
         self._holders = 0
+        """Trainers that have the GPU, or are about to."""
+        self._returned = asyncio.Event()
+        """Set while there are none."""
+        self._returned.set()
+        self._publications = 0
+        self._published = asyncio.Event()
+        """Set while there are none."""
+        self._published.set()
         self._changing = asyncio.Lock()
         self._waking: asyncio.Task[None] | None = None
         self.wait_s = 0.0
@@ -54,10 +65,12 @@ class GpuLoan(AbstractAsyncContextManager[None]):
 
     async def __aenter__(self) -> None:
         self._holders += 1
+        self._returned.clear()
         if self._waking is not None:
             self._waking.cancel()
         began = time.monotonic()
         try:
+            await self._published.wait()  # no other begins from now on
             async with self._changing:
                 # One that was woken for a publication of another policy falls asleep again.
                 await asyncio.gather(*(engine.sleep(self._level) for engine in self._engines))
@@ -71,6 +84,20 @@ class GpuLoan(AbstractAsyncContextManager[None]):
     ) -> None:
         self._end()
 
+    @asynccontextmanager
+    async def for_engines(self) -> AsyncIterator[None]:
+        """Held while a version goes live, which wakes its engines: no trainer computes, and none begins."""
+        while self._holders:
+            await self._returned.wait()
+        self._publications += 1
+        self._published.clear()
+        try:
+            yield
+        finally:
+            self._publications -= 1
+            if not self._publications:
+                self._published.set()
+
     async def close(self) -> None:
         """Wake them for good."""
         if self._waking is not None:
@@ -82,6 +109,7 @@ class GpuLoan(AbstractAsyncContextManager[None]):
     def _end(self) -> None:
         self._holders -= 1
         if not self._holders:
+            self._returned.set()
             self._waking = asyncio.create_task(self._wake_later(), name="gpu-loan")
 
     async def _wake_later(self) -> None:

@@ -13,6 +13,7 @@ from ray.exceptions import GetTimeoutError
 from ray.util.placement_group import PlacementGroup, placement_group
 
 from lightning_trainer import __version__
+from lightning_trainer.config.hardware import comparable
 from lightning_trainer.config.sections import RayConfig
 from lightning_trainer.errors import TrainingError
 
@@ -116,7 +117,8 @@ def require_apart(nodes: Sequence[Node], here: Node, of_engines: Collection[str]
         TrainingError: one has.
     """
     given = {gpu for node in nodes if node.node_id == here.node_id for gpu in node.gpus}
-    if both := sorted(given & set(of_engines)):
+    names = comparable({*given, *of_engines})
+    if both := sorted(gpu for gpu in given if names[gpu] in {names[one] for one in of_engines}):
         raise TrainingError(
             f"Ray gives the trainer GPU {', '.join(both)} of the daemon's machine {here.host}, on which an engine "
             "computes; start Ray there with --num-gpus=0, name other GPUs in [engine] gpus, or set placement in it to "

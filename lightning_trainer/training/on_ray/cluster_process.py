@@ -43,8 +43,8 @@ class ClusterProcess(RayProcess):
         self._cluster = cluster
         self._of_engines = of_engines
         self._group: Any = None
-        self._away: list[int] = []
-        """The ranks that are on a node other than the daemon's."""
+        self._receivers: list[int] = []
+        """The first rank on each node other than the daemon's: it is sent what all ranks there read."""
 
     async def _places(self) -> Sequence[Mapping[str, Any]]:
         common = self._common
@@ -59,13 +59,16 @@ class ClusterProcess(RayProcess):
         here = this_node(os.getpid())
         require_alike(nodes, here)
         require_apart(nodes, here, self._of_engines)
-        self._away = [rank for rank, node in enumerate(nodes) if node.node_id != here.node_id]
-        for rank in self._away:
+        first = {node.node_id: rank for rank, node in reversed([*enumerate(nodes)]) if node.node_id != here.node_id}
+        self._receivers = list(first.values())
+        for rank in self._receivers:
             await ship(self._common.model_dir, "model", self._node(rank))
             for one in self._settings:
                 if one.reference_dir is not None:
                     await ship(one.reference_dir, reference_of(one.policy), self._node(rank))
-        await self._answers([self._actors[rank].settle.remote() for rank in self._away])
+        folders = {node_id: await self._node(rank)("path", "") for node_id, rank in first.items()}
+        placed = zip(self._actors, nodes, strict=True)
+        await self._answers([a.settle.remote(folders[node.node_id]) for a, node in placed if node.node_id in folders])
 
     async def _asked(self, what: str, policy: str, *arguments: Any) -> Any:
         if what == "call":
@@ -78,7 +81,7 @@ class ClusterProcess(RayProcess):
     async def _publish(self, ask: _Ask, policy: str, path: Path, version: int) -> Publication:
         name = f"published/{policy}/{path.name}"
         publication: Publication = await ask(Elsewhere(path, name), version)
-        if 0 not in self._away:
+        if 0 not in self._receivers:
             return publication
         partial_path = path.with_name(f".{path.name}.{os.getpid()}.partial")
         try:
@@ -92,7 +95,7 @@ class ClusterProcess(RayProcess):
     async def _save(self, ask: _Ask, policy: str, directory: Path, step: int) -> None:
         name = f"checkpoints/{policy}/{directory.name}"
         await ask(Elsewhere(directory, name), step)
-        if 0 in self._away:
+        if 0 in self._receivers:
             with whole_folder(directory) as folder:
                 await fetch(name, folder, self._node(0))
             await self._node(0)("discard", name)
@@ -100,10 +103,10 @@ class ClusterProcess(RayProcess):
     async def _load(self, ask: _Ask, policy: str, directory: Path) -> int:
         read_manifest(directory)
         name = f"checkpoints/{policy}/{directory.name}"
-        for rank in self._away:
+        for rank in self._receivers:
             await ship(directory, name, self._node(rank))
         step = await ask(Elsewhere(directory, name))
-        for rank in self._away:
+        for rank in self._receivers:
             await self._node(rank)("discard", name)
         return step
 
@@ -111,11 +114,11 @@ class ClusterProcess(RayProcess):
         if ray.is_initialized() and self._session.lives:  # else what is asked of the head would be waited for
             with contextlib.suppress(Exception):  # nodes may have died; the next start removes their folders
                 async with asyncio.timeout(10):
-                    await asyncio.gather(*(self._node(rank)("remove") for rank in self._away))
+                    await asyncio.gather(*(self._node(rank)("remove") for rank in self._receivers))
             if self._group is not None:
                 with contextlib.suppress(Exception):
                     ray.util.remove_placement_group(self._group)
-        self._away, self._group = [], None
+        self._receivers, self._group = [], None
         await super()._end()
 
     def _node(self, rank: int) -> partial[Awaitable[Any]]:

@@ -57,9 +57,14 @@ class TrainerActor:
         gpus = ray.get_runtime_context().get_accelerator_ids().get("GPU", ())
         return replace(this_node(os.getpid()), gpus=tuple(map(str, gpus)))
 
-    def settle(self) -> None:
-        """On a node other than the daemon's, set up a folder for everything that this process reads and writes."""
-        path = self._node_folder().path
+    def settle(self, folder: Path) -> None:
+        """On a node other than the daemon's, use this folder for everything that this process reads and writes.
+
+        Args:
+            folder: of the first process on the node, which all there share: they start and end together.
+        """
+        self._folder = NodeFolder(folder)
+        path = self._folder.path
         self._settings = [
             replace(
                 one,

@@ -9,19 +9,18 @@ from peft.tuners.lora import LoraLayer
 from lightning_trainer.config.policies.updates import LoraConfig
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.serving.adapter import AdapterShape
-from lightning_trainer.training.update.exporting import local_values, whole_values
+from lightning_trainer.training.update.exporting import gathered_by_first, local_values
 
 _IN_MODULE = ".default."
 """PEFT's name of the one adapter of a module; files do not carry it."""
 
 
 def adapter_tensors(module: torch.nn.Module, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Return the values to publish, rounded once to ``dtype`` (to nearest even), in the machine's memory."""
-    return {
-        name.replace(_IN_MODULE, "."): whole_values(parameter.detach()).to("cpu", dtype, copy=True).contiguous()
-        for name, parameter in module.named_parameters()
-        if parameter.requires_grad
-    }
+    """Return the values to publish, as ``gathered_by_first`` does."""
+    named = module.named_parameters()
+    return gathered_by_first(
+        ((name.replace(_IN_MODULE, "."), one.detach()) for name, one in named if one.requires_grad), dtype
+    )
 
 
 def name_in_module(name: str) -> str:

@@ -1,7 +1,7 @@
 """A model's weights as one safetensors file: the checkpoint's own parameter names, one dtype, no tied duplicate."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,17 +14,28 @@ from transformers.core_model_loading import revert_weight_conversion
 
 
 def exported_tensors(module: torch.nn.Module, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Return the values to publish, rounded once to ``dtype`` (to nearest even), in the machine's memory.
+    """Return the values to publish, as ``gathered_by_first`` does.
 
     Names that share a parameter (tied embeddings) give one tensor, under the name that comes first.
     """
     first_names = {name for name, _ in module.named_parameters()}
     shared_names = {name for name, _ in module.named_parameters(remove_duplicate=False)} - first_names
-    return {
-        name: whole_values(tensor).to("cpu", dtype, copy=True).contiguous()
-        for name, tensor in module.state_dict().items()
-        if name not in shared_names
-    }
+    named = module.state_dict().items()
+    return gathered_by_first(((name, tensor) for name, tensor in named if name not in shared_names), dtype)
+
+
+def gathered_by_first(named: Iterable[tuple[str, torch.Tensor]], dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """Return whole values, rounded once to ``dtype`` (to nearest even), in the machine's memory.
+
+    Every process of the group must call this; all but the first, which alone writes them, get nothing: a machine with
+    eight processes does not hold the model eight times.
+    """
+    kept, first = {}, torch.distributed.get_rank() == 0
+    for name, tensor in named:
+        whole = whole_values(tensor)
+        if first:
+            kept[name] = whole.to("cpu", dtype, copy=True).contiguous()
+    return kept
 
 
 def as_in_checkpoints(module: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

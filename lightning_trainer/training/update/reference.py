@@ -16,6 +16,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_
 from transformers import AutoModelForCausalLM
 
 from lightning_trainer.errors import TrainingError
+from lightning_trainer.training.process_group import on_first
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.training.update.adapter_weights import (
     adapter_tensors,
@@ -64,7 +65,8 @@ class Reference(ModelHost):
     def save(self, folder: Path, step: int) -> None:
         """Write what the model folder does not have: nothing in the first stage."""
         if self._first_step > 1:
-            write_atomically(exported_tensors(self.module, torch.float32), folder / _NAME.format(self._first_step))
+            tensors = exported_tensors(self.module, torch.float32)
+            on_first(lambda: write_atomically(tensors, folder / _NAME.format(self._first_step)))
 
     def load(self, folder: Path) -> None:
         """Read what ``save`` wrote; without it, be the model that the run started from. A named model stays itself.
@@ -115,7 +117,7 @@ class AdapterReference:
         if self._first_step > 1:
             with with_values(self._policy.module, self._values):
                 tensors = adapter_tensors(self._policy.module, torch.float32)
-            write_atomically(tensors, folder / _NAME.format(self._first_step))
+            on_first(lambda: write_atomically(tensors, folder / _NAME.format(self._first_step)))
 
     def load(self, folder: Path) -> None:
         """Read what ``save`` wrote; without it, be the model that the run started from.

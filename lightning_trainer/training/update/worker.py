@@ -18,7 +18,7 @@ from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.training.update.adapter_weights import require_layers
 from lightning_trainer.training.update.batch.tensors import TokenValues, scoring_tensors, training_tensors
 from lightning_trainer.training.update.configuration import loss_config, worker_config
-from lightning_trainer.training.update.exporting import as_in_checkpoints, exported_tensors
+from lightning_trainer.training.update.exporting import as_in_checkpoints, exported_tensors, gathered_by_first
 from lightning_trainer.training.update.host import ModelHost
 from lightning_trainer.training.update.metrics import MeasuresMismatch, TokenWeighted, Update
 from lightning_trainer.types import Sample, Segment
@@ -51,14 +51,11 @@ class UpdateWorker(ModelHost):
         self.begin(settings)
 
     def exported(self, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-        """Return all weights by the model folder's names, rounded once to ``dtype``, in the machine's memory.
-
-        Every process of the group must call this.
-        """
+        """Return all weights by the model folder's names, as ``gathered_by_first`` does."""
         if self.sharded:
             return as_in_checkpoints(self.module, exported_tensors(self.module, dtype))
         named, _ = self.engine.get_per_tensor_param()  # verl's own way, however the strategy divides them
-        return {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in named}
+        return gathered_by_first(((name, tensor.detach()) for name, tensor in named), dtype)
 
     def _can_replay(self) -> bool:
         """Try on one token whether the model's routers can be told their experts."""

@@ -1,6 +1,7 @@
 """docs/scale.md: its examples can be read and dealt out, and its tables name every setting of devices."""
 
 import re
+import tomllib
 from pathlib import Path
 from typing import get_args
 
@@ -13,6 +14,8 @@ from lightning_trainer.config.file import load_config
 from lightning_trainer.config.sections import RayConfig
 from lightning_trainer.config.training import Strategy
 from lightning_trainer.daemon.hardware.dealing import deal
+from lightning_trainer.serving.host.arguments import vllm_arguments
+from lightning_trainer.serving.host.settings import HostSettings
 
 PAGE = (Path(__file__).parents[3] / "docs" / "scale.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```toml\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
@@ -30,6 +33,16 @@ def test_the_examples_can_be_read_and_their_gpus_dealt_out(example, tmp_path):
     dealt = deal(config, [str(number) for number in range(8)])
     assert len(dealt.engines[0]) == config.engine.replicas
     assert not dealt.shares
+
+
+@pytest.mark.torch
+def test_vllm_reads_the_arguments_that_the_page_gives_it(tmp_path):
+    (example,) = (one for one in EXAMPLES if "[engine.vllm]" in one)
+    engine = EngineConfig.model_validate({"dtype": "float32", "vllm": tomllib.loads(example)["engine"]["vllm"]})
+    (tmp_path / "config.json").write_text("{}")
+    arguments = vllm_arguments(HostSettings(str(tmp_path), ("p",), "token", "/weights", "/scratch", engine))
+    assert arguments.max_num_batched_tokens == 16384
+    assert arguments.compilation_config.mode == 3
 
 
 def test_every_setting_of_devices_is_named():

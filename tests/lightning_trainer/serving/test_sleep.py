@@ -44,6 +44,18 @@ async def test_a_publication_wakes_them_first(replicas, publication):
     await both.ready(1)
 
 
+async def test_a_publication_wakes_none_before_the_trainer_is_done(replicas, publication):
+    both, plans = replicas
+    trainer = asyncio.Lock()
+    both.gpu = lambda: trainer
+    await both.sleep(1)
+    async with trainer:
+        publishing = asyncio.create_task(both.publish(publication(1)))
+        await asyncio.sleep(0.05)
+        assert [plan.engines[-1].asleep for plan in plans] == [1, 1]
+    assert (await publishing).accepted
+
+
 async def test_one_that_dies_asleep_is_not_started_before_the_trainer_is_done(replicas, publication):
     both, (first, second) = replicas
     assert (await both.publish(publication(1))).accepted

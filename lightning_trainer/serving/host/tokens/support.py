@@ -221,8 +221,11 @@ def _use_for_runner_v2() -> None:
 
 
 def packed_rows(bits_RB: np.ndarray, counts: list[int], vocabulary: int) -> list[np.ndarray]:
-    """Return the words that stand for each row's set; a row that sampled nothing has count 0 and is never asked for."""
+    """Return the words that stand for each row's set.
+
+    A row of which a grammar leaves nothing has count 0, and so has one that sampled nothing, which is never asked for.
+    """
     return [
-        _words() if count in (0, vocabulary) else new_set(packed_pattern(bits, count, vocabulary))
+        _words() if count == vocabulary else new_set(packed_pattern(bits, count, vocabulary))
         for bits, count in zip(bits_RB, counts, strict=True)
     ]

@@ -17,9 +17,10 @@ from typing import Any
 
 from lightning_trainer.errors import EngineError
 from lightning_trainer.serving.adapter import ADAPTER_WEIGHTS
-from lightning_trainer.serving.host.probe.probe_comparison import ProbeHistory, Rows, Verdict
+from lightning_trainer.serving.host.probe.probe_comparison import ProbeHistory, Rows, Verdict, compare
 from lightning_trainer.serving.host.probe.probe_scoring import score
 from lightning_trainer.serving.host.weights.adapters import Adapters, LoadedAdapter
+from lightning_trainer.serving.host.weights.publisher import EngineUnproven
 from lightning_trainer.serving.host.weights.rw_lock import RwLock
 from lightning_trainer.serving.host.weights.served_model import ServedModel, log_outcome, outside, refused
 from lightning_trainer.serving.host.weights.sleeping import Sleep
@@ -135,9 +136,25 @@ class AdapterPublisher:
             await self._sleep.begin(level, self._drain_timeout_s, self._abort_running)
 
     async def wake(self) -> None:
-        """Take the memory back and let requests in; the model and its adapters are as they were."""
-        async with self._one_at_a_time, self._sleep.ending():
-            pass
+        """Take the memory back, prove that the adapters serve what they served, and let requests in.
+
+        Raises:
+            EngineUnproven: one does not.
+        """
+        async with self._one_at_a_time, self._sleep.ending() as level:
+            for policy in self._policies.values() if level else ():
+                await self._prove_again(policy)
+
+    async def _prove_again(self, policy: _Policy) -> None:
+        live = policy.live
+        before = live and policy.history.served_scores(live.publication.probe)
+        if live is None or before is None:
+            return
+        publication = live.publication
+        now = await score(self._engine, publication.probe.token_ids, live.request)
+        # Before, requests ran beside the probe, which changes the last bits of its scores: not exactly, as when alone.
+        if (reason := compare(before, now).refusal(publication.tolerance)) is not None:
+            raise EngineUnproven(f"{publication.name} is not what it was after the engine slept ({reason})")
 
     async def _abort_running(self) -> None:
         await self._engine.pause_generation(mode="abort", clear_cache=False)

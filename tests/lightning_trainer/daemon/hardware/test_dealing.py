@@ -1,16 +1,24 @@
 """GPUs are dealt out so that trainers and engines meet only where there are too few of them."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_trainer.config import Config, PolicyConfig
+from lightning_trainer.config import Config, PolicyConfig, hardware
 from lightning_trainer.daemon.hardware.dealing import Deal, deal, dealt, trainer_groups
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.serving.settings import engine_settings
+from lightning_trainer.training.settings import trainer_settings
 
 GUARD = {"guard": {"command": ["true"]}}
 CANARY = {"canary": {}}
+
+
+@pytest.fixture(autouse=True)
+def _no_names(monkeypatch):
+    monkeypatch.setattr(hardware, "gpu_uuids", dict)
 
 
 def config(
@@ -78,6 +86,30 @@ def test_trainers_of_two_policies_share_what_engines_leave():
     found = deal(config(policies=2), ["0", "1", "2"])
     assert (found.trainers, found.gpus_per_process) == (("0",), 0.5)
     assert found.engines == ((("1",),), (("2",),))
+    assert not found.shares
+    assert found.memory_is_wanted(config(policies=2)), "while the other one computes"
+
+
+@pytest.mark.parametrize(
+    ("of", "gpus", "wanted"),
+    [
+        ({}, "0", True),
+        ({}, "01", False),
+        ({"policies": 2}, "0123", False),
+        ({"policies": 2, "frozen": 1}, "012", False),
+        ({"policies": 3, "frozen": 1}, "0123", True),
+        ({"policies": 2, "gpus_per_process": 0.6}, "0123", False),
+        ({"policies": 2, "gpus_per_process": 0.5}, "0123", True),
+        ({"gpus_per_process": 0.5}, "01", False),
+        ({"policies": 2, "lora": {"rank": 4}}, "01", False),
+        ({"policies": 2, "device": "cpu"}, "", False),
+    ],
+)
+def test_a_trainer_leaves_its_gpu_where_another_one_or_an_engine_needs_it(of, gpus, wanted):
+    of = config(**of)
+    assert deal(of, list(gpus)).memory_is_wanted(of) == wanted
+    settings = trainer_settings(of, of.policy[0], Path("model"), Path("logs"), shares_gpu=wanted)
+    assert (settings.param_offload, settings.optimizer_offload) == (wanted, wanted)
 
 
 def test_a_policy_that_is_not_trained_takes_no_gpu_from_one_that_is_and_still_starts():
@@ -189,6 +221,28 @@ def test_what_the_configuration_names_is_taken():
     settings = engine_settings(named, named.policy, *["/x"] * 3)  # pyright: ignore[reportArgumentType]
     given_out = dealt(settings, ("3",), found.memory_share(("3",)), sleeps=False)
     assert (given_out.gpus, given_out.gpu_memory_utilization, given_out.sleeps) == (("3",), 0.5, False)
+
+
+def test_a_gpu_is_the_same_one_by_number_and_by_uuid(monkeypatch):
+    monkeypatch.setattr(hardware, "gpu_uuids", lambda: {"0": "GPU-aaaa0", "1": "GPU-bbbb1"})
+    found = deal(config(engine={"gpus": ["GPU-aaaa"]}), ["0", "1"])
+    assert (found.trainers, found.engines) == (("GPU-bbbb1",), ((("GPU-aaaa0",),),))
+    both = config(engine={"gpus": [0]}, gpus=["GPU-aaaa0"])
+    assert deal(both, ["0", "1"]).sleeps(0, both)
+    found = deal(config(gpus=[1]), ["GPU-aaaa0", "GPU-bbbb1"])
+    assert (found.trainers, found.engines) == (("GPU-bbbb1",), ((("GPU-aaaa0",),),))
+    by_number = deal(config(gpus=[1]), ["0", "1"])
+    assert (by_number.trainers, by_number.engines) == (("1",), ((("0",),),))
+
+
+@pytest.mark.parametrize("unknown", ["GPU-cccc", "MIG-cccc"])
+def test_a_gpu_that_may_be_dealt_again_by_another_name_is_refused(unknown):
+    with pytest.raises(ConfigError, match=rf"\[training\] gpus names {unknown}, .* \[engine\] may get the same one"):
+        deal(config(gpus=[unknown]), ["0", "1"])
+    with pytest.raises(ConfigError, match=rf"\[engine\] gpus names {unknown}, and which of GPU 0, 1 that is"):
+        deal(config(engine={"gpus": [unknown]}), ["0", "1"])
+    assert deal(config(device="cpu", engine={"gpus": [unknown]}), ["0"]).engines == (((unknown,),),)
+    assert deal(config(gpus=[unknown], engine={"gpus": [0]}), ["0"]).trainers == (unknown,)
 
 
 def test_engines_on_a_cluster_leave_this_machines_gpus_alone():

@@ -101,6 +101,57 @@ async def test_what_a_publication_woke_sleeps_again_for_the_next_call():
     assert not engine.asleep
 
 
+async def until_all_wait() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_a_version_goes_live_when_no_trainer_has_the_gpu_and_the_next_one_waits_for_it():
+    engine, trainer, loan = made(linger_s=5)
+    proven = asyncio.Event()
+
+    async def publish() -> None:
+        async with loan.for_engines():
+            await engine.wake()
+            await proven.wait()
+
+    async with loan:
+        publishing = asyncio.create_task(publish())
+        await until_all_wait()
+        await trainer.score([[1, 2]])  # one that comes while the publication waits
+        assert engine.said == ["sleep 1"]
+    await until_all_wait()
+    assert engine.said == ["sleep 1", "wake"]
+    scoring = asyncio.create_task(trainer.score([[1, 2]]))
+    await until_all_wait()
+    assert engine.said == ["sleep 1", "wake"], "the version is not proven yet"
+    proven.set()
+    await asyncio.gather(publishing, scoring)
+    assert engine.said == ["sleep 1", "wake", "sleep 1"]
+    assert engine.seen == [True, True]
+    await loan.close()
+
+
+async def test_versions_of_two_engines_go_live_at_once_and_one_that_fails_returns_the_gpu():
+    engine, trainer, loan = made(linger_s=5)
+    async with loan.for_engines(), loan.for_engines():
+        scoring = asyncio.create_task(trainer.score([[1, 2]]))
+        await until_all_wait()
+        try:
+            async with asyncio.timeout(0), loan.for_engines():
+                raise AssertionError("a trainer came first")
+        except TimeoutError:
+            assert engine.seen == []
+    await scoring
+    try:
+        async with loan.for_engines():
+            raise RuntimeError
+    except RuntimeError:
+        await trainer.score([[1, 2]])
+    assert engine.seen == [True, True]
+    await loan.close()
+
+
 async def test_without_a_loan_a_report_says_nothing_of_sleep():
     engine = Engine()
     assert "sleep" not in (await TrainerClient("p", Process(engine)).step(None)).seconds  # pyright: ignore[reportArgumentType]

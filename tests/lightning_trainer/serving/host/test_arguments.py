@@ -32,10 +32,10 @@ def test_each_kind_of_value_becomes_what_vllm_reads(parser):
         "enforce_eager": False,
         "disable_log_stats": True,
         "middleware": ["a", "b"],
-        "compilation_config": {"level": 3},
+        "compilation_config": {"mode": 3},
     }
     read = parser.parse_args(further_arguments(table, parser))
-    assert vars(read) == {**table, "compilation_config": '{"level": 3}'}
+    assert vars(read) == {**table, "compilation_config": '{"mode": 3}'}
     assert further_arguments({"disable_log_stats": False}, parser) == []
 
 

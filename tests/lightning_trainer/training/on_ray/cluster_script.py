@@ -31,7 +31,7 @@ async def main(folder: Path, address: str) -> None:
     spread = RayConfig(address=address, placement="spread")
     (group,) = make_trainers("ray", [replace(settings, world_size=2)], cluster=spread)
     await group.start()
-    assert group.process._away == [0, 1]  # pyright: ignore[reportAttributeAccessIssue]
+    assert group.process._receivers == [0, 1]  # pyright: ignore[reportAttributeAccessIssue]
     reports = [await group.step(first)]
     await group.publish(folder / "together-1", 1)
     await group.save(folder / "step-1", 1)

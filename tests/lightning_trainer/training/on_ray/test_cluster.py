@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_trainer.config import Config
+from lightning_trainer.config import Config, hardware
 from lightning_trainer.config.sections import RayConfig
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.training.on_ray.environ import set_ray_environment
@@ -49,7 +49,7 @@ def test_an_address_where_nobody_listens_is_one_sentence():
         session.start()
 
 
-def test_a_trainer_on_an_engines_gpu_is_refused():
+def test_a_trainer_on_an_engines_gpu_is_refused(monkeypatch):
     from lightning_trainer.training.on_ray.cluster import Node, require_apart
 
     here = Node("n1", "first", 1, "3.11", "0.1.0", "0.9.1")
@@ -59,6 +59,10 @@ def test_a_trainer_on_an_engines_gpu_is_refused():
         TrainingError, match=r"GPU 1 of the daemon's machine first, .* --num-gpus=0, .* \[engine\] gpus"
     ):
         require_apart([there, replace(here, gpus=("1",))], here, {"1"})
+    monkeypatch.setattr(hardware, "gpu_uuids", lambda: {"0": "GPU-aaaa0", "1": "GPU-bbbb1"})
+    require_apart([replace(here, gpus=("0",))], here, {"GPU-bbbb1"})
+    with pytest.raises(TrainingError, match="GPU 1 of the daemon's machine"):
+        require_apart([replace(here, gpus=("1",))], here, {"GPU-bbbb1"})
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def test_the_other_runners_sets_take_the_same_forms(monkeypatch):
     support._use_for_runner_v2()
     left = np.zeros((3, VOCABULARY), dtype=bool)
     left[0, [5, 250]] = True
-    left[1] = True  # and the last row has no token yet
+    left[1] = True  # and of the last row nothing is left
     tensors = SamplingMaskTensors(
         torch.zeros(3, 4, dtype=torch.int32),
         torch.from_numpy(np.packbits(left, axis=1, bitorder="little")),
@@ -132,6 +132,7 @@ def test_the_other_runners_sets_take_the_same_forms(monkeypatch):
     lists = tensors.tolists()
     assert lists.slice_request(0, 1).token_ids.tolist() == support.new_set(pattern_of([5, 250], VOCABULARY)).tolist()
     assert lists.slice_request(1, 1).token_ids.tolist() == []
+    assert lists.slice_request(2, 1).token_ids.tolist()[:2] == [support.NEW, 1], "by which a dead end is known"
 
 
 @pytest.mark.parametrize(

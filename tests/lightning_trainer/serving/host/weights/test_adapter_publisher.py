@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from lightning_trainer.serving.adapter import AdapterShape
+from lightning_trainer.serving.host.weights import adapter_publisher
 from lightning_trainer.serving.host.weights.adapter_publisher import AdapterPublisher
 from lightning_trainer.serving.host.weights.adapters import Adapters, LoadedAdapter
+from lightning_trainer.serving.host.weights.publisher import EngineUnproven
 from lightning_trainer.serving.host.weights.served_model import ServedModel
 from lightning_trainer.serving.host.weights.version_pinning import VERSION_HEADER
 from lightning_trainer.serving.publication import Probe, Publication, Tolerance
@@ -54,6 +56,31 @@ async def test_nothing_is_loaded_into_an_engine_that_sleeps(publisher, tmp_path)
         report = await asyncio.wait_for(load(publication(1, tmp_path / "v1")), 5)
         assert (report.accepted, report.reason) == (False, "the engine sleeps; wake it first")
     await publisher.wake()
+
+
+async def test_what_an_adapter_serves_after_a_sleep_is_proven_before_requests_come_in(publisher, tmp_path, monkeypatch):
+    of = publication(3, tmp_path)
+    request = object()
+    policy = publisher._policies["math"]
+    policy.live = LoadedAdapter(of, tmp_path, request)
+    policy.history.accept(of, policy.history.judge(of, ((-1.0005,),)))
+    scores = [((-1.0006,),), ((-1.5,),)]
+
+    async def score(engine, token_ids, adapter):
+        assert (token_ids, adapter) == (of.probe.token_ids, request)
+        return scores.pop(0)
+
+    monkeypatch.setattr(adapter_publisher, "score", score)
+    await publisher.wake()
+    assert len(scores) == 2, "it did not sleep"
+    await publisher.sleep(1)
+    await publisher.wake()
+    await publisher.sleep(1)
+    with pytest.raises(EngineUnproven, match="math@v3 is not what it was after the engine slept"):
+        await publisher.wake()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await asked(publisher, None)
 
 
 async def test_a_version_that_is_not_held_is_not_answered_by_another(publisher, tmp_path):
