@@ -263,7 +263,8 @@ def test_attempts_are_started_at_most_that_many_steps_ahead(serve, max_staleness
     assert max(ahead) <= (max_staleness or 0)
 
 
-def test_rows_of_a_dataset_are_tasks(serve) -> None:
+def test_rows_of_a_dataset_are_tasks(serve, monkeypatch) -> None:
+    monkeypatch.setattr(daemon_client, "_POLL_S", 0.05)
     daemon = Daemon(None)
     rows: list[dict[str, Any]] = [{"id": 7, "question": "2+2?"}, {"q": "b"}]
     url, seen = serve(daemon), []

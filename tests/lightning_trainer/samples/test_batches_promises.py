@@ -170,7 +170,7 @@ def worlds(draw) -> World:
             attempts.append(attempt)
             evaluations += _evaluations(attempt, reward)
             moves = [
-                (*move[:6], _step_reward(steps, move[6]), _speaker(number, move[7]) if critic else "solver")
+                (*move[:6], _step_reward(steps, move[6]), _speaker(number, move[7], member) if critic else "solver")
                 for number, move in enumerate(moves)
             ]
             _play(attempt, moves, serial, calls, evaluations, elsewhere)
@@ -178,9 +178,9 @@ def worlds(draw) -> World:
     return World(tuple(calls), tuple(attempts), tuple(evaluations), policy, versions)
 
 
-def _speaker(number: int, drawn: str) -> str:
-    """Of a call in an attempt of two agents; the first call is always of the same one, the route is not."""
-    return "solver" if number == 0 else drawn
+def _speaker(number: int, drawn: str, member: int) -> str:
+    """Of a call in an attempt of two agents; both speak in most of them, or some schemes could not compare them."""
+    return ("solver", "critic")[number] if number < 2 and member < 2 else drawn
 
 
 def _make_attempt(attempt_id: str, group_id: str, kind: str) -> Attempt:
@@ -561,7 +561,7 @@ def check_groups(world: World, build: Build) -> None:
                 )
                 for name in members
             }
-            assert len(agents_by_attempt) == 1
+            assert len(agents_by_attempt) == 1 or not world.policy.credit.one_team
             compared: dict[tuple[str, str], dict[str, list[float]]] = {}
             for sample in own:
                 for segment in sample.segments:
