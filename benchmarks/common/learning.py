@@ -24,6 +24,8 @@ class Learning:
     """Groups of a step, of 7 attempts each."""
     forced_tool: bool = False
     """Whether the agent's first answer has to be a call of its tool."""
+    lr: float | None = None
+    """None: the quickstart's."""
     policy: str = ""
     """Lines that end the policy's section of ``lightning.toml``."""
 
@@ -44,13 +46,21 @@ def _train(learning: Learning) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="lightning-bench-") as name:
         folder = Path(name)
         text = example_configuration("calculator")
-        text = text.replace("groups_per_step = 10", f"groups_per_step = {learning.tasks}")
+        text = _with(text, "groups_per_step = 10", f"groups_per_step = {learning.tasks}")
+        if learning.lr is not None:
+            text = _with(text, "lr = 3e-5", f"lr = {learning.lr:g}")
         (folder / "lightning.toml").write_text(f"{text}{learning.policy}\n")
         with running_daemon(folder, _POLICY):
             cpu_s = _steps(learning)
         lines = (folder / "state" / "metrics" / f"{_POLICY}.jsonl").read_text().splitlines()
     rows = sorted(map(json.loads, lines), key=lambda row: row["step"])
     return [{**row, "cpu_s": cpu_s[row["step"]] - cpu_s[0]} for row in rows if row["step"] < len(cpu_s)]
+
+
+def _with(text: str, setting: str, other: str) -> str:
+    if setting not in text:
+        raise ValueError(f"the quickstart's configuration has no {setting!r} any more")
+    return text.replace(setting, other)
 
 
 def _steps(learning: Learning) -> list[float]:
