@@ -182,7 +182,7 @@ _OF_THE_MACHINE = os.environ.get(_AUTHORITIES)
 def one_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Let each HTTP client load one authority: all of the machine's take 40 ms of CPU, a thousand times in a run."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(_AUTHORITIES, str(Authority(tmp_path_factory.mktemp("authority")).file))
+        patch.setenv(_AUTHORITIES, str(Authority(tmp_path_factory.mktemp("authority"), "Authority of nobody").file))
         yield
 
 

@@ -93,14 +93,14 @@ class Trainer:
         settings = self._settings
         tensors = self._exported()
 
-        def write() -> str:
+        def write() -> tuple[str, int]:
             try:
                 write_atomically(tensors, path)
-                return file_checksum(path)
+                return file_checksum(path), len(tensors)
             except OSError as error:
                 raise TrainingError(f"cannot write the weights of version {version} to {path}: {error}") from error
 
-        checksum = on_first(write)
+        checksum, count = on_first(write)
         served = _TORCH_DTYPES[settings.serving_dtype]
         sharded = self._learner.policy.sharded  # other strategies keep parameters in verl's own form
         with rounded_weights(self.module, served) if sharded else nullcontext():
@@ -110,7 +110,7 @@ class Trainer:
             version=version,
             path=str(path),
             checksum=checksum,
-            tensor_count=len(tensors),
+            tensor_count=count,
             dtype=settings.serving_dtype,
             probe=Probe(token_ids=self._probe_ids, logprobs=logprobs),
             tolerance=Tolerance(max_abs=settings.probe_max_abs, mean_abs=settings.probe_mean_abs),

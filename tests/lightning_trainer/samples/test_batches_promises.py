@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from lightning_trainer.config import PolicyConfig
@@ -180,7 +180,23 @@ def worlds(draw) -> World:
 
 def _speaker(number: int, drawn: str, member: int) -> str:
     """Of a call in an attempt of two agents; both speak in most of them, or some schemes could not compare them."""
-    return ("solver", "critic")[number] if number < 2 and member < 2 else drawn
+    return ("solver", "critic")[number] if number < 2 and member < 3 else drawn
+
+
+def _handed_over() -> World:
+    """Two attempts in which one agent goes on from another's call: one sequence of both, which chance seldom makes."""
+    calls: list[Call] = []
+    attempts = [_make_attempt(f"g0m{member}", "g0", "ended") for member in range(2)]
+    evaluations: list[Evaluation] = []
+    for attempt, reward in zip(attempts, (1.0, 0.0), strict=True):
+        evaluations += _evaluations(attempt, reward)
+        moves = [
+            ("anew", 0, 2, 5, False, len(FLAWS), None, "solver"),
+            ("go on", 0, 1, 7, False, len(FLAWS), None, "critic"),
+        ]
+        _play(attempt, moves, True, calls, evaluations, [])
+    fields = {"name": "math", "model": "random:tiny", "agents": ("solver", "critic"), "samples": "merged"}
+    return World(tuple(calls), tuple(attempts), tuple(evaluations), PolicyConfig.model_validate(fields), None)
 
 
 def _make_attempt(attempt_id: str, group_id: str, kind: str) -> Attempt:
@@ -630,6 +646,7 @@ _quiet = {"deadline": None, "database": None, "suppress_health_check": list(Heal
 
 @settings(max_examples=200, derandomize=True, **_quiet)
 @given(world=worlds())
+@example(world=_handed_over())
 def test_promises_hold_for_generated_behavior(world):
     check_all(world)
 
@@ -687,6 +704,7 @@ def test_the_generator_reaches_every_fate():
 
     @settings(max_examples=1500, derandomize=True, **_quiet)
     @given(world=worlds())
+    @example(world=_handed_over())
     def collect(world):
         build = world.build()
         seen.update(row.reason for row in build.ledger)
