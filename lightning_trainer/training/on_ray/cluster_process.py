@@ -60,7 +60,7 @@ class ClusterProcess(RayProcess):
         require_alike(nodes, here)
         require_apart(nodes, here, self._of_engines)
         first = {node.node_id: rank for rank, node in reversed([*enumerate(nodes)]) if node.node_id != here.node_id}
-        self._receivers = list(first.values())
+        self._receivers = sorted(first.values())
         for rank in self._receivers:
             await ship(self._common.model_dir, "model", self._node(rank))
             for one in self._settings:
