@@ -27,7 +27,7 @@ from benchmarks.common.rows import Row, at_least, at_most
 TITLE = "The quickstart as it is, with mini-batches, with epochs, and with a forced tool"
 RESULTS = Path(".benchmarks/training-learning.jsonl")
 _STEPS, _QUICK_STEPS = 13, 4
-_RUNS, _QUICK_RUNS = 3, 1
+_RUNS = 3
 _LAST = 3
 _NOISE = 0.1
 """Two standard errors of a difference (see above)."""
@@ -49,7 +49,7 @@ def arms(steps: int, tasks: int) -> list[Learning]:
 
 def run(quick: bool) -> list[Row]:
     compared = arms(_QUICK_STEPS, 4) if quick else arms(_STEPS, 10)
-    made = _quick(compared) if quick else _kept(compared)
+    made = {arm.name: [learned(arm)] for arm in compared} if quick else _kept(compared)
     plain = made["plain"]
     return [
         *(row for name, runs in made.items() for row in _rows(name, runs)),
@@ -57,10 +57,6 @@ def run(quick: bool) -> list[Row]:
         _beside_plain("2 epochs", plain, made["2 epochs"]),
         _beside_a_forced_tool(plain, made["forced tool"]),
     ]
-
-
-def _quick(compared: Sequence[Learning]) -> dict[str, _Runs]:
-    return {arm.name: [learned(arm) for _ in range(_QUICK_RUNS)] for arm in compared}
 
 
 def _kept(compared: Sequence[Learning]) -> dict[str, _Runs]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import lightning_instrumentation as lt
 import pytest
 
 from lightning_trainer.cli.environments.installed import install
@@ -30,3 +31,13 @@ def started(machines_authorities) -> Iterator[Callable[[str], EnvironmentProcess
     yield start
     for process in processes:
         process.close()
+
+
+@pytest.fixture
+def recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let the client record for a daemon that is not there, which a runner then does not wait for."""
+    monkeypatch.setattr("lightning_trainer.rollouts.daemon_client.DaemonClient.wait_until_there", lambda _: None)
+    lt.shutdown(0)
+    lt.init("http://127.0.0.1:9", spool_dir=tmp_path)
+    yield
+    lt.shutdown(0)

@@ -8,7 +8,6 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from queue import Queue
 
@@ -34,17 +33,10 @@ from lightning_trainer.rollouts.environment.runner import EnvironmentRunner
 from tests.lightning_trainer.environments.openai_server import serving  # pyright: ignore[reportMissingImports]
 from tests.lightning_trainer.environments.worlds import Alike, Endless, Parts  # pyright: ignore[reportMissingImports]
 
+pytestmark = pytest.mark.usefixtures("recording")
+
 ENDPOINT = "http://127.0.0.1:9"
 WORLDS = Path(__file__).with_name("worlds.py")
-
-
-@pytest.fixture(autouse=True)
-def recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("lightning_trainer.rollouts.daemon_client.DaemonClient.wait_until_there", lambda _: None)
-    lt.shutdown(0)
-    lt.init(ENDPOINT, spool_dir=tmp_path)
-    yield
-    lt.shutdown(0)
 
 
 def test_an_attempt_does_not_lose_its_time_while_it_waits_for_a_process(monkeypatch) -> None:

@@ -1,7 +1,7 @@
 """A reward function as an environment: what it is given by the names of its parameters, and what it may return."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -189,15 +189,6 @@ def test_the_prompt_is_what_the_model_is_told(row: dict[str, Any], observation: 
 def test_a_task_without_a_prompt_is_one_sentence(row: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         RewardFunction(lambda solution_str: 1.0).reset(Task("e", "1", name="t", fields=row))
-
-
-@pytest.fixture
-def recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("lightning_trainer.rollouts.daemon_client.DaemonClient.wait_until_there", lambda _: None)
-    lt.shutdown(0)
-    lt.init(ENDPOINT, spool_dir=tmp_path)
-    yield
-    lt.shutdown(0)
 
 
 def says_four(session: Session) -> None:

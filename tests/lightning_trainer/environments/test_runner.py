@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +22,10 @@ from lightning_trainer.rollouts.environment.program_agent import ProgramAgent
 from tests.lightning_trainer.environments.openai_server import serving  # pyright: ignore[reportMissingImports]
 from tests.lightning_trainer.environments.worlds import Adder, Alike, Closes, Guess  # pyright: ignore[reportMissingImports]
 
+pytestmark = pytest.mark.usefixtures("recording")
+
 ENDPOINT = "http://127.0.0.1:9"
 WORLDS = Path(__file__).with_name("worlds.py")
-
-
-@pytest.fixture(autouse=True)
-def recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("lightning_trainer.rollouts.daemon_client.DaemonClient.wait_until_there", lambda _: None)
-    lt.shutdown(0)
-    lt.init(ENDPOINT, spool_dir=tmp_path)
-    yield
-    lt.shutdown(0)
 
 
 def bisecting(session: Session) -> None:
