@@ -5,6 +5,7 @@
 - ``chosen`` and ``rejected`` as whole conversations: their common beginning is the prompt (TRL's ``extract_prompt``),
   also where a column ``prompt`` repeats it as a text (UltraFeedback).
 - Texts: a prompt is what the user says, an answer what the assistant does.
+- What has other columns for the same (``other_columns.py``).
 
 Source: TRL documentation, "Dataset formats and types"; OpenAI documentation, "Supervised fine-tuning".
 """
@@ -15,6 +16,7 @@ from typing import Any, Literal
 
 import orjson
 
+from lightning_trainer.dataset.formats.other_columns import with_chat_columns
 from lightning_trainer.dataset.rows import Row
 from lightning_trainer.errors import DatasetError
 
@@ -28,8 +30,10 @@ def chat_rows(row: Mapping[str, Any], objective: Literal["sft", "dpo"], where: s
         where: the row's place in its file, for messages.
 
     Raises:
-        DatasetError: the row is a conversation without an answer, or its tools are no JSON.
+        DatasetError: the row is a conversation without an answer, its tools are no JSON, or it is not of the form that
+            its columns promise.
     """
+    row = with_chat_columns(row, where)
     shown = {**row, "tools": _tools(row.get("tools"), where)}
     if objective == "dpo":
         shown |= _without_common_beginning(row)

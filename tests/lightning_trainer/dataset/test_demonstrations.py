@@ -127,6 +127,14 @@ def test_trls_ids_and_mask(write):
         ({"prompt": "2+3?", "completion": "five", "tools": "["}, "sft", "row 1: its tools are not JSON"),
         ({"chosen": "five", "rejected": "six"}, "dpo", "row 1 has neither ids nor words"),
         ({"chosen": [*PROMPT, YES], "rejected": [*PROMPT, NO, NO]}, "dpo", "row 1: its answer is not one message"),
+        ({"preferred_output": [YES]}, "dpo", "row 1: it has a preferred_output and no input with messages"),
+        ({"conversations": "2+3?"}, "sft", "row 1: its conversations are not a list"),
+        (
+            {"conversations": [{"from": "gpt"}]},
+            "sft",
+            "row 1: its conversations hold {'from': 'gpt'}, which is no object",
+        ),
+        ({"conversations": [{"from": "function_call", "value": "look"}]}, "sft", "row 1: a function_call is not JSON"),
         ({"prompt_ids": [1], "response_ids": 7}, "sft", "row 1: its token ids are not a list of whole numbers"),
     ],
 )
@@ -228,6 +236,11 @@ def test_a_broken_tool_call_is_not_imitated(call, said, write, calling):
 ASKED, LATER = {"role": "user", "content": "2+3?"}, {"role": "user", "content": "1+5?"}
 TOLD = "<|im_start|>user: 2+3?<|im_end|><|im_start|>assistant: "
 FIVE, SIX = "five<|im_end|>", "six<|im_end|>"
+SAID_LATER = "<|im_start|>user: 1+5?<|im_end|><|im_start|>assistant: "
+SHAREGPT = [
+    {"from": speaker, "value": said}
+    for speaker, said in zip(["human", "gpt"] * 2, ["2+3?", "five", "1+5?", "six"], strict=True)
+]
 
 
 @pytest.mark.parametrize(
@@ -243,6 +256,26 @@ FIVE, SIX = "five<|im_end|>", "six<|im_end|>"
         ({"prompt": "2+3?", "chosen": "five", "rejected": "six"}, [(TOLD, FIVE, SIX)]),
         ({"chosen": [ASKED, YES], "rejected": [ASKED, NO]}, [(TOLD, FIVE, SIX)]),
         ({"prompt": "2+3?", "chosen": [ASKED, YES], "rejected": [ASKED, NO], "messages": []}, [(TOLD, FIVE, SIX)]),
+        (
+            {"input": {"messages": [ASKED], "tools": []}, "preferred_output": [YES], "non_preferred_output": [NO]},
+            [(TOLD, FIVE, SIX)],
+        ),
+        ({"conversations": SHAREGPT}, [(TOLD, FIVE), (f"{TOLD}{FIVE}{SAID_LATER}", SIX)]),
+        (
+            {"conversations": [SHAREGPT[0], {**SHAREGPT[1], "weight": 0}, *SHAREGPT[2:]]},
+            [(f"{TOLD}{FIVE}{SAID_LATER}", SIX)],
+        ),
+        (
+            {"conversations": SHAREGPT[:1], "chosen": SHAREGPT[1], "rejected": SHAREGPT[3], "system": ""},
+            [(TOLD, FIVE, SIX)],
+        ),
+        ({"instruction": "2+3?", "input": "", "output": "five"}, [(TOLD, FIVE)]),
+        (
+            {"instruction": "Add.", "input": "2+3?", "output": "five", "system": "Be brief."},
+            [("<|im_start|>system: Be brief.<|im_end|>" + TOLD.replace("2+3?", "Add.\n\n2+3?"), FIVE)],
+        ),
+        ({"instruction": "1+5?", "output": "six", "history": [["2+3?", "five"]]}, [(f"{TOLD}{FIVE}{SAID_LATER}", SIX)]),
+        ({"instruction": "2+3?", "chosen": "five", "rejected": "six"}, [(TOLD, FIVE, SIX)]),
     ],
 )
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
@@ -250,10 +283,19 @@ def test_rows_of_other_projects_are_shown(row, shown, form, write, tokenizer, tm
     path = write(row) if form == "jsonl" else tmp_path / "shown.parquet"
     if form == "parquet":
         pq.write_table(pa.Table.from_pylist([row]), path)
-    found = read_demonstrations(path, "dpo" if "chosen" in row else "sft", VOCABULARY, tokenizer)
+    objective = "dpo" if {"chosen", "preferred_output"} & set(row) else "sft"
+    found = read_demonstrations(path, objective, VOCABULARY, tokenizer)
     decoded = tokenizer().decoded
     assert [tuple(map(decoded, (one.prompt_ids, *one.answers))) for one in found] == shown
     assert len({one.name for one in found}) == len(shown)
+
+
+def test_a_tool_that_sharegpt_calls(write, calling):
+    called = {"from": "function_call", "value": '{"name": "look", "arguments": {"number": 412}}'}
+    said = [SHAREGPT[0], called, {"from": "observation", "value": "5"}, SHAREGPT[1]]
+    look, five = read_demonstrations(write({"conversations": said}), "sft", VOCABULARY, calling)
+    assert calling().decoded(look.answers[0]) == 'look({"number": 412})<|im_end|>'
+    assert "<|im_start|>tool: 5" in calling().decoded(five.prompt_ids)
 
 
 def test_fields_that_only_other_rows_of_a_table_have_are_left_out(calling, tmp_path):
