@@ -11,8 +11,8 @@ as for the free agent. When a run takes off is chance: at first few groups of a 
 runs are compared. The mean of three steps of 70 attempts has a standard error of 0.035, a difference of two of them
 0.05: what is slower by less than two of these is not known to be slower.
 
-A run that ended has a line in ``.benchmarks/training-learning.jsonl`` and is not made again. Delete the file to begin
-anew, as after a change of what is trained.
+A run that ended has a line in ``docs/proof/training-learning.jsonl`` and is not made again: runs of several days come
+together there. Delete the file to begin anew, as after a change of what is trained.
 """
 
 import json
@@ -25,7 +25,7 @@ from benchmarks.common.learning import Learning, learned
 from benchmarks.common.rows import Row, at_least, at_most
 
 TITLE = "The quickstart as it is, with mini-batches, with epochs, and with a forced tool"
-RESULTS = Path(".benchmarks/training-learning.jsonl")
+RESULTS = Path("docs/proof/training-learning.jsonl")
 _STEPS, _QUICK_STEPS = 13, 4
 _RUNS = 3
 _LAST = 3

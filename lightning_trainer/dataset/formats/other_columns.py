@@ -62,11 +62,11 @@ def _conversation(row: Mapping[str, Any], where: str) -> Row:
 def _message(said: Any, where: str) -> Row:
     if not isinstance(said, Mapping) or not isinstance(said.get("value"), str):
         raise DatasetError(f"{where}: its conversations hold {said!r}, which is no object with from and value")
-    speaker = str(said.get("from"))
-    message: Row = {"role": _ROLES.get(speaker, speaker), "content": said["value"]}
+    role = str(said.get("from"))
+    message: Row = {"role": _ROLES.get(role, role), "content": said["value"]}
     if said.get("weight") is not None:
         message["weight"] = said["weight"]
-    if speaker == "function_call":
+    if role == "function_call":
         try:
             called = orjson.loads(said["value"])
         except orjson.JSONDecodeError as error:
