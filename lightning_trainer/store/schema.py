@@ -287,6 +287,14 @@ MIGRATIONS: tuple[str, ...] = (
     """
     ALTER TABLE policies ADD COLUMN model TEXT;  -- the mark of the weights that it started from; NULL: not noted yet
     """,
+    """
+    CREATE TABLE outer_traces (                 -- of attempts whose spans came after this table was made
+        trace_id   TEXT NOT NULL,               -- the program's own, not that of the attempt's spans
+        attempt_id TEXT NOT NULL,
+        PRIMARY KEY (trace_id, attempt_id)
+    ) WITHOUT ROWID;
+    CREATE INDEX outer_traces_of_attempt ON outer_traces(attempt_id);
+    """,
 )
 
 
@@ -325,6 +333,7 @@ _LATER_TABLES = {
     "arrivals": "attempt_id, numbering, arrived, started",
     "rollbacks": "seq, policy, after_step, version, at_ns",
     "participations": "policy, attempt_id",
+    "outer_traces": "trace_id, attempt_id",
     "policies": "policy, last_seq, enrolled, model",
     "waiting": "policy, attempt_id, group_key, task_key, since_ns, resting",
     "drops": "attempt_id, reason, at_ns",

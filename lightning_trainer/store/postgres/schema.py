@@ -301,6 +301,14 @@ MIGRATIONS: tuple[str, ...] = (
     """
     ALTER TABLE policies ADD COLUMN model TEXT COLLATE "C";
     """,
+    """
+    CREATE TABLE outer_traces (
+        trace_id   TEXT COLLATE "C" NOT NULL,
+        attempt_id TEXT COLLATE "C" NOT NULL,
+        PRIMARY KEY (trace_id, attempt_id)
+    );
+    CREATE INDEX outer_traces_of_attempt ON outer_traces(attempt_id);
+    """,
 )
 """Entry ``i`` takes a database from schema ``i`` to ``i + 1``; ``lightning_schema`` says which it has."""
 _MADE = re.compile(r"CREATE TABLE (\w+)")

@@ -133,7 +133,7 @@ def kept_among(connection: Connection, attempt_ids: Collection[str]) -> set[str]
 def expire_attempt(connection: Connection, attempt_id: str, now_ns: int) -> int:
     """Delete an attempt's spans, as many as keep the transaction short; the sweep meets the rest later."""
     new = connection.execute("INSERT INTO expired VALUES (?, ?) ON CONFLICT DO NOTHING", (attempt_id, now_ns)).rowcount
-    for table in ("arrivals", "waiting", "evaluations"):
+    for table in ("arrivals", "outer_traces", "waiting", "evaluations"):
         connection.execute(f"DELETE FROM {table} WHERE attempt_id = ?", (attempt_id,))
     rows = connection.execute("SELECT seq FROM spans WHERE attempt_id = ? ORDER BY seq LIMIT ?", (attempt_id, _DELETED))
     deleted = delete_rows(connection, [seq for (seq,) in rows])
@@ -249,6 +249,7 @@ def forget_names(connection: Connection, before_ns: int) -> int:
         "assignments",
         "arrivals",
         "participations",
+        "outer_traces",
         "waiting",
         "drops",
         "evaluations",

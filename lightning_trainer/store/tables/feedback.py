@@ -1,22 +1,25 @@
-"""Feedback in its own table next to its spans, the rewards made from it, and how to forget either.
+"""Feedback in its own table next to its spans.
 
 A row is written in the transaction that stores its span. Its attempt is looked up at reading time until it is known:
 feedback may arrive before the spans of its subject.
+
+Our spans have traces of their own, and name the span of the program's own OpenTelemetry (Langfuse's, say) that they
+were made in (``lightning.outer_span``). ``outer_traces`` holds these, so that feedback may name the program's trace.
 """
 
 import json
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
 
 from lightning_instrumentation import semconv
 
-from lightning_trainer.otlp.span_codec import decode_span, encode_span
-from lightning_trainer.samples.feedback.entries import SCOPE, Entry, Subject, entries_of, is_feedback
-from lightning_trainer.samples.feedback.review import Kept, Outcome, target_of
+from lightning_trainer.otlp.span_codec import decode_span
+from lightning_trainer.samples.feedback.entries import Entry, Subject, entries_of, is_feedback
+from lightning_trainer.samples.feedback.review import Kept
 from lightning_trainer.store.connection import ALL, Connection
-from lightning_trainer.store.retention.sweep import delete_rows, delete_settled, kept_among
+from lightning_trainer.store.retention.sweep import delete_settled
 from lightning_trainer.store.tables import cursors, forgotten
+from lightning_trainer.store.worklist import feedback_rewards
 from lightning_trainer.types import Span
 
 READ = 20_000
@@ -28,21 +31,11 @@ _UNMATCHED = "feedback/unmatched"
 """The cursor through feedback whose attempt is unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """A reward made from feedback, and its span."""
-
-    target: str
-    trace_id: str
-    span_id: str
-    value: float
-    number: int
-    """How many rewards were made for the target before it."""
-
-
 def note(connection: Connection, new: Sequence[Span], now_ns: int | None = None) -> None:
-    """Store the feedback among newly stored spans, and note the rewards made from feedback among them."""
-    _note_rewards(connection, new)
+    """Store the feedback among newly stored spans, and note the rewards made from feedback among them, and the traces
+    of the program's own by which feedback may name them."""
+    feedback_rewards.note(connection, new)
+    note_outer_traces(connection, new)
     entries = [entry for span in new if is_feedback(span.attributes) or span.events for entry in entries_of(span)]
     if entries:
         received_ns = time.time_ns() if now_ns is None else now_ns
@@ -50,6 +43,19 @@ def note(connection: Connection, new: Sequence[Span], now_ns: int | None = None)
         connection.executemany(
             f"INSERT INTO feedback({_COLUMNS}) VALUES ({', '.join('?' * len(rows[0]))}) ON CONFLICT DO NOTHING", rows
         )
+
+
+def note_outer_traces(connection: Connection, new: Sequence[Span]) -> None:
+    """Note which traces of the program's own newly stored spans were made in; idempotent."""
+    seen = {
+        (outer.partition("-")[0], attempt_id)
+        for span in new
+        if isinstance(outer := span.attributes.get(semconv.OUTER_SPAN), str)
+        and isinstance(attempt_id := span.attributes.get(semconv.ATTEMPT_ID), str)
+    }
+    connection.executemany(
+        "INSERT INTO outer_traces(trace_id, attempt_id) VALUES (?, ?) ON CONFLICT DO NOTHING", sorted(seen)
+    )
 
 
 def date_back(connection: Connection, after: int, since_ns: int) -> None:
@@ -110,7 +116,8 @@ def of_attempts(connection: Connection, name: str, attempt_ids: Collection[str])
                 rollout_id = ?1 OR named_attempt = ?1 OR named_attempt IN {wanted}
                 OR rollout_id IN (SELECT rollout_id FROM attempts WHERE attempt_id IN {wanted})
                 OR response_id IN (SELECT response_id FROM spans WHERE attempt_id IN {wanted})
-                OR about_trace IN (SELECT trace_id FROM spans WHERE attempt_id IN {wanted}))""",
+                OR about_trace IN (SELECT trace_id FROM spans WHERE attempt_id IN {wanted})
+                OR about_trace IN (SELECT trace_id FROM outer_traces WHERE attempt_id IN {wanted}))""",
         (name, json.dumps(list(attempt_ids))),
     ).fetchall()
     found = []
@@ -151,12 +158,15 @@ def _attempt(
             (attempt_id, rollout_id),
         ).fetchone()
         return None if row is None else row[0]
-    for column, name in (("response_id", response_id), ("trace_id", trace_id)):
+    for table, column, name in (
+        ("spans", "response_id", response_id),
+        ("spans", "trace_id", trace_id),
+        ("outer_traces", "trace_id", trace_id),
+    ):
         if name is not None:
+            told = "AND attempt_id IS NOT NULL AND name NOT LIKE 'evaluate %'" if table == "spans" else ""
             rows = connection.execute(
-                f"""SELECT DISTINCT attempt_id FROM spans WHERE {column} = ? AND attempt_id IS NOT NULL
-                    AND name NOT LIKE 'evaluate %' LIMIT 2""",
-                (name,),
+                f"SELECT DISTINCT attempt_id FROM {table} WHERE {column} = ? {told} LIMIT 2", (name,)
             ).fetchall()
             if len(rows) == 1:
                 return rows[0][0]
@@ -178,8 +188,13 @@ def attempt_of(connection: Connection, subject: Subject) -> str | None:
 
 
 def is_known(connection: Connection, trace_id: str) -> bool:
-    """Whether a span of the trace is stored."""
-    return connection.execute("SELECT 1 FROM spans WHERE trace_id = ? LIMIT 1", (trace_id,)).fetchone() is not None
+    """Whether a span of the trace is stored, or one that was made within it."""
+    found = connection.execute(
+        """SELECT 1 FROM spans WHERE trace_id = ?1
+           UNION ALL SELECT 1 FROM outer_traces WHERE trace_id = ?1 LIMIT 1""",
+        (trace_id,),
+    )
+    return found.fetchone() is not None
 
 
 def response_of(connection: Connection, trace_id: str, span_id: str) -> str | None:
@@ -280,110 +295,6 @@ def select_verified(connection: Connection, attempt_ids: Collection[str], names:
     return {attempt_id: sum(values) / len(values) for attempt_id, values in by_attempt.items()}
 
 
-# -- rewards made from it --------------------------------------------------------------------------------------------
-
-
-def select_settled(connection: Connection, targets: Collection[str]) -> dict[str, Settled]:
-    """Return by target the newest reward made from feedback."""
-    rows = connection.execute(
-        """SELECT target, trace_id, span_id, value, number FROM settled
-           WHERE target IN (SELECT value FROM json_each(?))
-           AND number = (SELECT max(number) FROM settled AS other WHERE other.target = settled.target)""",
-        (json.dumps(sorted(targets)),),
-    )
-    return {row[0]: Settled(*row) for row in rows}
-
-
-def put_settled(connection: Connection, made: Sequence[tuple[Outcome, Settled]]) -> list[tuple[Outcome, Settled]]:
-    """Record which spans are rewards made from feedback, and return those to store.
-
-    Left out are those of attempts that were deleted, and those in whose place another daemon has put its own.
-    """
-    kept = kept_among(connection, {outcome.attempt_id for outcome, _ in made})
-    made = [(outcome, settled) for outcome, settled in made if outcome.attempt_id in kept]
-    connection.executemany(
-        "INSERT INTO settled VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-        [(s.target, s.number, outcome.attempt_id, s.trace_id, s.span_id, s.value) for outcome, s in made],
-    )
-    recorded = select_settled(connection, {settled.target for _, settled in made})
-    return [(outcome, settled) for outcome, settled in made if recorded.get(settled.target) == settled]
-
-
-def _note_rewards(connection: Connection, new: Iterable[Span]) -> None:
-    """Record rewards made from feedback whose record is missing: a restored journal brings back only their spans."""
-    rewards = [
-        one
-        for span in new
-        if span.scope == SCOPE and semconv.FEEDBACK_SOURCES in span.attributes
-        for one in _rewards_of(span)
-    ]
-    if not rewards:
-        return
-    rows = connection.execute(
-        "SELECT trace_id, span_id FROM settled WHERE attempt_id IN (SELECT value FROM json_each(?))",
-        (json.dumps(sorted({attempt_id for _, attempt_id, *_ in rewards})),),
-    )
-    recorded = set(rows)
-    for target, attempt_id, trace_id, span_id, value in rewards:
-        if (trace_id, span_id) not in recorded:
-            connection.execute(
-                """INSERT INTO settled SELECT ?1, (SELECT coalesce(max(number) + 1, 0) FROM settled WHERE target = ?1),
-                   ?2, ?3, ?4, ?5""",
-                (target, attempt_id, trace_id, span_id, value),
-            )
-
-
-def _rewards_of(span: Span) -> Iterator[tuple[str, str, str, str, float]]:
-    """Yield target, attempt, trace id, span id and value."""
-    for event in span.events:
-        told = {**span.attributes, **event.attributes}
-        attempt_id, name, value = (
-            told.get(key) for key in (semconv.ATTEMPT_ID, semconv.EVALUATION_NAME, semconv.EVALUATION_SCORE)
-        )
-        part = told.get(semconv.RESPONSE_ID)
-        if isinstance(attempt_id, str) and isinstance(name, str) and isinstance(value, int | float):
-            target = target_of(attempt_id, part if isinstance(part, str) else None, name)
-            yield target, attempt_id, span.trace_id, span.span_id, float(value)
-
-
-def retract(connection: Connection, targets: Collection[str]) -> int:
-    """Delete the rewards made from feedback for these targets; return how many spans were deleted."""
-    listed = (json.dumps(sorted(targets)),)
-    of_targets = "target IN (SELECT value FROM json_each(?))"
-    keys = connection.execute(f"SELECT trace_id, span_id FROM settled WHERE {of_targets}", listed).fetchall()
-    connection.execute(f"DELETE FROM settled WHERE {of_targets}", listed)
-    return delete_spans(connection, keys)
-
-
-def delete_spans(connection: Connection, keys: Iterable[tuple[str, str]]) -> int:
-    """Delete spans of feedback and of rewards made from it; return how many there were.
-
-    Any other span, such as a call that carries feedback as an event, stays without it.
-    """
-    seqs = []
-    for key in keys:
-        row = connection.execute(
-            "SELECT seq, name, scope, body FROM spans WHERE trace_id = ? AND span_id = ?", key
-        ).fetchone()
-        if row is None:
-            continue
-        seq, name, scope, body = row
-        if name.startswith("evaluate "):
-            seqs.append(seq)
-        else:
-            span = _without_feedback(decode_span(body, scope=scope, resource={}))
-            connection.execute("UPDATE spans SET body = ? WHERE seq = ?", (encode_span(span), seq))
-    return delete_rows(connection, seqs)
-
-
-def _without_feedback(span: Span) -> Span:
-    events = tuple(one for one in span.events if not is_feedback({**span.attributes, **one.attributes}))
-    who = (semconv.FEEDBACK_SOURCE, semconv.FEEDBACK_KIND)
-    return replace(
-        span, events=events, attributes={name: value for name, value in span.attributes.items() if name not in who}
-    )
-
-
 def expire(connection: Connection, before_ns: int) -> int:
     """Delete feedback that arrived before then, with its spans; the rewards made from it stay."""
     rows = connection.execute(
@@ -391,6 +302,6 @@ def expire(connection: Connection, before_ns: int) -> int:
     ).fetchall()
     keys = [(trace_id, span_id) for trace_id, span_id, _ in rows]
     connection.executemany("DELETE FROM feedback WHERE trace_id = ? AND span_id = ?", keys)
-    delete_spans(connection, keys)
+    feedback_rewards.delete_spans(connection, keys)
     delete_settled(connection, {attempt_id for *_, attempt_id in rows if attempt_id is not None})
     return len(rows)

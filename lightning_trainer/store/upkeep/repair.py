@@ -11,7 +11,7 @@ from lightning_trainer.errors import StoreError
 from lightning_trainer.otlp.span_codec import decode_span, encode_resource
 from lightning_trainer.store.batch_codec import decode_batch
 from lightning_trainer.store.schema import MIGRATIONS, migrate
-from lightning_trainer.store.tables import arrivals, attempts, participations
+from lightning_trainer.store.tables import arrivals, attempts, feedback, participations
 from lightning_trainer.store.upkeep.check import Reading
 from lightning_trainer.store.upkeep.files import STORE, held, put_in_place, set_aside
 
@@ -30,6 +30,7 @@ _BY_KEY = {
     "assignments": "policy, attempt_id",
     "arrivals": "attempt_id, numbering",
     "participations": "policy, attempt_id",
+    "outer_traces": "trace_id, attempt_id",
     "policies": "policy",
     "pauses": "policy",
     "versions": "policy, version",
@@ -173,7 +174,7 @@ def _mend(new: sqlite3.Connection, repaired: Repaired, newest_checkpoints: Mappi
         new.execute(
             "INSERT INTO resources VALUES (?, ?)", (resource_id, encode_resource({"lightning.lost": resource_id}))
         )
-    if {"attempts", "arrivals", "participations"} & repaired.lost.keys():
+    if {"attempts", "arrivals", "participations", "outer_traces"} & repaired.lost.keys():
         _tell_again(new, repaired)
     for table in ("assignments", "ledger"):
         policy = "policy" if table == "assignments" else "step_policy"
@@ -200,6 +201,7 @@ def _tell_again(new: sqlite3.Connection, repaired: Repaired) -> None:
             attempts.upsert(new, [span])
             arrivals.count(new, [span])
             participations.note(new, [span])
+            feedback.note_outer_traces(new, [span])
             told += 1
     if told:
         repaired.sentences.append(f"what {told} spans say of their attempts was read from them again")

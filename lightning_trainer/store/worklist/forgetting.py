@@ -17,6 +17,7 @@ from lightning_trainer.store.tables import feedback, forgotten
 from lightning_trainer.store.tables.forgotten import Named
 from lightning_trainer.store.tables.rollouts import select_of_task
 from lightning_trainer.store.tables.spans import numbers_of_attempts
+from lightning_trainer.store.worklist import feedback_rewards
 from lightning_trainer.types import SHADOW_MARK
 
 _LISTED = 3
@@ -68,9 +69,9 @@ def forget_source(connection: Connection, source: str, *, now_ns: int) -> Forgot
         "SELECT DISTINCT attempt_id FROM settled WHERE target IN (SELECT value FROM json_each(?))", listed
     ).fetchall()
     steps = _steps(connection, [attempt_id for (attempt_id,) in made_of])
-    rewards = feedback.retract(connection, targets)
+    rewards = feedback_rewards.retract(connection, targets)
     connection.execute("DELETE FROM feedback WHERE source = ?", (source,))
-    spans = feedback.delete_spans(connection, [(trace_id, span_id) for trace_id, span_id, *_ in rows])
+    spans = feedback_rewards.delete_spans(connection, [(trace_id, span_id) for trace_id, span_id, *_ in rows])
     forgotten.mark(connection, Named.SOURCE, [source], now_ns)
     edits = sum(edited for *_, edited in rows)
     return Forgotten(source, len(rows), edits, rewards, 0, spans + rewards, steps)
@@ -127,7 +128,7 @@ def _forget_attempts(connection: Connection, kind: str, name: str, ids: Sequence
     of_ids = "attempt_id IN (SELECT value FROM json_each(?))"
     made = connection.execute(f"SELECT trace_id, span_id FROM settled WHERE {of_ids}", listed).fetchall()
     keys = [(trace_id, span_id) for trace_id, span_id, _ in said]
-    spans = feedback.delete_spans(connection, keys + made)
+    spans = feedback_rewards.delete_spans(connection, keys + made)
     connection.executemany("DELETE FROM feedback WHERE trace_id = ? AND span_id = ?", keys)
     connection.execute(f"DELETE FROM settled WHERE {of_ids}", listed)
     connection.execute(f"UPDATE attempts SET error = NULL WHERE {of_ids}", listed)
@@ -188,7 +189,7 @@ def _forget_outside(
     forgotten.mark(connection, Named.RESPONSE, responses, now_ns)
     keys = [(trace_id, span_id) for trace_id, span_id, _ in said]
     connection.executemany("DELETE FROM feedback WHERE trace_id = ? AND span_id = ?", keys)
-    spans = delete_rows(connection, numbers) + feedback.delete_spans(connection, keys)
+    spans = delete_rows(connection, numbers) + feedback_rewards.delete_spans(connection, keys)
     return Forgotten(name, len(said), sum(edited for *_, edited in said), 0, 0, spans, ())
 
 

@@ -18,8 +18,9 @@ from lightning_trainer.samples.feedback.review import (
 )
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.tables import feedback, forgotten
-from lightning_trainer.store.tables.feedback import Settled
 from lightning_trainer.store.tables.steps import select_consumed
+from lightning_trainer.store.worklist import feedback_rewards
+from lightning_trainer.store.worklist.feedback_rewards import Settled
 from lightning_trainer.types import AttributeValue, Span, SpanEvent
 
 _SAME = 0.02
@@ -71,7 +72,7 @@ def not_released(connection: Connection, config: FeedbackConfig, now_ns: int) ->
 def changes(connection: Connection, config: FeedbackConfig, now_ns: int) -> Changes:
     """Return the required changes; a reward that a step has consumed is not changed."""
     seen = look(connection, config, now_ns)
-    settled = feedback.select_settled(connection, {one.target for one in seen.outcomes})
+    settled = feedback_rewards.select(connection, {one.target for one in seen.outcomes})
     consumed = select_consumed(connection, attempt_ids={one.attempt_id for one in seen.outcomes})
     made: list[tuple[Outcome, Settled]] = []
     retracted: list[str] = []
@@ -93,8 +94,8 @@ def put(connection: Connection, found: Changes, now_ns: int) -> list[Span]:
     """
     if forgotten.change_mark(connection) != found.forgotten_mark:
         return []
-    feedback.retract(connection, found.retracted)
-    return _spans_of(feedback.put_settled(connection, found.made), now_ns)
+    feedback_rewards.retract(connection, found.retracted)
+    return _spans_of(feedback_rewards.put(connection, found.made), now_ns)
 
 
 def _settled(outcome: Outcome, value: float, number: int) -> Settled:

@@ -103,6 +103,30 @@ async def test_a_reward_that_came_back_from_the_journal_is_forgotten_with_its_so
         assert await rewards(store, "a0") == {}
 
 
+def within(spans: list[Span], trace_id: str) -> list[Span]:
+    """Return an attempt's spans as made within a trace of the program's own."""
+    outer = {semconv.OUTER_SPAN: f"{trace_id}-{'1' * 16}"}
+    return [replace(span, attributes={**span.attributes, **outer}) for span in spans]
+
+
+async def test_feedback_may_name_the_trace_of_the_program_that_an_attempt_was_made_in(store, attempt_spans):
+    """Before, what Langfuse's page rates counted for nothing: it knows no trace but its own."""
+    await store.append([said("u1", 1.0, trace_id="c" * 32)])
+    await store.append(within(attempt_spans("a0", [1], 10), "c" * 32))
+    settler = FeedbackSettler(OPEN, store, store)
+    await settler.settle()
+    assert await rewards(store, "a0") == {"a0": 1.0}
+    await store.append([said("u2", 0.0, trace_id="c" * 32)])
+    await settler.settle()
+    assert await rewards(store, "a0") == {"a0": 0.5}
+    await store.append(within(attempt_spans("a1", [1], 20), "c" * 32))
+    await store.append([said("u3", 0.0, trace_id="c" * 32)])
+    await settler.settle()
+    assert await rewards(store, "a0", "a1") == {"a0": 0.5}, "of two attempts in one trace, nobody knows which is meant"
+    found = await store.write(lambda c: forget_rollout(c, "r-a0", now_ns=time.time_ns()))
+    assert (found.feedback, await rows(store, "outer_traces")) == (2, 1)
+
+
 def select_settled(connection: Connection) -> list[tuple]:
     return connection.execute("SELECT * FROM settled ORDER BY target, number").fetchall()
 

@@ -233,6 +233,7 @@ async def test_a_policy_that_trains_what_was_recorded_takes_what_came_while_it_w
 async def test_no_question_of_a_loop_or_a_route_reads_a_whole_table(tmp_path: Path, plan: str) -> None:
     from lightning_trainer.store.retention import sweep
     from lightning_trainer.store.tables import attempts, feedback, rollouts, steps, versions
+    from lightning_trainer.store.worklist import feedback_rewards
     from lightning_trainer.store.worklist import waiting as worklist
 
     asked = {
@@ -248,7 +249,7 @@ async def test_no_question_of_a_loop_or_a_route_reads_a_whole_table(tmp_path: Pa
         "rollout": lambda c: attempts.select(c, rollout_id="r"),
         "named": lambda c: rollouts.select_named(c, "r"),
         "feedback": lambda c: (
-            *(feedback.newest(c), feedback.select_settled(c, ["t"]), feedback.said_lately(c, 1)),
+            *(feedback.newest(c), feedback_rewards.select(c, ["t"]), feedback.said_lately(c, 1)),
             *(feedback.count_of(c, "a"), feedback.select(c, 1), feedback.first_after(c, 1), feedback.edits_after(c, 1)),
         ),
         "holds": lambda c: (sweep.oldest_span_ns(c), sweep.last_before(c, 7)),

@@ -26,6 +26,7 @@ from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.tables import feedback
 from lightning_trainer.store.upkeep import journal
 from lightning_trainer.store.upkeep.backup import back_up
+from lightning_trainer.store.worklist import feedback_rewards
 from lightning_trainer.store.worklist.forgetting import forget_rollout, forget_source
 from lightning_trainer.types import LedgerRow, Outcome, SpanEvent, StepReport, TrainingBatch
 
@@ -100,14 +101,14 @@ async def test_feedback_that_comes_before_its_spans_finds_them(store, attempt_sp
 
 async def test_a_crash_while_a_reward_is_stored_leaves_none_that_nobody_can_take_back(store, monkeypatch):
     await store.append([said("a0", "u1", 1.0)])
-    put, broken = feedback.put_settled, [True]
+    put, broken = feedback_rewards.put, [True]
 
     def crash(*given):
         if broken and broken.pop():
             raise RuntimeError("killed")
         return put(*given)
 
-    monkeypatch.setattr(feedback, "put_settled", crash)
+    monkeypatch.setattr(feedback_rewards, "put", crash)
     with pytest.raises(StoreError, match="killed"):
         await FeedbackSettler(OPEN, store, store).settle()
     assert await rewards(store) == {}
