@@ -125,10 +125,10 @@ class Publication:
 
     @classmethod
     def from_json(cls, document: Any) -> "Publication":
-        """Read what ``to_json`` wrote.
+        """Read what ``to_json`` wrote, here or in a newer release: fields that are not known are left out.
 
         Raises:
-            PublicationError: a field is missing, unknown, or not what it must be; the message names it.
+            PublicationError: a field is missing, or not what it must be; the message names it.
         """
         if isinstance(document, Mapping):
             document = {"adapter": None, **document}  # documents stored by versions before adapters lack the key
@@ -177,24 +177,22 @@ class PublicationReport:
 
     @classmethod
     def from_json(cls, document: Any) -> "PublicationReport":
-        """Read what ``to_json`` wrote.
+        """Read what ``to_json`` wrote, here or in a newer release.
 
         Raises:
-            PublicationError: a field is missing or unknown.
+            PublicationError: a field is missing.
         """
         return cls(**_fields(document, "publication report", cls))
 
 
 def _fields(document: Any, what: str, record: type) -> dict[str, Any]:
-    """Return the document's fields, which must be exactly the record's."""
+    """Return the record's fields, which the document must have; what a newer release added is left out."""
     if not isinstance(document, Mapping):
         raise PublicationError(f"{what} is {type(document).__name__}; it must be a JSON object")
-    known = set(record.__dataclass_fields__)
-    if missing := known - set(document):
+    known = record.__dataclass_fields__
+    if missing := known.keys() - set(document):
         raise PublicationError(f"{what} lacks {', '.join(sorted(missing))}")
-    if unknown := set(document) - known:
-        raise PublicationError(f"{what} has unknown fields: {', '.join(sorted(map(str, unknown)))}")
-    return dict(document)
+    return {name: document[name] for name in known}
 
 
 def _rows(value: Any, what: str) -> tuple[tuple[Any, ...], ...]:

@@ -104,7 +104,7 @@ def read_manifest(directory: Path) -> Manifest:
 
     Raises:
         CheckpointError: there is none, or it is damaged.
-        TrainingError: another version of this program wrote it.
+        TrainingError: another version of this program wrote it, or it cannot be read now and may be sound.
     """
     try:
         document = json.loads((directory / _MANIFEST).read_text())
@@ -113,9 +113,24 @@ def read_manifest(directory: Path) -> Manifest:
         for name, checksum in document.pop("files", {}).items():  # older ones have none
             if file_checksum(directory / name) != checksum:
                 raise CheckpointError(f"{directory} is damaged: {name} is not as it was saved")
-        return Manifest(**document)
-    except (OSError, KeyError, TypeError, AttributeError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        # A newer release may have added fields; one that changes what the others mean has another format.
+        return Manifest(**{name: document[name] for name in Manifest.__dataclass_fields__ if name in document})
+    except (
+        FileNotFoundError,
+        NotADirectoryError,
+        IsADirectoryError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        json.JSONDecodeError,
+        UnicodeDecodeError,
+    ) as error:
         raise CheckpointError(f"{directory} is not a whole checkpoint ({error}); name one that was saved") from error
+    except OSError as error:
+        raise TrainingError(
+            f"the checkpoint {directory} cannot be read now ({error}); it stays as it is: look at the disk or mount, "
+            "and at the limit on open files"
+        ) from error
 
 
 def require_written_by(folder: Path, processes: int, device: Device) -> None:

@@ -26,6 +26,7 @@ from lightning_trainer.daemon.watching.progress import Phase, Progress
 from lightning_trainer.errors import CheckpointError
 from lightning_trainer.store.records import StepState
 from lightning_trainer.store.store import Store
+from lightning_trainer.store.upkeep.files import aside_of
 from lightning_trainer.training.remote import TrainerClient
 from lightning_trainer.versions.archive import set_policy_aside
 from lightning_trainer.versions.lineage import Lineage
@@ -56,9 +57,12 @@ class CheckpointFolder:
         """Return the newest checkpoint of these versions."""
         return max((step for step in self.steps() if step in lineage), default=None)
 
-    def remove(self, step: int) -> None:
-        """Remove a step's checkpoint, if there is one."""
-        shutil.rmtree(self.path(step), ignore_errors=True)
+    def set_damaged_aside(self, step: int) -> Path | None:
+        """Rename a step's checkpoint, which :meth:`prune` removes, and return where it is now; None if it stays."""
+        try:
+            return self.path(step).rename(aside_of(self.path(step)))
+        except OSError:  # as on a disk that is read-only
+            return None
 
     def set_aside(self) -> Path | None:
         """Rename the folder if there is a checkpoint in it, and return where it is now.
@@ -69,7 +73,7 @@ class CheckpointFolder:
         return set_policy_aside(self.root) if self.steps() else None
 
     def prune(self, lineage: Collection[int]) -> None:
-        """Remove all but the newest ``keep`` of these versions, and whatever an interrupted save left."""
+        """Remove all but the newest ``keep`` of these versions, what is damaged, and what an interrupted save left."""
         usable = [step for step in self.steps() if step in lineage]
         kept = {self.path(step).name for step in usable[-self._keep :]}
         for entry in self.root.iterdir() if self.root.is_dir() else ():
@@ -165,17 +169,21 @@ async def recover(
 async def _load_newest(
     path: Collection[int], *, trainer: TrainerClient, checkpoints: CheckpointFolder, progress: Progress
 ) -> int | None:
-    """Load the newest sound checkpoint and return its step; remove those that are not sound."""
+    """Load the newest sound checkpoint and return its step; set those aside that are damaged.
+
+    Raises:
+        TrainingError: one cannot be read now, or is of another version of this program; those before it would do, but
+            where it can be read again, nothing need be repeated.
+    """
     for saved in reversed([step for step in checkpoints.steps() if step in path]):
         try:
             await trainer.load(checkpoints.path(saved))
         except CheckpointError as error:
-            sentence = (
-                f"the checkpoint of step {saved} cannot be used and is removed ({error}); going on from before it"
-            )
+            aside = checkpoints.set_damaged_aside(saved)
+            now = "stays where it is" if aside is None else f"is set aside as {aside.name}"
+            sentence = f"the checkpoint of step {saved} cannot be used and {now} ({error}); going on from before it"
             progress.say(sentence)
             _log.error("%s", sentence)
-            checkpoints.remove(saved)
         else:
             return saved
     return None

@@ -1,5 +1,9 @@
+import errno
+import io
 import json
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -67,6 +71,41 @@ def test_a_flipped_bit_is_found(tmp_path, at):
     (tmp_path / "step-7" / "actor" / "weights").write_bytes(damaged)
     with pytest.raises(CheckpointError, match="is damaged: actor/weights is not as it was saved"):
         read_manifest(tmp_path / "step-7")
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EMFILE, errno.EACCES])
+@pytest.mark.parametrize("name", ["trainer.json", "weights"])
+def test_what_cannot_be_read_for_a_moment_is_not_called_damaged(tmp_path, monkeypatch, name, number):
+    with writing(tmp_path / "step-7", _MANIFEST) as folder:
+        (folder / "weights").write_text("w")
+    original = io.open
+
+    def failing(file, *arguments, **options):
+        if Path(file).name == name:
+            raise OSError(number, os.strerror(number), str(file))
+        return original(file, *arguments, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(io, "open", failing)
+        patched.setattr("builtins.open", failing)
+        with pytest.raises(TrainingError, match=f"cannot be read now .*{os.strerror(number)}") as raised:
+            read_manifest(tmp_path / "step-7")
+    assert not isinstance(raised.value, CheckpointError)
+    assert read_manifest(tmp_path / "step-7") == _MANIFEST
+
+
+def test_a_checkpoint_that_lacks_a_file_is_damaged(tmp_path):
+    with writing(tmp_path / "step-7", _MANIFEST) as folder:
+        (folder / "weights").write_text("w")
+    (tmp_path / "step-7" / "weights").unlink()
+    with pytest.raises(CheckpointError, match="is not a whole checkpoint"):
+        read_manifest(tmp_path / "step-7")
+
+
+def test_a_checkpoint_of_a_newer_release_is_read_by_the_fields_that_are_known(tmp_path):
+    document = {"format": 1, "policy": "math", "step": 7, "files": {}, "of a newer release": [1]}
+    (tmp_path / "trainer.json").write_text(json.dumps(document))
+    assert read_manifest(tmp_path) == _MANIFEST
 
 
 def test_a_checkpoint_from_before_there_were_checksums_is_read(tmp_path):

@@ -529,7 +529,8 @@ async def test_a_damaged_checkpoint_is_left_for_the_one_before_it(make_run, monk
     await run.until(Phase.COLLECTING)
     assert run.trainer.weights == (0, 1, 2, 3, 4)
     assert run.checkpoints.steps() == [2]
-    assert "the checkpoint of step 3 cannot be used and is removed (it is damaged)" in run.progress.problems[0]
+    sentence = "the checkpoint of step 3 cannot be used and is set aside as step-00000003~1 (it is damaged)"
+    assert sentence in run.progress.problems[0]
 
 
 async def test_checkpoints_of_which_the_store_knows_nothing_are_set_aside(make_run, tmp_path):
@@ -541,10 +542,30 @@ async def test_checkpoints_of_which_the_store_knows_nothing_are_set_aside(make_r
         assert "the store has no step of policy p, but there were checkpoints" in run.progress.problems[0]
 
 
-@pytest.mark.timeout(60)
-async def test_a_damaged_checkpoint_that_cannot_be_removed_is_left_all_the_same(make_run, monkeypatch):
+async def test_a_damaged_checkpoint_is_kept_until_it_was_gone_on_without(make_run, monkeypatch):
     monkeypatch.setattr(RecordingTrainer, "load", damaged_at(3, RecordingTrainer.load))
-    monkeypatch.setattr(CheckpointFolder, "remove", lambda self, step: None)  # as on a disk that is read-only
+    run = await make_run(1, 2, 3, 4, checkpoints=(2, 3))
+    run.trainer.broken_on = 4
+    await run.until(Phase.PAUSED)
+    assert sorted(path.name for path in run.checkpoints.root.iterdir()) == ["step-00000002", "step-00000003~1"]
+    run.trainer.broken_on = None
+    run.rollbacks.look_again()
+    await run.until(Phase.COLLECTING)
+    assert [path.name for path in run.checkpoints.root.iterdir()] == ["step-00000002"]
+
+
+async def test_a_checkpoint_that_cannot_be_read_for_a_moment_is_tried_again(make_run, monkeypatch):
+    monkeypatch.setattr(RecordingTrainer, "load", unreadable_once(RecordingTrainer.load))
+    run = await make_run(1, 2, 3, 4, checkpoints=(2, 3))
+    await run.until(Phase.COLLECTING)
+    assert (run.trainer.weights, run.checkpoints.steps()) == ((0, 1, 2, 3, 4), [2, 3])
+    assert "Stale file handle" in run.progress.problems[0]
+
+
+@pytest.mark.timeout(60)
+async def test_a_damaged_checkpoint_that_cannot_be_set_aside_is_left_all_the_same(make_run, monkeypatch):
+    monkeypatch.setattr(RecordingTrainer, "load", damaged_at(3, RecordingTrainer.load))
+    monkeypatch.setattr(Path, "rename", read_only)
     run = await make_run(1, 2, 3, 4, checkpoints=(2, 3))
     await run.until(Phase.COLLECTING)
     assert run.trainer.weights == (0, 1, 2, 3, 4)
@@ -557,6 +578,23 @@ def damaged_at(step: int, load: Callable[..., Awaitable[int]]) -> Callable[..., 
         return await load(self, directory)
 
     return checked
+
+
+def unreadable_once(load: Callable[..., Awaitable[int]]) -> Callable[..., Awaitable[int]]:
+    tries = 0
+
+    async def failing(self: RecordingTrainer, directory: Path) -> int:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise TrainingError(f"{directory} cannot be read now ([Errno 116] Stale file handle)")
+        return await load(self, directory)
+
+    return failing
+
+
+def read_only(self: Path, target: Path) -> Path:
+    raise OSError(30, "Read-only file system", str(self))
 
 
 async def test_a_checkpoint_that_cannot_be_written_ends_nothing(make_run, monkeypatch):
