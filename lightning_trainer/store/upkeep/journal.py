@@ -66,8 +66,7 @@ class Journal:
                 os.fdatasync(self._descriptor)
                 self._size += len(record)
             except OSError as error:
-                if self._descriptor is not None:
-                    os.ftruncate(self._descriptor, self._size)
+                self._take_back()
                 raise StoreError(f"the journal {self.folder} cannot be written ({error.strerror})") from error
 
     def close(self) -> None:
@@ -77,11 +76,20 @@ class Journal:
                 self._descriptor = None
 
     def _begin(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
         name = self.folder / f"{time.time_ns():020d}.spans"
-        self._descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
-        self._size = 0
+        # Where there is no next segment, the one before it stays open: its descriptor must not become another file's.
+        begun = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+        before, self._descriptor, self._size = self._descriptor, begun, 0
+        if before is not None:
+            os.close(before)
+
+    def _take_back(self) -> None:
+        """Remove what a failed append wrote; what follows it would not be read."""
+        assert self._descriptor is not None
+        try:
+            os.ftruncate(self._descriptor, self._size)
+        except OSError:
+            self._size = _SEGMENT_BYTES  # the next record begins a segment
 
 
 def delete_before(folder: Path, at_ns: int) -> int:
