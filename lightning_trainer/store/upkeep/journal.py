@@ -76,7 +76,9 @@ class Journal:
                 self._descriptor = None
 
     def _begin(self) -> None:
-        name = self.folder / f"{time.time_ns():020d}.spans"
+        # Named by the clock, and after all others even if the clock was set back: only the last one is being written.
+        newest = max((int(one.stem) for one in _segments(self.folder) if one.stem.isdecimal()), default=0)
+        name = self.folder / f"{max(time.time_ns(), newest + 1):020d}.spans"
         # Where there is no next segment, the one before it stays open: its descriptor must not become another file's.
         begun = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
         before, self._descriptor, self._size = self._descriptor, begun, 0
@@ -95,11 +97,17 @@ class Journal:
 def delete_before(folder: Path, at_ns: int) -> int:
     """Delete the segments whose spans had all been committed by then; return how many."""
     segments = _segments(folder)
-    # A segment ends where the next one begins; the last one may still be growing.
-    over = [one for one, after in pairwise(segments) if int(after.stem) < at_ns - _COMMITTED_NS]
+    # The last one may still be growing.
+    over = [one for one, after in pairwise(segments) if _ended_ns(one, after, at_ns) < at_ns - _COMMITTED_NS]
     for segment in over:
         segment.unlink()
     return len(over)
+
+
+def _ended_ns(segment: Path, after: Path, at_ns: int) -> int:
+    """Return when a segment had ended at the latest: where the next one begins, unless the clock was set back since."""
+    began = int(after.stem)
+    return began if began <= at_ns else segment.stat().st_mtime_ns
 
 
 def read(folder: Path, damaged: list[str]) -> Iterator[list[Span]]:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from lightning_trainer.config.store import StoreConfig
 from lightning_trainer.errors import StoreError
 from lightning_trainer.store.upkeep import journal as journal_files
-from lightning_trainer.store.upkeep.journal import Journal, read
+from lightning_trainer.store.upkeep.journal import Journal, delete_before, read
 from lightning_trainer.types import Span
 
 HOUR_NS = 3600 * 10**9
@@ -82,3 +83,49 @@ async def test_a_store_whose_journal_cannot_go_on_is_not_ready_to_write(make_sto
             assert "Too many open files" in store.write_failure
         await store.append([span(2)])
         assert store.write_failure is None
+
+
+class Clock:
+    """The machine's clock, which can be set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_ns = time.time_ns()
+        monkeypatch.setattr(journal_files.time, "time_ns", lambda: self.now_ns)
+
+    def write(self, journal: Journal, number: int) -> None:
+        """Write a span and date the segment that it is in as the disk would."""
+        before = {path: path.stat().st_size for path in journal.folder.iterdir()}
+        journal.append([span(number)])
+        for path in journal.folder.iterdir():
+            if path.stat().st_size != before.get(path):
+                os.utime(path, ns=(self.now_ns, self.now_ns))
+
+
+def test_a_backup_leaves_what_is_written_after_the_clock_was_set_back(tmp_path: Path, monkeypatch) -> None:
+    clock = Clock(monkeypatch)
+    before = Journal(tmp_path)
+    clock.write(before, 1)
+    before.close()
+    clock.now_ns -= HOUR_NS
+    journal = Journal(tmp_path)
+    clock.write(journal, 2)
+    assert delete_before(tmp_path, clock.now_ns + 200 * 10**9) == 0
+    clock.write(journal, 3)
+    assert names(tmp_path) == [span(number).trace_id for number in (1, 2, 3)]
+    assert delete_before(tmp_path, clock.now_ns + HOUR_NS + 200 * 10**9) == 1
+    assert names(tmp_path) == [span(number).trace_id for number in (2, 3)]
+    journal.close()
+
+
+def test_a_journal_does_not_grow_for_ever_after_the_clock_was_years_ahead(tmp_path: Path, monkeypatch) -> None:
+    clock = Clock(monkeypatch)
+    clock.now_ns += 24 * 365 * HOUR_NS
+    Journal(tmp_path).close()
+    clock.now_ns -= 24 * 365 * HOUR_NS
+    for number in (1, 2, 3):
+        journal = Journal(tmp_path)
+        clock.write(journal, number)
+        journal.close()
+    assert delete_before(tmp_path, clock.now_ns + 60 * 10**9) == 0, "not committed for sure"
+    assert delete_before(tmp_path, clock.now_ns + 200 * 10**9) == 3
+    assert names(tmp_path) == [span(3).trace_id]
