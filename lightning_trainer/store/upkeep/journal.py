@@ -114,9 +114,17 @@ def read(folder: Path, damaged: list[str]) -> Iterator[list[Span]]:
     """Yield the spans of each record, oldest first.
 
     Args:
-        damaged: gets a sentence for each segment that cannot be read to its end.
+        damaged: gets a sentence for each segment that cannot be read to its end, and one if there is no segment: a
+            daemon leaves at least one.
     """
-    for segment in _segments(folder):
+    segments = _segments(folder)
+    if not segments:
+        state = "is empty" if folder.is_dir() else "is not there"
+        damaged.append(
+            f"the journal {folder} {state}, so nothing that was accepted after the backup came from it: mount or "
+            "name in [store] journal what the daemon wrote, and restore again"
+        )
+    for segment in segments:
         with segment.open("rb") as file:
             while head := file.read(_RECORD.size):
                 length, checksum = _RECORD.unpack(head) if len(head) == _RECORD.size else (0, 0)

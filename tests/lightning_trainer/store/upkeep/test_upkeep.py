@@ -267,6 +267,19 @@ async def test_with_a_journal_a_restored_backup_has_everything_that_was_acknowle
         assert await store.spans_of_attempts([f"late{n}" for n in range(1, 20)]) == acknowledged
 
 
+@pytest.mark.parametrize("there", [False, True])
+async def test_a_journal_that_is_not_there_is_told_of(tmp_path, make_root, there):
+    state, folder, journal = tmp_path / "state", tmp_path / "backup", tmp_path / "journal"
+    await filled(state, make_root, steps=1)
+    back_up(state, folder, {})
+    if there:
+        journal.mkdir()  # where another disk is to be mounted
+    (problem,) = restore(folder, state, journal=journal).problems
+    assert f"the journal {journal} {'is empty' if there else 'is not there'}" in problem
+    assert "restore again" in problem
+    assert restore(folder, state).problems == []
+
+
 async def test_feedback_from_a_journal_was_received_in_the_hour_in_which_it_was_given(tmp_path):
     hour, now = 3600 * 10**9, time.time_ns()
     state, folder, journal = tmp_path / "state", tmp_path / "backup", tmp_path / "journal"
