@@ -21,6 +21,8 @@ _DELETED = 2000
 """Maximum number of spans deleted in one slice."""
 _STEPS = 20
 _NAMES = 500
+_MARKS = 2000
+"""Time marks that one is compared with: those of more than a day."""
 RUNNING_FOR_NS = 24 * 3600 * 10**9
 """An attempt without news for this long is not running any more."""
 
@@ -35,9 +37,25 @@ class Slice:
 
 
 def last_before(connection: Connection, at_ns: int) -> int:
-    """Return the last span that had arrived by then, by our clock; 0 if there was none."""
-    row = connection.execute("SELECT max(seq) FROM received WHERE at_ns <= ?", (at_ns,)).fetchone()
-    return row[0] or 0
+    """Return the last span that had arrived by then, by our clock; 0 if there was none.
+
+    A mark of a clock that was wrong says nothing: one in the past, behind later times, and one in the future.
+    """
+    near = "(SELECT seq, at_ns FROM received WHERE seq <= ? ORDER BY seq DESC LIMIT ?) AS near"
+    last, later, now_ns = None, 2**62, time.time_ns()
+    while later is not None:
+        (last,) = connection.execute(
+            "SELECT max(seq) FROM received WHERE at_ns <= ? AND seq < ?", (at_ns, later)
+        ).fetchone()
+        if last is None:
+            return 0
+        (later,) = connection.execute(
+            f"SELECT min(seq) FROM {near} WHERE at_ns > ? AND at_ns <= ?", (last, _MARKS, at_ns, now_ns)
+        ).fetchone()
+    (last,) = connection.execute(
+        f"SELECT seq FROM {near} WHERE at_ns <= ? ORDER BY at_ns DESC, seq DESC LIMIT 1", (last, _MARKS, at_ns)
+    ).fetchone()
+    return last
 
 
 def delete_spans(connection: Connection, after: int, until: int, *, wanted_by: Collection[str], now_ns: int) -> Slice:

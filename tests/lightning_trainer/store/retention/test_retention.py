@@ -20,6 +20,7 @@ from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.postgres import store as postgres
 from lightning_trainer.store.retention import retention, sweep
 from lightning_trainer.store.retention.retention import give_back, measure
+from lightning_trainer.store.tables import spans as spans_table
 from lightning_trainer.types import PolicyVersion, Sample, Segment, Span, StepReport, TrainingBatch, VersionState
 from lightning_trainer.versions.rollback import record_rollback
 
@@ -187,6 +188,27 @@ async def test_what_is_too_old_goes_and_is_not_stored_again(make_store):
         assert await store.attempt("old") is None
         assert (await store.counts())["attempts"]["succeeded"] == 3
         assert (await store.counts())["rollouts"] == 3
+
+
+@pytest.mark.parametrize("idle_days", [0, 40])
+@pytest.mark.parametrize("wrong_ns", [0, -20 * 365 * _DAY_NS, 20 * 365 * _DAY_NS])
+async def test_a_clock_that_was_wrong_for_a_while_takes_nothing_with_it(make_store, monkeypatch, wrong_ns, idle_days):
+    now_ns, wrong = time.time_ns() + 50 * _DAY_NS, 0
+    monkeypatch.setattr(spans_table.time, "time_ns", lambda: now_ns + wrong)
+    async with make_store(limits(retention_time="30d")) as store:
+        store.retention.wanted_by = tuple
+        for name, age_days, off_ns in (
+            *(("older", 50, 0), ("old", 49, 0), ("before", idle_days, 0)),
+            *(("first", 0, wrong_ns), ("second", 0, wrong_ns), ("after", 0, 0)),
+        ):
+            now_ns += 60 * 10**9
+            wrong = off_ns - age_days * _DAY_NS
+            await store.append(attempt_spans(name))
+        wrong = 0
+        await swept(store)
+        names = ("older", "old", "before", "first", "second", "after")
+        kept = [name for name in names if await store.spans_of_attempts([name])]
+        assert kept == list(names[2:] if idle_days < 30 else names[3:])
 
 
 async def test_a_late_reward_and_a_record_without_trace_context_stay_with_their_attempt(make_store, make_span):
