@@ -10,10 +10,11 @@ from pathlib import Path
 from lightning_trainer.errors import StoreError
 from lightning_trainer.otlp.span_codec import decode_span, encode_resource
 from lightning_trainer.store.batch_codec import decode_batch
+from lightning_trainer.store.retention.retention import measure
 from lightning_trainer.store.schema import MIGRATIONS, migrate
 from lightning_trainer.store.tables import arrivals, attempts, feedback, participations
 from lightning_trainer.store.upkeep.check import Reading
-from lightning_trainer.store.upkeep.files import STORE, held, put_in_place, set_aside
+from lightning_trainer.store.upkeep.files import STORE, enough_room, held, put_in_place, set_aside
 
 _BY_NUMBER = {
     "resources": "id",
@@ -66,7 +67,7 @@ def repair(state_dir: Path, newest_checkpoints: Mapping[str, int]) -> Repaired:
         newest_checkpoints: by policy; later steps whose batches are lost cannot be repeated.
 
     Raises:
-        StoreError: a daemon has it, there is none, or nothing of it can be read.
+        StoreError: a daemon has it, there is none, there is no room, or nothing of it can be read; it is unchanged.
     """
     store = state_dir / STORE
     if not store.is_file():
@@ -74,16 +75,23 @@ def repair(state_dir: Path, newest_checkpoints: Mapping[str, int]) -> Repaired:
     with held(store):
         repaired = Repaired(aside=store)
         partial = store.with_name(f"{STORE}.repairing")
-        for suffix in ("", "-wal", "-shm"):
+        for suffix in ("", "-journal", "-wal", "-shm"):
             partial.with_name(partial.name + suffix).unlink(missing_ok=True)
         try:
             with (
                 closing(sqlite3.connect(store, isolation_level=None, timeout=30)) as old,
                 closing(sqlite3.connect(partial, isolation_level=None)) as new,
             ):
+                size = measure(old, store)  # of pages, as a header says that may be damaged too
+                enough_room(state_dir, min(size.used, store.stat().st_size + size.log), "repairing")
                 _write_anew(old, new, repaired, newest_checkpoints, where=str(store))
         except sqlite3.Error as error:
             partial.unlink(missing_ok=True)
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
+                raise StoreError(
+                    f"there is no room in {state_dir} for the repaired store ({error}); {store} stays as it is: make "
+                    "room and repair again"
+                ) from error
             raise StoreError(
                 f"nothing of the store {store} can be read ({error}): `lightning-trainer store restore` goes back to a "
                 "backup"

@@ -429,6 +429,32 @@ async def test_a_batch_that_cannot_be_read_is_not_trained_on_and_training_goes_o
     assert [str(state) for state in states.values()] == ["assigned", "assigned", "assigned", "skipped", "skipped"]
 
 
+async def test_a_repair_without_room_says_so_and_leaves_the_store(tmp_path, make_root, monkeypatch):
+    path = await filled(tmp_path, make_root)
+    before = path.read_bytes()
+    with monkeypatch.context() as patched:
+        patched.setattr(files.shutil, "disk_usage", lambda folder: SimpleNamespace(free=2**17))
+        with pytest.raises(StoreError, match=r"repairing takes 1 MiB in .* make room first"):
+            repair(tmp_path, {})
+    connect = sqlite3.connect
+
+    def full(file: Path, **options) -> sqlite3.Connection:
+        """Connect to a disk that others fill meanwhile."""
+        connection = connect(file, **options)
+        if file.name.endswith(".repairing"):
+            connection.execute("PRAGMA max_page_count = 60")
+        return connection
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sqlite3, "connect", full)
+        with pytest.raises(StoreError, match=r"no room .* stays as it is: make room and repair again") as raised:
+            repair(tmp_path, {})
+        assert "restore" not in str(raised.value)
+    assert path.read_bytes() == before
+    assert not list(tmp_path.glob("*.repairing*"))
+    assert repair(tmp_path, {}).rows["spans"] == 205
+
+
 async def test_compacting_gives_back_what_was_deleted_and_an_older_file_learns_to(tmp_path, make_root):
     path = await filled(tmp_path, make_root)
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
