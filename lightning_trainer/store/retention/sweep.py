@@ -242,9 +242,15 @@ def _any_is_wanted(connection: Connection, seqs: Sequence[int], asked: Mapping[s
 
 
 def last_step_before(connection: Connection, policy: str, at_ns: int) -> int:
-    """Return the newest version, and so step, made by then; 0 if there was none."""
+    """Return the newest version, and so step, made by then; 0 if there was none.
+
+    A version of a clock that was wrong, in the past and behind a later one, counts as made after that one.
+    """
     row = connection.execute(
-        "SELECT max(version) FROM versions WHERE policy = ? AND created_ns <= ?", (policy, at_ns)
+        """SELECT max(version) FROM versions WHERE policy = ?1 AND created_ns <= ?2 AND version < coalesce(
+               (SELECT min(version) FROM versions WHERE policy = ?1 AND created_ns > ?2 AND created_ns <= ?3),
+               9223372036854775807)""",
+        (policy, at_ns, time.time_ns()),
     ).fetchone()
     return row[0] or 0
 

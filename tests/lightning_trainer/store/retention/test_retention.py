@@ -278,6 +278,19 @@ async def test_batches_behind_the_oldest_checkpoint_are_kept_whatever_the_limits
         assert await store.without_batch("p", range(1, 5)) == [1, 2, 3]
 
 
+@pytest.mark.parametrize("wrong_ns", [-20 * 365 * _DAY_NS, 20 * 365 * _DAY_NS])
+async def test_a_version_of_a_clock_that_was_wrong_takes_no_batches_with_it(make_store, wrong_ns):
+    now_ns = time.time_ns()
+    async with make_store(limits(retention_time="30d")) as store:
+        for step, made_ns in enumerate((-50 * _DAY_NS, -49 * _DAY_NS, -_DAY_NS, wrong_ns, -1), start=1):
+            await store.append(attempt_spans(f"a{step}"))
+            await take(store, step, [f"a{step}"])
+            await store.put_version(PolicyVersion("p", step, step, VersionState.LIVE, now_ns + made_ns))
+        store.retention.repeatable_from = lambda: {"p": 5}
+        await swept(store)
+        assert await store.without_batch("p", range(1, 6)) == [1, 2]
+
+
 async def test_each_turn_is_short_and_writers_get_between_them(tmp_path, monkeypatch):
     async with SqliteStore(tmp_path / "s.sqlite", limits(retention_time="60s")) as store:
         store.retention.wanted_by = tuple
