@@ -49,6 +49,19 @@ def test_a_mistake_is_one_sentence(load, text, sentence):
     assert "secret" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("settings", "asked"),
+    [
+        ("", "https://api.openai.com/v1"),
+        ('api = "anthropic"', "https://api.anthropic.com/v1"),
+        ('api = "anthropic"\nbase_url = "https://proxy.test/v1/"', "https://proxy.test/v1"),
+    ],
+)
+def test_without_an_endpoint_the_one_of_the_api_is_asked(load, settings, asked):
+    (judge,) = load(RUBRIC + settings)
+    assert judge.base_url == asked
+
+
 def test_names_differ(load):
     with pytest.raises(ConfigError, match="2 judges are called 'a'"):
         load(RUBRIC, RUBRIC)
