@@ -12,7 +12,6 @@ from lightning_trainer.config.sections import VARIABLE, Section
 
 JudgeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 
-
 _ANTHROPIC = "https://api.anthropic.com/v1"
 
 

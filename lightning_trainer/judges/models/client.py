@@ -21,7 +21,7 @@ from lightning_instrumentation.gateway.hosts import on_this_machine
 
 from lightning_trainer.config.judges import JudgeSection, ModelJudge
 from lightning_trainer.errors import JudgeError
-from lightning_trainer.judges.models.budget import Budget, Usage
+from lightning_trainer.judges.models.budget import Budget
 from lightning_trainer.judges.models.structured_output import Answer, MalformedAnswerError, parsed, schema_of
 from lightning_trainer.judges.models.wire import Reply, Request, api_of
 
@@ -80,13 +80,14 @@ class ModelClient:
     async def _until_answered(self, request: Request, budget: Budget) -> Reply:
         said = ""
         for number in range(_MOST_TRIES):
+            key = self._key()  # a key that lacks costs nothing
             reserved = budget.reserve(request.tokens, request.max_tokens)
             sent = copy.copy(self._api)
             try:
-                status, retry_after, body = await self._post(request)
+                status, retry_after, body = await self._post(request, key)
             except aiohttp.ClientError as error:
                 if isinstance(error, aiohttp.ClientConnectorError):
-                    budget.settle(reserved, Usage(0, 0))  # it was not reached
+                    budget.release(reserved)  # it was not reached
                 status, retry_after, body = 0, "", b""
                 said = f"{type(error).__name__}: {error}"
             if status == 200:
@@ -94,8 +95,8 @@ class ModelClient:
                 budget.settle(reserved, reply.usage)
                 return reply
             if status:
-                budget.settle(reserved, Usage(0, 0))  # a refusal is free
-                said = f"HTTP {status}: {self._without_key(body)[:_LONGEST_REFUSAL].strip()}"
+                budget.release(reserved)  # a refusal is free
+                said = f"HTTP {status}: {_without(key, body)[:_LONGEST_REFUSAL].strip()}"
             # Another question may have learned meanwhile what the endpoint lacks: this one was asked as before that.
             if status in _WRONG and (self._api != sent or self._api.give_up(body.decode(errors="replace").lower())):
                 continue
@@ -105,11 +106,11 @@ class ModelClient:
                 await asyncio.sleep(_wait_s(retry_after, number))
         raise JudgeError(f"{self._place} did not answer in {_MOST_TRIES} tries, last: {said}")
 
-    async def _post(self, request: Request) -> tuple[int, str, bytes]:
+    async def _post(self, request: Request, key: str | None) -> tuple[int, str, bytes]:
         """Return status, ``Retry-After``, and body."""
         url = f"{self._config.base_url}{self._api.path}"
         body = json.dumps(self._api.body(self._config.model, request)).encode()
-        headers = {"content-type": "application/json", **self._api.headers(self._key())}
+        headers = {"content-type": "application/json", **self._api.headers(key)}
         async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as response:
             received = bytearray()
             async for part in response.content.iter_any():
@@ -125,11 +126,6 @@ class ModelClient:
         if (sentence := key_that_lacks(self._config)) is not None:
             raise JudgeError(sentence)
         return os.environ[name].strip()
-
-    def _without_key(self, body: bytes) -> str:
-        """Return the body without the key: some endpoints repeat the key that they refuse."""
-        key, text = self._key(), body.decode(errors="replace")
-        return text if key is None else text.replace(key, "...")
 
     def _read(self, body: bytes) -> Reply:
         try:
@@ -148,6 +144,12 @@ def key_that_lacks(config: JudgeSection) -> str | None:
     if name is None or os.environ.get(name, "").strip():
         return None
     return f"the environment has no {name}, which api_key_env of judge {config.name!r} names: set it where this runs"
+
+
+def _without(key: str | None, body: bytes) -> str:
+    """Return the body without the key: some endpoints repeat the key that they refuse."""
+    text = body.decode(errors="replace")
+    return text if key is None else text.replace(key, "...")
 
 
 def _wait_s(said: str, number: int) -> float:

@@ -359,8 +359,29 @@ def test_a_text_in_another_script_is_not_taken_for_fewer_tokens_than_it_has():
     assert estimated_tokens("\ud83d") > 0  # half of a surrogate pair
 
 
-async def test_an_endpoint_that_is_not_reached_costs_nothing(judge, judge_config):
-    budget = Budget(judge_config("rubric", budget={"tokens": 5000}).budget)
-    judged, _ = await judge("rubric", {"a": "It is 6."}, budget, base_url="http://127.0.0.1:9/v1", timeout_s=2)
-    assert "its budget is spent" not in judged["a"].reason
-    assert (budget.input_tokens, budget.output_tokens) == (0, 0)
+@pytest.mark.parametrize(
+    ("answer", "settings"),
+    [
+        (None, {"base_url": "http://127.0.0.1:9/v1", "timeout_s": 2}),
+        ((401, {}, b"who are you"), {}),
+        ((500, {"retry-after": "0"}, b"oops"), {}),
+        (None, {"api_key_env": "JUDGE_KEY"}),
+    ],
+    ids=["not reached", "refused", "failing", "no key"],
+)
+async def test_what_is_not_answered_costs_nothing(judge, judge_config, script, monkeypatch, answer, settings):
+    monkeypatch.delenv("JUDGE_KEY", raising=False)
+    script.answers = [answer]
+    budget = Budget(judge_config("rubric", budget={"tokens": 50_000, "calls": 3}).budget)
+    judged, _ = await judge("rubric", {f"a{n}": f"It is {n}." for n in range(5)}, budget, concurrency=3, **settings)
+    assert not any("its budget is spent" in one.reason for one in judged.values())
+    assert (budget.calls, budget.input_tokens, budget.output_tokens) == (0, 0, 0)
+    assert budget.refusal is None
+
+
+async def test_an_endpoint_that_counts_no_tokens_still_costs_calls(judge, judge_config, script):
+    script.answers, script.usage = [GOOD], (0, 0)
+    budget = Budget(judge_config("rubric", budget={"calls": 2}).budget)
+    judged, _ = await judge("rubric", {f"a{n}": f"It is {n}." for n in range(5)}, budget)
+    assert len([one for one in judged.values() if one.value is not None]) == 2
+    assert budget.refusal is not None
