@@ -227,7 +227,8 @@ async def ask(
         check: raises MalformedAnswerError if an answer of the right shape is still unusable.
 
     Raises:
-        JudgeError: there is none after ``retries`` more questions, or the endpoint does not answer.
+        MalformedAnswerError: there is none after ``retries`` more questions.
+        JudgeError: the endpoint does not answer, or the budget is spent.
     """
     schema = schema_of(shape)
     messages: list[tuple[str, str]] = [("user", question)]
@@ -242,7 +243,7 @@ async def ask(
             if number == config.retries:
                 times = "once" if number == 0 else f"{number + 1} times"
                 more = "; raise max_answer_tokens" if reply.cut else ""
-                raise JudgeError(
+                raise MalformedAnswerError(
                     f"{config.model} was asked {times}, and its answer cannot be used: {error}{more}"
                 ) from error
             briefly = " and more briefly" if reply.cut else ""
