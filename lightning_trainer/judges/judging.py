@@ -9,7 +9,7 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lightning_trainer.config.judges import ModelJudge
 from lightning_trainer.errors import JudgeError, StoreError
@@ -72,7 +72,7 @@ class Judging:
 
         Args:
             spans: all spans of the attempts.
-            again: also judge attempts that have the reward, and do not reuse earlier answers.
+            again: also judge attempts that have the reward from this judge, and do not reuse earlier answers.
             shuffle: present the attempts in random order, to measure the judge's position bias.
 
         Returns:
@@ -99,15 +99,17 @@ class Judging:
     def units(self, spans: Sequence[Span], attempts: Sequence[Attempt], again: bool) -> list[list[JudgedAttempt]]:
         """Return what is to be judged, question by question; takes as long as reading the spans."""
         read = JudgedSpans(spans, attempts)
-        scored = set() if again else read.scored(self.name)
-        lacking = [one for one in read.attempts if one.attempt.attempt_id not in scored]
+        settled = read.scored(self.name, by_others=True)
+        scored = settled if again else read.scored(self.name)
+        known = [replace(one, settled=one.attempt.attempt_id in settled) for one in read.attempts]
+        lacking = [one for one in known if one.attempt.attempt_id not in scored]
         if not self.judge.whole_group:
             return [[one] for one in lacking]
         # What a model cannot read, such as an attempt that broke off before its first call, keeps no other from being
         # compared.
         asks_a_model = isinstance(self.judge.config, ModelJudge)
         apart = [one for one in lacking if asks_a_model and one.unreadable is not None]
-        together = [one for one in read.attempts if not asks_a_model or one.unreadable is None]
+        together = [one for one in known if not asks_a_model or one.unreadable is None]
         # Only scores from one question are comparable, so if one attempt lacks its score, all are judged. Their order
         # is derived from their content, and from nothing that could favor one of them.
         together.sort(key=lambda one: (one.digest, one.attempt.attempt_id))
@@ -130,6 +132,7 @@ class Judging:
         except Exception as error:
             _log.exception("judge %s failed with an unexpected error", self.name)
             verdicts = _missing(unit, f"{type(error).__name__}: {error}")
+        verdicts = [verdict for verdict in verdicts if not unit[verdict.place].settled]
         config = self.judge.config
         digest = digest or question_digest(config, str([one.attempt.attempt_id for one in unit]))
         spans = verdict_spans(config, digest, unit, verdicts, started_ns=started_ns, again=again)
@@ -166,6 +169,8 @@ def _missing(unit: Sequence[JudgedAttempt], reason: str) -> list[Verdict]:
 def _judged(unit: Sequence[JudgedAttempt], verdicts: Sequence[Verdict], remembered: bool) -> list[Judged]:
     found = []
     for place, one in enumerate(unit):
+        if one.settled:
+            continue
         own = [verdict for verdict in verdicts if verdict.place == place]
         values = [verdict.value for verdict in own if verdict.value is not None]
         reason = "; ".join(
