@@ -34,11 +34,12 @@ class Rendered:
     """The name of each attempt in the text, in order."""
 
 
-def rendered(attempts: Sequence[JudgedAttempt], max_chars: int) -> Rendered:
+def rendered(attempts: Sequence[JudgedAttempt], max_chars: int, *, closing: str = "") -> Rendered:
     """Return the attempts as text.
 
     Args:
         max_chars: limit for each attempt, and for their common part.
+        closing: stands at the end of each attempt, inside of its marks, and is not cut.
 
     Raises:
         JudgeError: the text of an attempt was not recorded.
@@ -47,9 +48,11 @@ def rendered(attempts: Sequence[JudgedAttempt], max_chars: int) -> Rendered:
     shared = _shared(parts) if len(parts) > 1 else 0
     common = "\n\n".join(parts[0][:shared])
     own = ["\n\n".join(one[shared:]) for one in parts]
-    codes = _codes(common, own)
+    codes = _codes(common, [text + closing for text in own])
     blocks = [_marked("common", codes[-1], _cut(common, max_chars))] if common else []
-    blocks += [_marked("attempt", code, _cut(text, max_chars)) for code, text in zip(codes, own, strict=False)]
+    blocks += [
+        _marked("attempt", code, _cut(text, max_chars) + closing) for code, text in zip(codes, own, strict=False)
+    ]
     if common:
         blocks.insert(
             0, f"All attempts begin with what stands in <common {codes[-1]}>, and go on as in their own part."
