@@ -110,20 +110,28 @@ def _turn_parts(turn: Turn, seen: set[int]) -> list[str]:
     agent = turn.call.agent or "the agent"
     if turn.answer is None:
         return [f"[{agent} answers; its words were not recorded]"]
-    prompt = [(str(message.get("role") or "?"), message_text(message)) for message in turn.prompt]
-    answer = message_text(turn.answer)
-    beginnings = list(
-        accumulate([*prompt, ("assistant", answer)], lambda before, said: hash((before, said)), initial=0)
-    )
+    prompt = [(str(message.get("role") or "?"), message) for message in turn.prompt]
+    said = [(role, _without_reasoning(message)) for role, message in [*prompt, ("assistant", turn.answer)]]
+    beginnings = list(accumulate(said, lambda before, said: hash((before, said)), initial=0))
     known = 0
     while known < len(prompt) and beginnings[known + 1] in seen:
         known += 1
     seen.update(beginnings)
-    shown = [f"[shown to {agent}: {role}]\n{text}" for role, text in prompt[known:]]
+    shown = [f"[shown to {agent}: {role}]\n{message_text(message)}" for role, message in prompt[known:]]
     ending = "" if turn.call.complete else "\n(the answer was cut off)"
     if turn.call.truncated:
         ending = "\n(the answer was cut at its limit of tokens)"
-    return [*shown, f"[{agent} answers]\n{answer}{ending}"]
+    return [*shown, f"[{agent} answers]\n{message_text(turn.answer)}{ending}"]
+
+
+def _without_reasoning(message: Message) -> str:
+    """Return the text of a message as a later prompt repeats it: most leave the reasoning out."""
+    parts = [part for part in message.get("parts") or () if not _is_reasoning(part)]
+    return message_text({**message, "parts": parts}).strip()
+
+
+def _is_reasoning(part: Any) -> bool:
+    return isinstance(part, Mapping) and part.get("type") == "reasoning"
 
 
 def _shared(parts: Sequence[Sequence[str]]) -> int:
