@@ -184,6 +184,15 @@ class AgentCreditConfig(ModelJudge):
 
     _scale = field_validator("scale")(checked_scale)
 
+    @model_validator(mode="after")
+    def _not_checked(self) -> Self:
+        if self.checked_by:
+            raise ValueError(
+                f"judge {self.name!r} shares an outcome among agents or calls, and checked_by compares whole attempts; "
+                "leave checked_by out, or say it of the judge that gives the outcome"
+            )
+        return self
+
 
 class ProgramConfig(JudgeSection):
     """``kind = "program"``: a command, or a Python function, in a process of its own."""

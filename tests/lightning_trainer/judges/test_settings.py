@@ -33,6 +33,10 @@ def load(tmp_path):
         (RUBRIC + 'base_url = "api.openai.com"', "write a base URL, like https://api.openai.com/v1"),
         (RUBRIC + 'base_url = "https://me:secret@host/v1"', "it holds a user name or a password"),
         (RUBRIC + "budget = { money = 1.0 }", "price_input and price_output"),
+        (
+            'kind = "agent_credit"\nmodel = "m"\nchecked_by = ["score"]',
+            "judge 'a' shares an outcome among agents or calls, and checked_by compares whole attempts",
+        ),
         ('kind = "program"', 'write command = [...] or function = "module:function", one of them'),
         ('kind = "program"\ncommand = ["x"]\nfunction = "a:b"', "one of them"),
         ('kind = "program"\ncommand = []', "has an empty command"),
@@ -60,6 +64,12 @@ def test_a_mistake_is_one_sentence(load, text, sentence):
 def test_without_an_endpoint_the_one_of_the_api_is_asked(load, settings, asked):
     (judge,) = load(RUBRIC + settings)
     assert judge.base_url == asked
+
+
+def test_a_judge_of_shares_cannot_be_corrected(load):
+    policy = '[[policy]]\nname = "p"\nagents = ["*"]\nmodel = "random:tiny"\nreward = { a = { correct = true } }'
+    with pytest.raises(ConfigError, match="policy 'p' corrects judge 'a', which shares an outcome among agents or"):
+        load(f'kind = "agent_credit"\nmodel = "m"\n{policy}')
 
 
 def test_names_differ(load):
