@@ -182,6 +182,20 @@ class Config(Section):
         """Return the only policy. Raises ConfigError: there are several, or none."""
         return self.named_policy(None)
 
+    @property
+    def only_reward_name(self) -> str:
+        """Return the name of the policies' only reward; without a policy, the name that rewards have by default.
+
+        Raises:
+            ConfigError: there are several.
+        """
+        names = sorted({name for policy in self.policy for name in policy.all_reward_names})
+        if len(names) > 1:
+            raise ConfigError(
+                f"the label names no reward, and the policies have several: name one of {', '.join(names)}"
+            )
+        return names[0] if names else "reward"
+
     def named_policy(self, name: str | None) -> PolicyConfig:
         """Return the policy of that name; without a name, the only one.
 
