@@ -16,7 +16,13 @@ from lightning_trainer.errors import JudgeError, StoreError
 from lightning_trainer.judges.attempts import JudgedAttempt, JudgedSpans
 from lightning_trainer.judges.judge import Judge, Verdict
 from lightning_trainer.judges.models.budget import Budget
-from lightning_trainer.judges.recording import known_verdicts, question_digest, spending_span, verdict_spans
+from lightning_trainer.judges.recording import (
+    judged_otherwise,
+    known_verdicts,
+    question_digest,
+    spending_span,
+    verdict_spans,
+)
 from lightning_trainer.types import Attempt, Span, SpanSink
 
 _log = logging.getLogger(__name__)
@@ -66,6 +72,7 @@ class Judging:
         budget: Budget,
         *,
         again: bool = False,
+        renew: bool = False,
         shuffle: bool = False,
     ) -> list[Judged]:
         """Judge the attempts of one group that lack this judge's reward, and store the verdicts.
@@ -73,6 +80,8 @@ class Judging:
         Args:
             spans: all spans of the attempts.
             again: also judge attempts that have the reward from this judge, and do not reuse earlier answers.
+            renew: also judge attempts that have the reward from the judge as it was set before: in one group, rewards
+                of two judges would be compared.
             shuffle: present the attempts in random order, to measure the judge's position bias.
 
         Returns:
@@ -81,7 +90,7 @@ class Judging:
         Raises:
             StoreError: the verdicts could not be stored.
         """
-        units = await asyncio.to_thread(self.units, spans, attempts, again)
+        units = await asyncio.to_thread(self.units, spans, attempts, again, renew)
         if shuffle:
             for unit in units:
                 random.shuffle(unit)
@@ -96,11 +105,14 @@ class Judging:
         await asyncio.gather(*self._asked.values(), return_exceptions=True)
         await self.judge.close()
 
-    def units(self, spans: Sequence[Span], attempts: Sequence[Attempt], again: bool) -> list[list[JudgedAttempt]]:
+    def units(
+        self, spans: Sequence[Span], attempts: Sequence[Attempt], again: bool, renew: bool = False
+    ) -> list[list[JudgedAttempt]]:
         """Return what is to be judged, question by question; takes as long as reading the spans."""
         read = JudgedSpans(spans, attempts)
         settled = read.scored(self.name, by_others=True)
-        scored = settled if again else read.scored(self.name)
+        before = judged_otherwise(spans, self.judge.config) if renew else set()
+        scored = settled if again else settled | (read.scored(self.name) - before)
         known = [replace(one, settled=one.attempt.attempt_id in settled) for one in read.attempts]
         lacking = [one for one in known if one.attempt.attempt_id not in scored]
         if not self.judge.whole_group:

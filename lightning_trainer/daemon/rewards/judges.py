@@ -214,7 +214,7 @@ async def ask_judge(judging: Judging, store: Store, attempts: Sequence[Attempt],
     """Have attempts of one group judged, and the verdicts stored; return a sentence if one of them got no reward."""
     try:
         spans = await store.spans_of_attempts([attempt.attempt_id for attempt in attempts])
-        judged = await judging.judge_group(spans, attempts, budget)
+        judged = await judging.judge_group(spans, attempts, budget, renew=True)
     except Exception as error:
         _log.exception("judge %s ended in an error", judging.name)
         return f"judge {judging.name} ended in an error, and attempts lack its reward: {_plain(error)}"

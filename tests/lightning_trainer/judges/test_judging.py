@@ -25,12 +25,12 @@ async def store(tmp_path):
         yield opened
 
 
-async def judge(store, config, names, *, again=False):
+async def judge(store, config, names, **options):
     """What another process would do: nothing is kept but the store."""
     judging = Judging(make_judge(config, engines_of(Config(), {}.__getitem__)), store, store.spans_of_trace)
     try:
         attempts = await store.attempts(attempt_ids=names)
-        return await judging.judge_group(await store.spans_of_attempts(names), attempts, Budget(), again=again)
+        return await judging.judge_group(await store.spans_of_attempts(names), attempts, Budget(), **options)
     finally:
         await judging.close()
 
@@ -96,6 +96,19 @@ async def test_a_group_that_grew_is_judged_as_a_whole_again(store, script, judge
     assert len(await judge(store, config, ["a", "b"])) == 2
     assert len(await judge(store, config, ["a", "b", "c"])) == 3
     assert len(script.bodies) == 2
+
+
+async def test_rewards_of_the_judge_as_it_was_are_lacking_where_they_would_mix(
+    store, script, judge_config, attempt_to_judge
+):
+    script.answers = [GOOD]
+    for number, name in enumerate("abc"):
+        await store.append(attempt_to_judge(name, [f"It is {number}."]))
+    await judge(store, judge_config("rubric"), ["a", "b"])
+    stricter = judge_config("rubric", instructions="Be strict.")
+    assert {one.attempt_id for one in await judge(store, stricter, ["a", "b", "c"])} == {"c"}
+    assert {one.attempt_id for one in await judge(store, stricter, ["a", "b", "c"], renew=True)} == {"a", "b"}
+    assert await judge(store, stricter, ["a", "b", "c"], renew=True) == []
 
 
 @pytest.mark.parametrize("kind", ["group", "pairwise", "rubric"])
