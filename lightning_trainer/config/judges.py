@@ -3,7 +3,7 @@
 import math
 import re
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
@@ -11,6 +11,8 @@ from pydantic import Field, field_validator, model_validator
 from lightning_trainer.config.sections import VARIABLE, Section
 
 JudgeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+
+_ANTHROPIC = "https://api.anthropic.com/v1"
 
 
 class BudgetConfig(Section):
@@ -70,7 +72,7 @@ class ModelJudge(JudgeSection):
     model: str = Field(min_length=1)
     """The model's name at the endpoint."""
     base_url: str = "https://api.openai.com/v1"
-    """Base URL of the endpoint, with ``/v1``."""
+    """Base URL of the endpoint, with ``/v1``; with ``api = "anthropic"`` that of Anthropic unless given."""
     api: Literal["openai", "anthropic"] = "openai"
     """Chat completions, or messages."""
     api_key_env: str | None = Field(default=None, pattern=VARIABLE)
@@ -90,6 +92,14 @@ class ModelJudge(JudgeSection):
     NOT_JUDGED_BY: ClassVar[frozenset[str]] = JudgeSection.NOT_JUDGED_BY | {
         *("api_key_env", "retries", "budget", "max_answer_tokens"),
     }
+
+    @model_validator(mode="before")
+    @classmethod
+    def _endpoint_of_the_api(cls, said: Any) -> Any:
+        # Otherwise one provider would get the attempts and the key that are meant for the other.
+        if isinstance(said, dict) and said.get("api") == "anthropic":
+            return {"base_url": _ANTHROPIC, **said}
+        return said
 
     @field_validator("base_url")
     @classmethod
@@ -173,6 +183,15 @@ class AgentCreditConfig(ModelJudge):
     """Name of an evaluation that says how good the attempt was; without one, the judge decides."""
 
     _scale = field_validator("scale")(checked_scale)
+
+    @model_validator(mode="after")
+    def _not_checked(self) -> Self:
+        if self.checked_by:
+            raise ValueError(
+                f"judge {self.name!r} shares an outcome among agents or calls, and checked_by compares whole attempts; "
+                "leave checked_by out, or say it of the judge that gives the outcome"
+            )
+        return self
 
 
 class ProgramConfig(JudgeSection):

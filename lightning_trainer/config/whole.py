@@ -9,6 +9,7 @@ from pydantic import field_validator, model_validator
 from lightning_trainer.config.daemon import DaemonConfig
 from lightning_trainer.config.engine import EngineConfig
 from lightning_trainer.config.judges import (
+    AgentCreditConfig,
     GroupConfig,
     JudgeConfig,
     ModelJudge,
@@ -101,6 +102,11 @@ class Config(Section):
             for name in sorted({name for one in policy.of_stages for name in one.corrected_rewards}):
                 if name not in judges:
                     raise ValueError(f"policy {policy.name!r} corrects reward {name!r}, and no [[judge]] gives it")
+                if isinstance(judges[name], AgentCreditConfig):
+                    raise ValueError(
+                        f"policy {policy.name!r} corrects judge {name!r}, which shares an outcome among agents or "
+                        "calls, and only rewards of whole attempts are compared with right ones; leave correct out"
+                    )
                 if not judges[name].checked_by:
                     raise ValueError(
                         f"policy {policy.name!r} corrects judge {name!r}, which nothing is compared with; name rewards "
@@ -140,7 +146,11 @@ class Config(Section):
                         "whose scores are comparable within a group alone, not between two versions: take a judge of "
                         "single attempts (rubric, agent_credit, program), or a guard instead of the canary"
                     )
-                if policy.lora is None and isinstance(judge, ModelJudge) and self._asks_an_old_version(judge, policy):
+                if (
+                    policy.lora is None
+                    and isinstance(judge, ModelJudge)
+                    and self._asked_version(judge, policy) is not None
+                ):
                     raise ValueError(
                         f"policy {policy.name!r} has a canary, and the judge of reward {name!r} asks its own old "
                         f"version {judge.model!r}, which is not served beside a candidate of all weights: let another "
@@ -148,11 +158,18 @@ class Config(Section):
                     )
         return self
 
-    def _asks_an_old_version(self, judge: ModelJudge, policy: PolicyConfig) -> bool:
-        """Whether a judge asks an old version of the policy, of this daemon."""
+    def versions_that_judge(self, policy: PolicyConfig) -> frozenset[int]:
+        """Return the old versions of the policy that judges ask of this daemon; their weights have to stay."""
+        asked = {self._asked_version(judge, policy) for judge in self.judge if isinstance(judge, ModelJudge)}
+        return frozenset(asked - {None})
+
+    def _asked_version(self, judge: ModelJudge, policy: PolicyConfig) -> int | None:
+        """Return the old version of the policy that a judge asks of this daemon; None if it asks none."""
         at = urlsplit(judge.base_url)
         ours = at.port == self.daemon.port and at.hostname in (self.daemon.host, "127.0.0.1", "::1", "localhost")
-        return ours and judge.model.startswith(f"{policy.name}@v")
+        version = judge.model.removeprefix(f"{policy.name}@v")
+        asks = ours and version != judge.model and version.isascii() and version.isdigit()
+        return int(version) if asks else None
 
     def named_judge(self, name: str) -> JudgeConfig:
         """Return the judge of that name. Raises ConfigError: there is none."""
@@ -175,6 +192,20 @@ class Config(Section):
     def only_policy(self) -> PolicyConfig:
         """Return the only policy. Raises ConfigError: there are several, or none."""
         return self.named_policy(None)
+
+    @property
+    def only_reward_name(self) -> str:
+        """Return the name of the policies' only reward; without a policy, the name that rewards have by default.
+
+        Raises:
+            ConfigError: there are several.
+        """
+        names = sorted({name for policy in self.policy for name in policy.all_reward_names})
+        if len(names) > 1:
+            raise ConfigError(
+                f"the label names no reward, and the policies have several: name one of {', '.join(names)}"
+            )
+        return names[0] if names else "reward"
 
     def named_policy(self, name: str | None) -> PolicyConfig:
         """Return the policy of that name; without a name, the only one.

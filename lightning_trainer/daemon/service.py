@@ -275,7 +275,7 @@ class Daemon:
             runs_router(store),
             rollback_router(rollbacks),
             pausing_router(store, rollbacks),
-            labels_router(store, sink),
+            labels_router(store, sink, config),
             scoring_router({policy.policy.name: scoring(policy.upstream) for policy in policies}),
             selection_router(config.policy, gateway),
         )

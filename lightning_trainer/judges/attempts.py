@@ -16,7 +16,7 @@ from lightning_trainer.ingest.reading import Reading, read_spans
 from lightning_trainer.retokenize.texts import Words, words_of
 from lightning_trainer.samples.rewards.reward_table import RewardTable, read_rewards
 from lightning_trainer.samples.transitions.deduplication import deduplicate
-from lightning_trainer.types import Attempt, Call, Span
+from lightning_trainer.types import Attempt, Call, Evaluation, Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,9 @@ class JudgedAttempt:
     last_tools: tuple[ToolRun, ...] = ()
     rewards: Mapping[str, float] | None = None
     """The attempt's own rewards, by name."""
+    settled: bool = False
+    """Whether something other than the judge gave the reward of its name, as a person who corrects it. That stays: the
+    attempt is only what others are compared with."""
 
     @cached_property
     def digest(self) -> str:
@@ -90,7 +93,7 @@ class JudgedSpans:
         last_tools = _last_tools(spans, turns)
         given: dict[str, dict[str, float]] = {}
         for name in {evaluation.name for evaluation in self._reading.evaluations}:
-            for attempt_id, value in self._given(name).of_attempts.items():
+            for attempt_id, value in self._given(name, self._reading.evaluations).of_attempts.items():
                 given.setdefault(attempt_id, {})[name] = value
         self.attempts = [
             JudgedAttempt(
@@ -103,15 +106,20 @@ class JudgedSpans:
             for attempt_id, attempt in self._attempts.items()
         ]
 
-    def scored(self, name: str) -> set[str]:
-        """Return the attempts that have a reward of that name, for any part of them."""
-        table = self._given(name)
+    def scored(self, name: str, *, by_others: bool = False) -> set[str]:
+        """Return the attempts that have a reward of that name, for any part of them.
+
+        Args:
+            by_others: only those who have one that is not a verdict of the judge of that name.
+        """
+        evaluations = self._reading.evaluations
+        table = self._given(name, [one for one in evaluations if one.judge != name] if by_others else evaluations)
         attempt_of = {call.call_id: call.attempt_id for call in self._calls.kept}
         of_calls = {attempt_of[call_id] for call_id in table.of_calls} - {None}
         return {*table.of_attempts, *(attempt_id for attempt_id, _ in table.of_agents), *filter(None, of_calls)}
 
-    def _given(self, name: str) -> RewardTable:
-        return read_rewards(self._reading.evaluations, self._calls.kept, self._attempts, name, self._calls.repeated)
+    def _given(self, name: str, evaluations: Iterable[Evaluation]) -> RewardTable:
+        return read_rewards(evaluations, self._calls.kept, self._attempts, name, self._calls.repeated)
 
 
 def _turn(call: Call, words: Words | None) -> Turn:

@@ -9,14 +9,20 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lightning_trainer.config.judges import ModelJudge
 from lightning_trainer.errors import JudgeError, StoreError
 from lightning_trainer.judges.attempts import JudgedAttempt, JudgedSpans
 from lightning_trainer.judges.judge import Judge, Verdict
 from lightning_trainer.judges.models.budget import Budget
-from lightning_trainer.judges.recording import known_verdicts, question_digest, spending_span, verdict_spans
+from lightning_trainer.judges.recording import (
+    judged_otherwise,
+    known_verdicts,
+    question_digest,
+    spending_span,
+    verdict_spans,
+)
 from lightning_trainer.types import Attempt, Span, SpanSink
 
 _log = logging.getLogger(__name__)
@@ -66,13 +72,16 @@ class Judging:
         budget: Budget,
         *,
         again: bool = False,
+        renew: bool = False,
         shuffle: bool = False,
     ) -> list[Judged]:
         """Judge the attempts of one group that lack this judge's reward, and store the verdicts.
 
         Args:
             spans: all spans of the attempts.
-            again: also judge attempts that have the reward, and do not reuse earlier answers.
+            again: also judge attempts that have the reward from this judge, and do not reuse earlier answers.
+            renew: also judge attempts that have the reward from the judge as it was set before: in one group, rewards
+                of two judges would be compared.
             shuffle: present the attempts in random order, to measure the judge's position bias.
 
         Returns:
@@ -81,7 +90,7 @@ class Judging:
         Raises:
             StoreError: the verdicts could not be stored.
         """
-        units = await asyncio.to_thread(self.units, spans, attempts, again)
+        units = await asyncio.to_thread(self.units, spans, attempts, again, renew)
         if shuffle:
             for unit in units:
                 random.shuffle(unit)
@@ -96,18 +105,23 @@ class Judging:
         await asyncio.gather(*self._asked.values(), return_exceptions=True)
         await self.judge.close()
 
-    def units(self, spans: Sequence[Span], attempts: Sequence[Attempt], again: bool) -> list[list[JudgedAttempt]]:
+    def units(
+        self, spans: Sequence[Span], attempts: Sequence[Attempt], again: bool, renew: bool = False
+    ) -> list[list[JudgedAttempt]]:
         """Return what is to be judged, question by question; takes as long as reading the spans."""
         read = JudgedSpans(spans, attempts)
-        scored = set() if again else read.scored(self.name)
-        lacking = [one for one in read.attempts if one.attempt.attempt_id not in scored]
+        settled = read.scored(self.name, by_others=True)
+        before = judged_otherwise(spans, self.judge.config) if renew else set()
+        scored = settled if again else settled | (read.scored(self.name) - before)
+        known = [replace(one, settled=one.attempt.attempt_id in settled) for one in read.attempts]
+        lacking = [one for one in known if one.attempt.attempt_id not in scored]
         if not self.judge.whole_group:
             return [[one] for one in lacking]
         # What a model cannot read, such as an attempt that broke off before its first call, keeps no other from being
         # compared.
         asks_a_model = isinstance(self.judge.config, ModelJudge)
         apart = [one for one in lacking if asks_a_model and one.unreadable is not None]
-        together = [one for one in read.attempts if not asks_a_model or one.unreadable is None]
+        together = [one for one in known if not asks_a_model or one.unreadable is None]
         # Only scores from one question are comparable, so if one attempt lacks its score, all are judged. Their order
         # is derived from their content, and from nothing that could favor one of them.
         together.sort(key=lambda one: (one.digest, one.attempt.attempt_id))
@@ -130,6 +144,7 @@ class Judging:
         except Exception as error:
             _log.exception("judge %s failed with an unexpected error", self.name)
             verdicts = _missing(unit, f"{type(error).__name__}: {error}")
+        verdicts = [verdict for verdict in verdicts if not unit[verdict.place].settled]
         config = self.judge.config
         digest = digest or question_digest(config, str([one.attempt.attempt_id for one in unit]))
         spans = verdict_spans(config, digest, unit, verdicts, started_ns=started_ns, again=again)
@@ -166,6 +181,8 @@ def _missing(unit: Sequence[JudgedAttempt], reason: str) -> list[Verdict]:
 def _judged(unit: Sequence[JudgedAttempt], verdicts: Sequence[Verdict], remembered: bool) -> list[Judged]:
     found = []
     for place, one in enumerate(unit):
+        if one.settled:
+            continue
         own = [verdict for verdict in verdicts if verdict.place == place]
         values = [verdict.value for verdict in own if verdict.value is not None]
         reason = "; ".join(

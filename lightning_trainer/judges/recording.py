@@ -144,6 +144,19 @@ def judged_by(config: AnyJudge) -> str:
     return config.function or " ".join(config.command or ())
 
 
+def judged_otherwise(spans: Iterable[Span], config: AnyJudge) -> set[str]:
+    """Return the attempts whose newest number from the judge of that name was given with other settings."""
+    own = fingerprint_digest(config)
+    newest: dict[str, tuple[int, str]] = {}
+    for span in spans:
+        attempt_id, by = span.attributes.get(semconv.ATTEMPT_ID), span.attributes.get(semconv.JUDGE_FINGERPRINT)
+        if span.attributes.get(semconv.JUDGE_NAME) != config.name or not isinstance(by, str):
+            continue
+        if isinstance(attempt_id, str) and any(semconv.EVALUATION_SCORE in event.attributes for event in span.events):
+            newest[attempt_id] = max(newest.get(attempt_id, (0, by)), (span.end_ns, by))
+    return {attempt_id for attempt_id, (_, by) in newest.items() if by != own}
+
+
 def known_verdicts(spans: Iterable[Span], places: int) -> list[Verdict] | None:
     """Return the newest verdicts in the spans of a question; None unless every attempt has one.
 

@@ -34,11 +34,12 @@ class Rendered:
     """The name of each attempt in the text, in order."""
 
 
-def rendered(attempts: Sequence[JudgedAttempt], max_chars: int) -> Rendered:
+def rendered(attempts: Sequence[JudgedAttempt], max_chars: int, *, closing: str = "") -> Rendered:
     """Return the attempts as text.
 
     Args:
         max_chars: limit for each attempt, and for their common part.
+        closing: stands at the end of each attempt, inside of its marks, and is not cut.
 
     Raises:
         JudgeError: the text of an attempt was not recorded.
@@ -47,9 +48,11 @@ def rendered(attempts: Sequence[JudgedAttempt], max_chars: int) -> Rendered:
     shared = _shared(parts) if len(parts) > 1 else 0
     common = "\n\n".join(parts[0][:shared])
     own = ["\n\n".join(one[shared:]) for one in parts]
-    codes = _codes(common, own)
+    codes = _codes(common, [text + closing for text in own])
     blocks = [_marked("common", codes[-1], _cut(common, max_chars))] if common else []
-    blocks += [_marked("attempt", code, _cut(text, max_chars)) for code, text in zip(codes, own, strict=False)]
+    blocks += [
+        _marked("attempt", code, _cut(text, max_chars) + closing) for code, text in zip(codes, own, strict=False)
+    ]
     if common:
         blocks.insert(
             0, f"All attempts begin with what stands in <common {codes[-1]}>, and go on as in their own part."
@@ -107,20 +110,28 @@ def _turn_parts(turn: Turn, seen: set[int]) -> list[str]:
     agent = turn.call.agent or "the agent"
     if turn.answer is None:
         return [f"[{agent} answers; its words were not recorded]"]
-    prompt = [(str(message.get("role") or "?"), message_text(message)) for message in turn.prompt]
-    answer = message_text(turn.answer)
-    beginnings = list(
-        accumulate([*prompt, ("assistant", answer)], lambda before, said: hash((before, said)), initial=0)
-    )
+    prompt = [(str(message.get("role") or "?"), message) for message in turn.prompt]
+    said = [(role, _without_reasoning(message)) for role, message in [*prompt, ("assistant", turn.answer)]]
+    beginnings = list(accumulate(said, lambda before, said: hash((before, said)), initial=0))
     known = 0
     while known < len(prompt) and beginnings[known + 1] in seen:
         known += 1
     seen.update(beginnings)
-    shown = [f"[shown to {agent}: {role}]\n{text}" for role, text in prompt[known:]]
+    shown = [f"[shown to {agent}: {role}]\n{message_text(message)}" for role, message in prompt[known:]]
     ending = "" if turn.call.complete else "\n(the answer was cut off)"
     if turn.call.truncated:
         ending = "\n(the answer was cut at its limit of tokens)"
-    return [*shown, f"[{agent} answers]\n{answer}{ending}"]
+    return [*shown, f"[{agent} answers]\n{message_text(turn.answer)}{ending}"]
+
+
+def _without_reasoning(message: Message) -> str:
+    """Return the text of a message as a later prompt repeats it: most leave the reasoning out."""
+    parts = [part for part in message.get("parts") or () if not _is_reasoning(part)]
+    return message_text({**message, "parts": parts}).strip()
+
+
+def _is_reasoning(part: Any) -> bool:
+    return isinstance(part, Mapping) and part.get("type") == "reasoning"
 
 
 def _shared(parts: Sequence[Sequence[str]]) -> int:

@@ -115,7 +115,7 @@ def resume(
 def label(
     rollout: Annotated[str, typer.Argument(help="Id of a rollout.")],
     reward: Annotated[float | None, typer.Option(help="The reward; the newest of a name counts.")] = None,
-    name: Annotated[str, typer.Option(help="Name of the reward.")] = "reward",
+    name: Annotated[str | None, typer.Option(help="Name of the reward; default: the only one of the policies.")] = None,
     note: Annotated[str | None, typer.Option(help="A note, such as the reason.")] = None,
     attempt: Annotated[str | None, typer.Option(help="Id of an attempt; default: the rollout's last.")] = None,
     by: Annotated[str | None, typer.Option(help="Who gives it.")] = None,

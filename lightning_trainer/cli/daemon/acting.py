@@ -12,7 +12,7 @@ from lightning_trainer.cli.daemon.running_daemon import daemon_client, running_d
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
-from lightning_trainer.daemon.api.labels import A_PERSON, LabelBody, label
+from lightning_trainer.daemon.api.labels import A_PERSON, LabelBody, label, named
 from lightning_trainer.errors import ConfigError, LightningError, StoreError
 from lightning_trainer.ingest.http.bodies import JsonBodyError
 from lightning_trainer.ingest.redacting import RedactingSink
@@ -54,7 +54,7 @@ def label_rollout(
     rollout: str,
     *,
     reward: float | None,
-    name: str,
+    name: str | None,
     note: str | None,
     attempt: str | None,
     by: str | None,
@@ -62,18 +62,24 @@ def label_rollout(
     """Store what a person says of a rollout and say so.
 
     Raises:
-        LightningError: there is no such rollout, there is nothing to say, or the daemon or the store failed on it.
+        LightningError: there is no such rollout, there is nothing to say or several rewards and none named, or the
+            daemon or the store failed on it.
     """
     config = load_usual_config(config_path)
-    body = {"reward": reward, "name": name, "note": note, "attempt_id": attempt, "by": by or A_PERSON}
+    body = {"reward": reward, "note": note, "attempt_id": attempt, "by": by or A_PERSON}
+    body |= {} if name is None else {"name": name}
     try:
         given = LabelBody.model_validate(body)
     except ValidationError as error:
         said = "; ".join(detail["msg"].removeprefix("Value error, ") for detail in error.errors())
         raise ConfigError(f"this is not a label: {said} (--reward, --note)") from None
+    try:
+        given = named(given, config)
+    except ConfigError as error:
+        raise ConfigError(f"{error} (--name)") from None
     url = running_daemon(config)
     if url is not None:
-        _say(_ask(url, config, f"/lightning/rollouts/{quote(rollout, safe='')}/labels", body))
+        _say(_ask(url, config, f"/lightning/rollouts/{quote(rollout, safe='')}/labels", given.model_dump()))
         return
     _say(asyncio.run(_label(config, rollout, given)))
 

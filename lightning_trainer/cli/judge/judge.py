@@ -4,7 +4,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -27,7 +27,7 @@ from lightning_trainer.ingest.redacting import RedactingSink
 from lightning_trainer.judges.judging import Judged, Judging
 from lightning_trainer.judges.kinds.pairwise import PairwiseJudge
 from lightning_trainer.judges.models.budget import Budget, estimated_tokens
-from lightning_trainer.judges.recording import known_verdicts, question_digest
+from lightning_trainer.judges.recording import judged_otherwise, known_verdicts, question_digest
 from lightning_trainer.judges.registry import make_judge
 from lightning_trainer.judges.scoring_engine import SCORE_PATH, EngineOf, engines_of
 from lightning_trainer.store.connection import Connection
@@ -85,7 +85,10 @@ def judge(options: Options) -> None:
     if options.dry_run:
         asyncio.run(_dry_run(config, by, store, chosen, options))
         return
-    judged, budget = asyncio.run(_judge(config, by, store, chosen.groups, options))
+    judged, budget, before = asyncio.run(_judge(config, by, store, chosen.groups, options))
+    if before:
+        said = f"{before} of them from the judge with other settings (--again)"
+        chosen = replace(chosen, left_out=(said, *chosen.left_out))
     with reading(store) as connection:
         late = select_consumed(connection, attempt_ids=[one.attempt_id for one in judged])
     if options.as_json:
@@ -100,14 +103,17 @@ def judge(options: Options) -> None:
 
 async def _judge(
     config: Config, by: AnyJudge, store: StorePlace, groups: Sequence[Sequence[Attempt]], options: Options
-) -> tuple[list[Judged], Budget]:
+) -> tuple[list[Judged], Budget, int]:
+    """Return the results, what they cost, and how many attempts keep what the judge gave them with other settings."""
     budget = Budget(by.budget if isinstance(by, ModelJudge) else None)
     places = asyncio.Semaphore(_GROUPS_AT_ONCE)
 
-    async def one(judging: Judging, group: Sequence[Attempt]) -> list[Judged]:
+    async def one(judging: Judging, group: Sequence[Attempt]) -> tuple[list[Judged], int]:
         async with places:
             spans = await _read(store, partial(_spans_of, group))
-            return await judging.judge_group(spans, group, budget, again=options.again, shuffle=options.shuffle)
+            judged = await judging.judge_group(spans, group, budget, again=options.again, shuffle=options.shuffle)
+            kept = {attempt.attempt_id for attempt in group} - {one.attempt_id for one in judged}
+            return judged, len(kept & judged_otherwise(spans, by))
 
     async with _sink(config, store) as sink:
         judging = Judging(make_judge(by, engines(config)), sink, partial(_spans_of_trace, store))
@@ -115,7 +121,7 @@ async def _judge(
             found = await asyncio.gather(*(one(judging, group) for group in groups))
         finally:
             await judging.close()
-    return [judged for of_group in found for judged in of_group], budget
+    return [judged for of_group, _ in found for judged in of_group], budget, sum(before for _, before in found)
 
 
 async def _dry_run(config: Config, by: AnyJudge, store: StorePlace, chosen: Chosen, options: Options) -> None:

@@ -14,7 +14,8 @@ from fastapi.responses import JSONResponse
 from lightning_instrumentation import semconv
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from lightning_trainer.errors import StoreError
+from lightning_trainer.config import Config
+from lightning_trainer.errors import ConfigError, StoreError
 from lightning_trainer.ingest.http.bodies import JsonBodyError, error_response, read_json
 from lightning_trainer.ingest.http.rewards import SCOPE, KnownRollouts, RewardBody, in_range, reward_span
 from lightning_trainer.types import Span, SpanSink
@@ -30,7 +31,7 @@ class LabelBody(BaseModel):
 
     reward: Annotated[float, Field(strict=True)] | None = None
     name: _Label = "reward"
-    """Of the reward."""
+    """Of the reward; see ``named``."""
     note: Annotated[str, Field(min_length=1, max_length=10_000)] | None = None
     """Why, or anything else that is worth knowing."""
     attempt_id: Annotated[str, Field(min_length=1, max_length=512)] | None = None
@@ -42,6 +43,17 @@ class LabelBody(BaseModel):
         if self.reward is None and self.note is None:
             raise ValueError("give a reward, a note, or both")
         return self
+
+
+def named(body: LabelBody, config: Config) -> LabelBody:
+    """Return the label with a name for its reward: one without is of the only reward that the policies are trained by.
+
+    Raises:
+        ConfigError: there are several.
+    """
+    if body.reward is None or "name" in body.model_fields_set:
+        return body
+    return body.model_copy(update={"name": config.only_reward_name})
 
 
 async def label(store: KnownRollouts, sink: SpanSink, rollout_id: str, body: LabelBody) -> str:
@@ -71,14 +83,17 @@ async def label(store: KnownRollouts, sink: SpanSink, rollout_id: str, body: Lab
     return f"rollout {rollout_id}: {' and '.join(said)} stored{late}"
 
 
-def labels_router(store: KnownRollouts, sink: SpanSink) -> APIRouter:
+def labels_router(store: KnownRollouts, sink: SpanSink, config: Config) -> APIRouter:
     """Return the route; ``sink`` commits the spans, ``store`` knows the rollouts."""
     router = APIRouter()
 
     @router.post("/lightning/rollouts/{rollout_id:path}/labels")
     async def label_it(rollout_id: str, request: Request) -> JSONResponse:
         try:
-            said = await label(store, sink, rollout_id, await read_json(request, LabelBody))
+            body = named(await read_json(request, LabelBody), config)
+            said = await label(store, sink, rollout_id, body)
+        except ConfigError as error:
+            return error_response(422, str(error))
         except JsonBodyError as error:
             return error.response()
         except StoreError as error:

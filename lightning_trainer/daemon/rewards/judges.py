@@ -184,15 +184,16 @@ class PolicyJudges:
                 new = [one for one in members if (judging.name, one.attempt_id) not in self._asked]
                 if new:
                     asked = members if judging.judge.whole_group else new
-                    outcome = _shared_out(judging)
-                    first = {task for one in asked if (task := self._asked.get((outcome, one.attempt_id))) is not None}
+                    # What another judge gives is shared out, and what was asked about fewer of a group comes before.
+                    before = [(name, one.attempt_id) for name in (_shared_out(judging), judging.name) for one in asked]
+                    first = {task for name in before if (task := self._asked.get(name)) is not None}
                     task = asyncio.create_task(self._judge(judging, asked, first), name=f"judge {judging.name}")
                     self._asked |= {(judging.name, one.attempt_id): task for one in asked}
 
     async def _judge(
         self, judging: Judging, attempts: Sequence[Attempt], first: Collection[asyncio.Task[None]]
     ) -> None:
-        """Have attempts judged, once the tasks are done that give what this judge shares out."""
+        """Have attempts judged, once the tasks are done that come before."""
         if first:
             await asyncio.wait(first)
         budget = self._budgets.setdefault(judging.name, budget_of(judging))
@@ -214,7 +215,7 @@ async def ask_judge(judging: Judging, store: Store, attempts: Sequence[Attempt],
     """Have attempts of one group judged, and the verdicts stored; return a sentence if one of them got no reward."""
     try:
         spans = await store.spans_of_attempts([attempt.attempt_id for attempt in attempts])
-        judged = await judging.judge_group(spans, attempts, budget)
+        judged = await judging.judge_group(spans, attempts, budget, renew=True)
     except Exception as error:
         _log.exception("judge %s ended in an error", judging.name)
         return f"judge {judging.name} ended in an error, and attempts lack its reward: {_plain(error)}"

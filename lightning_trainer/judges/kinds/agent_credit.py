@@ -46,8 +46,11 @@ class AgentCreditJudge:
 
     def question(self, attempts: Sequence[JudgedAttempt]) -> str:
         (one,) = attempts
-        shown = rendered([one], self.config.max_chars)
-        named = "\n".join(f"- {name}: {about}" for name, about in self._shared_by(one).items())
+        shared_by = self._shared_by(one)
+        # How each answer begins is the agent's words, which outside of the marks would be instructions.
+        calls = "".join(f"\n- {name}: {said}" for name, (_, said) in shared_by.items() if said)
+        shown = rendered([one], self.config.max_chars, closing=f"\n\n[the calls]{calls}" if calls else "")
+        named = "\n".join(f"- {name}: {about}" for name, (about, _) in shared_by.items())
         low, high = self.config.scale
         outcome = f"Score the attempt as a whole from {low:g} to {high:g}, and share"
         if self.config.outcome is not None:
@@ -83,21 +86,22 @@ class AgentCreditJudge:
     async def close(self) -> None:
         await self._client.close()
 
-    def _shared_by(self, one: JudgedAttempt) -> Mapping[str, str]:
-        """Return the agents or calls that have a share, by name in the question, with a description."""
+    def _shared_by(self, one: JudgedAttempt) -> Mapping[str, tuple[str, str]]:
+        """Return the agents or calls that have a share, by name in the question: what each is, and for a call also how
+        its answer begins."""
         attempt_id = one.attempt.attempt_id
         if self.config.per == "agent":
             if any(turn.call.agent is None for turn in one.turns):
                 raise JudgeError(f"a call of attempt {attempt_id} has no agent's name, so it cannot have a share")
             calls = [turn.call.agent for turn in one.turns]
-            return {agent: f"{calls.count(agent)} calls" for agent in one.agents}
+            return {agent: (f"{calls.count(agent)} calls", "") for agent in one.agents}
         ids = [turn.call.response_id for turn in one.turns]
         if None in ids or len(set(ids)) < len(ids):
             raise JudgeError(
                 f"calls of attempt {attempt_id} have no response id, or share one, so they cannot be scored one by one"
             )
         return {
-            f"call-{number}": f"{turn.call.agent or 'the agent'}, {_beginning(turn.answer)!r}"
+            f"call-{number}": (agent := turn.call.agent or "the agent", f"{agent}, {_beginning(turn.answer)!r}")
             for number, turn in enumerate(one.turns, start=1)
         }
 

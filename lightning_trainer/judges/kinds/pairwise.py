@@ -1,7 +1,8 @@
 """``pairwise``: attempts in pairs, each pair in both orders, scored by Bradley-Terry.
 
 A judge that prefers the first position gives two different answers for one pair, which counts as a tie. A pair for
-which only one order was answered does not count.
+which an answer cannot be used does not count. Where the budget or the endpoint ends a comparison in the middle, there
+are no scores: they would depend on who had met whom by then.
 """
 
 import asyncio
@@ -26,6 +27,8 @@ _TASK = (
 )
 _TIE = "tie"
 _ALIKE = 0.5
+_MOST_GAPS = 0.1
+"""Share of pairs that may go unasked in groups compared in rounds, as when an endpoint fails for a moment."""
 
 
 class PairAnswer(Answer):
@@ -57,15 +60,20 @@ class PairwiseJudge:
         met: set[tournament.Pair] = set()
         said: list[list[str]] = [[] for _ in attempts]
         failed: list[str] = []
+        gaps: dict[tournament.Pair, str] = {}
         for number in range(self._rounds(places)):
             pairs = self._round(places, results, met)
             met.update(pairs)
-            found = await asyncio.gather(*(self._compare(attempts, pair, budget, said, failed) for pair in pairs))
+            found = await asyncio.gather(*(self._compare(attempts, pair, budget, said, failed, gaps) for pair in pairs))
             results |= {pair: won for pair, won in zip(pairs, found, strict=True) if won is not None}
             if number == 0 and not results:
                 break  # no answers: asking on would cost as much and yield as little
         if not results:
             raise JudgeError(failed[0] if failed else "no pair was compared")
+        compared = {place for pair in results for place in pair}
+        between = [why for pair, why in gaps.items() if compared.issuperset(pair)]
+        if len(between) > (0.0 if places <= self.config.all_pairs else _MOST_GAPS * len(met)):
+            raise JudgeError(f"{len(between)} of {len(met)} pairs were not compared: {between[0]}")
         given = tournament.scores(places, results)
         return [
             Verdict(place, given[place], "; ".join(said[place]) if given[place] is not None else _not_compared(failed))
@@ -107,8 +115,13 @@ class PairwiseJudge:
         budget: Budget,
         said: list[list[str]],
         failed: list[str],
+        gaps: dict[tournament.Pair, str],
     ) -> float | None:
-        """Return how much the first of a pair won; None if one of the two questions was not answered."""
+        """Return how much the first of a pair won; None if one of the two questions was not answered.
+
+        Args:
+            gaps: gets the pair, with the reason, if that is not owed to what the model answered.
+        """
         one, other = pair
         if attempts[one].digest == attempts[other].digest:
             return _ALIKE  # identical text: no need to ask
@@ -118,6 +131,8 @@ class PairwiseJudge:
             )
         except JudgeError as error:
             failed.append(str(error))
+            if not isinstance(error, MalformedAnswerError):
+                gaps[pair] = str(error)
             return None
         won = {one: forth[0], other: back[0]}
         agreed = won[one] + won[other] == 1.0

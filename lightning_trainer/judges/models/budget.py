@@ -1,6 +1,7 @@
 """A judge's budget: calls, tokens, and money, exceeded at most by an endpoint's misreporting.
 
-A call first reserves the most that it can cost, and is settled at its actual cost.
+A call first reserves the most that it can cost, and is settled at its actual cost. One that is not answered costs
+nothing.
 """
 
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ class Budget:
         self.input_tokens = 0
         self.output_tokens = 0
         self.refusal: str | None = None
-        """Why a call was refused; None if none was."""
+        """Why a call was refused; None if none was, or if more is left by now."""
 
     @property
     def money(self) -> float:
@@ -66,6 +67,14 @@ class Budget:
         self.calls += 1
         self._add(most)
         return most
+
+    def release(self, reserved: Usage) -> None:
+        """Release all of a call that was not answered, and with it what was refused for its sake."""
+        if self._whole is not None:
+            self._whole.release(reserved)
+        self.calls -= 1
+        self._add(Usage(-reserved.input_tokens, -reserved.output_tokens))
+        self.refusal = None
 
     def settle(self, reserved: Usage, spent: Usage | None) -> None:
         """Release what a call did not cost; None: the endpoint does not report it, and the reservation stands."""

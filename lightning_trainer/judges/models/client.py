@@ -12,6 +12,7 @@ import os
 import random
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import Any, TypeVar
@@ -21,7 +22,7 @@ from lightning_instrumentation.gateway.hosts import on_this_machine
 
 from lightning_trainer.config.judges import JudgeSection, ModelJudge
 from lightning_trainer.errors import JudgeError
-from lightning_trainer.judges.models.budget import Budget, Usage
+from lightning_trainer.judges.models.budget import Budget
 from lightning_trainer.judges.models.structured_output import Answer, MalformedAnswerError, parsed, schema_of
 from lightning_trainer.judges.models.wire import Reply, Request, api_of
 
@@ -33,6 +34,17 @@ _LONGEST_ANSWER = 1 << 20
 _LONGEST_REFUSAL = 300
 _BUSY = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 _WRONG = frozenset({400, 422})
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """A try without an answer, after which another one may have one."""
+
+    said: str
+    """What the endpoint said, or why it was not reached."""
+    retry_after: str = ""
+    learned: bool = False
+    """What it does not take is left out from now on, so it is asked again at once."""
 
 
 class ModelClient:
@@ -50,14 +62,23 @@ class ModelClient:
             JudgeError: it did not answer within ``timeout_s``, refused, or the budget is spent.
         """
         async with self._places:
+            failure: _Failure | None = None
             try:
                 async with asyncio.timeout(self._config.timeout_s):
-                    return await self._until_answered(request, budget)
+                    for number in range(_MOST_TRIES):
+                        answer = await self._answer(request, budget)
+                        if isinstance(answer, Reply):
+                            return answer
+                        failure = answer
+                        if number < _MOST_TRIES - 1 and not failure.learned:
+                            await asyncio.sleep(_wait_s(failure.retry_after, number))
             except TimeoutError:
-                raise JudgeError(
-                    f"{self._place} did not answer within timeout_s = {self._config.timeout_s:g}; raise it, or ask a "
-                    "faster model"
-                ) from None
+                within = f"{self._place} did not answer within timeout_s = {self._config.timeout_s:g}"
+                if failure is None:
+                    raise JudgeError(f"{within}; raise it, or ask a faster model") from None
+                raise JudgeError(f"{within}, last: {failure.said}; raise it, or ask again later") from None
+            said = "" if failure is None else failure.said
+            raise JudgeError(f"{self._place} did not answer in {_MOST_TRIES} tries, last: {said}")
 
     async def close(self) -> None:
         if "_session" in self.__dict__:
@@ -77,39 +98,42 @@ class ModelClient:
     def _place(self) -> str:
         return f"{self._config.model} at {self._config.base_url}"
 
-    async def _until_answered(self, request: Request, budget: Budget) -> Reply:
-        said = ""
-        for number in range(_MOST_TRIES):
-            reserved = budget.reserve(request.tokens, request.max_tokens)
-            sent = copy.copy(self._api)
-            try:
-                status, retry_after, body = await self._post(request)
-            except aiohttp.ClientError as error:
-                if isinstance(error, aiohttp.ClientConnectorError):
-                    budget.settle(reserved, Usage(0, 0))  # it was not reached
-                status, retry_after, body = 0, "", b""
-                said = f"{type(error).__name__}: {error}"
-            if status == 200:
-                reply = self._read(body)
+    async def _answer(self, request: Request, budget: Budget) -> "Reply | _Failure":
+        """Return what one try gives.
+
+        Raises:
+            JudgeError: another try would give no more.
+        """
+        key = self._key()  # a key that lacks costs nothing
+        reserved = budget.reserve(request.tokens, request.max_tokens)
+        sent = copy.copy(self._api)
+        try:
+            status, retry_after, body = await self._post(request, key)
+        except aiohttp.ClientError as error:
+            if isinstance(error, aiohttp.ClientConnectorError):
+                budget.release(reserved)  # it was not reached
+            return _Failure(f"{type(error).__name__}: {error}")
+        said = f"HTTP {status}: {_without(key, body)[:_LONGEST_REFUSAL].strip()}"
+        if status == 200:
+            document = self._document(body)
+            if (failed := _failed_status(document)) is None:
+                reply = self._read(document)
                 budget.settle(reserved, reply.usage)
                 return reply
-            if status:
-                budget.settle(reserved, Usage(0, 0))  # a refusal is free
-                said = f"HTTP {status}: {self._without_key(body)[:_LONGEST_REFUSAL].strip()}"
-            # Another question may have learned meanwhile what the endpoint lacks: this one was asked as before that.
-            if status in _WRONG and (self._api != sent or self._api.give_up(body.decode(errors="replace").lower())):
-                continue
-            if status and status not in _BUSY:
-                raise JudgeError(f"{self._place} refused ({said})")
-            if number < _MOST_TRIES - 1:
-                await asyncio.sleep(_wait_s(retry_after, number))
-        raise JudgeError(f"{self._place} did not answer in {_MOST_TRIES} tries, last: {said}")
+            status = failed
+        budget.release(reserved)  # a refusal is free
+        # Another question may have learned meanwhile what the endpoint lacks: this one was asked as before that.
+        if status in _WRONG and (self._api != sent or self._api.give_up(body.decode(errors="replace").lower())):
+            return _Failure(said, learned=True)
+        if status not in _BUSY:
+            raise JudgeError(f"{self._place} refused ({said})")
+        return _Failure(said, retry_after)
 
-    async def _post(self, request: Request) -> tuple[int, str, bytes]:
+    async def _post(self, request: Request, key: str | None) -> tuple[int, str, bytes]:
         """Return status, ``Retry-After``, and body."""
         url = f"{self._config.base_url}{self._api.path}"
         body = json.dumps(self._api.body(self._config.model, request)).encode()
-        headers = {"content-type": "application/json", **self._api.headers(self._key())}
+        headers = {"content-type": "application/json", **self._api.headers(key)}
         async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as response:
             received = bytearray()
             async for part in response.content.iter_any():
@@ -126,20 +150,23 @@ class ModelClient:
             raise JudgeError(sentence)
         return os.environ[name].strip()
 
-    def _without_key(self, body: bytes) -> str:
-        """Return the body without the key: some endpoints repeat the key that they refuse."""
-        key, text = self._key(), body.decode(errors="replace")
-        return text if key is None else text.replace(key, "...")
-
-    def _read(self, body: bytes) -> Reply:
+    def _document(self, body: bytes) -> Any:
         try:
-            document: Any = json.loads(body)
+            return json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise self._in_another_format(error) from error
+
+    def _read(self, document: Any) -> Reply:
+        try:
             return self._api.reply(document)
-        except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
-            raise JudgeError(
-                f"{self._place} did not answer in the format of api = {self._config.api!r} "
-                f"({type(error).__name__}: {error})"
-            ) from error
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+            raise self._in_another_format(error) from error
+
+    def _in_another_format(self, error: Exception) -> JudgeError:
+        return JudgeError(
+            f"{self._place} did not answer in the format of api = {self._config.api!r} ({type(error).__name__}: "
+            f"{error})"
+        )
 
 
 def key_that_lacks(config: JudgeSection) -> str | None:
@@ -148,6 +175,22 @@ def key_that_lacks(config: JudgeSection) -> str | None:
     if name is None or os.environ.get(name, "").strip():
         return None
     return f"the environment has no {name}, which api_key_env of judge {config.name!r} names: set it where this runs"
+
+
+def _failed_status(document: Any) -> int | None:
+    """Return the status that a document with an error stands for, which some endpoints answer with 200; None if it is
+    an answer."""
+    error = document.get("error") if isinstance(document, dict) else None
+    if not error:
+        return None
+    code = error.get("code") if isinstance(error, dict) else None
+    return code if isinstance(code, int) and code >= 400 else 500
+
+
+def _without(key: str | None, body: bytes) -> str:
+    """Return the body without the key: some endpoints repeat the key that they refuse."""
+    text = body.decode(errors="replace")
+    return text if key is None else text.replace(key, "...")
 
 
 def _wait_s(said: str, number: int) -> float:
@@ -184,7 +227,8 @@ async def ask(
         check: raises MalformedAnswerError if an answer of the right shape is still unusable.
 
     Raises:
-        JudgeError: there is none after ``retries`` more questions, or the endpoint does not answer.
+        MalformedAnswerError: there is none after ``retries`` more questions.
+        JudgeError: the endpoint does not answer, or the budget is spent.
     """
     schema = schema_of(shape)
     messages: list[tuple[str, str]] = [("user", question)]
@@ -198,9 +242,14 @@ async def ask(
         except MalformedAnswerError as error:
             if number == config.retries:
                 times = "once" if number == 0 else f"{number + 1} times"
-                raise JudgeError(f"{config.model} was asked {times}, and its answer cannot be used: {error}") from error
+                more = "; raise max_answer_tokens" if reply.cut else ""
+                raise MalformedAnswerError(
+                    f"{config.model} was asked {times}, and its answer cannot be used: {error}{more}"
+                ) from error
+            briefly = " and more briefly" if reply.cut else ""
             again = (
-                f"Your answer cannot be used: {error}. Answer again, with one JSON object of the schema and no more."
+                f"Your answer cannot be used: {error}. Answer again{briefly}, with one JSON object of the schema "
+                "and no more."
             )
             # Alternating turns: no format allows an empty answer or two consecutive messages of one role.
             messages = [
@@ -213,5 +262,5 @@ async def ask(
 
 def _usable(reply: Reply, shape: type[AnswerType], max_tokens: int) -> AnswerType:
     if reply.cut:
-        raise MalformedAnswerError(f"it was cut off at {max_tokens} tokens; be shorter (max_answer_tokens)")
+        raise MalformedAnswerError(f"it was cut off at {max_tokens} tokens")
     return parsed(reply.text, shape)

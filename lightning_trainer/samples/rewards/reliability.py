@@ -122,7 +122,7 @@ def correction(known: Reliability, floor: float) -> Correction:
     """
     judge = f"judge {known.name} is not corrected and its reward counts as missing"
     if not known.in_range:
-        return Correction(refused=f"{judge}: it gives scores beyond 0 and 1; give it a scale")
+        return Correction(refused=f"{judge}: it gives scores beyond 0 and 1; return numbers from 0 to 1")
     if not known.of_two:
         return Correction(refused=f"{judge}: the rewards that it is checked by are not all 0 or 1")
     informed = known.informedness

@@ -91,6 +91,17 @@ def test_a_rollout_is_judged_once(recorded):
     assert (recorded / "asked").read_text() == "xx"
 
 
+def test_rewards_of_the_judge_as_it_was_are_told(recorded):
+    run("r-a", "--judge", "polite")
+    settings = (recorded / "lightning.toml").read_text()
+    (recorded / "lightning.toml").write_text(settings + "memory_mib = 1024\n")
+    assert "1 had it already; 1 of them from the judge with other settings (--again)" in run("r-a", "--judge", "polite")
+    told = json.loads(run("r-a", "--judge", "polite", "--json"))
+    assert told["left_out"] == ["1 of them from the judge with other settings (--again)"]
+    assert "other settings" not in run("r-a", "--judge", "polite", "--again")
+    assert "other settings" not in run("r-a", "--judge", "polite")
+
+
 def test_one_that_cannot_be_judged_is_missing_and_the_command_says_so(recorded):
     said = run("t", "--judge", "polite", expect=1)
     assert "missing" in said

@@ -1,5 +1,7 @@
 """The shares of agents, or of calls, add up to the outcome; an answer whose shares do not is not a verdict."""
 
+import re
+
 import pytest
 
 from lightning_trainer.ingest.reading import read_spans
@@ -40,7 +42,10 @@ async def test_each_call_gets_its_share(judge, script, team):
     attempts = {one.attempt_id: one for one in reading.attempts}
     table = read_rewards(reading.evaluations, reading.calls, attempts, "helpful")
     assert [table.of_calls[call.call_id] for call in reading.calls] == pytest.approx([0.4, 0.4, 0.0])
-    assert "call-2: worker, 'It is 6.'" in script.questions[0]
+    shown, asked = re.split(r"</attempt \w+>", script.questions[0])
+    assert "- call-2: worker, 'It is 6.'" in shown
+    assert asked.endswith("- call-1: planner\n- call-2: worker\n- call-3: planner")
+    assert "It is 6." not in asked, "outside of the marks an agent's words would be instructions"
 
 
 async def test_calls_of_two_attempts_with_the_same_words_get_their_own_shares(judge, script, attempt_to_judge):

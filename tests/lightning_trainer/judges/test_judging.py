@@ -1,5 +1,9 @@
 """Verdicts in the store: found again by what was judged, told to be the judge's, and never trained as a call."""
 
+import json
+import re
+from dataclasses import replace
+
 import pytest
 from lightning_instrumentation import semconv
 
@@ -21,12 +25,12 @@ async def store(tmp_path):
         yield opened
 
 
-async def judge(store, config, names, *, again=False):
+async def judge(store, config, names, **options):
     """What another process would do: nothing is kept but the store."""
     judging = Judging(make_judge(config, engines_of(Config(), {}.__getitem__)), store, store.spans_of_trace)
     try:
         attempts = await store.attempts(attempt_ids=names)
-        return await judging.judge_group(await store.spans_of_attempts(names), attempts, Budget(), again=again)
+        return await judging.judge_group(await store.spans_of_attempts(names), attempts, Budget(), **options)
     finally:
         await judging.close()
 
@@ -77,21 +81,51 @@ async def test_a_failure_is_followed_by_a_verdict(store, script, judge_config, a
     assert {one.source for one in evaluations} == {"judge helpful (rubric, judge-1)"}
 
 
+def answers_of_a_group(text):
+    """Half of the scale to each, of a judge of kind ``group``; a tie of a ``pairwise`` one."""
+    codes = re.findall(r"<attempt (\w+)>\n", json.loads(text)[1]["content"])
+    scores = [{"code": code, "reason": "", "score": 0.5} for code in codes]
+    return {"scores": scores, "reason": "alike", "better": "tie"}
+
+
 async def test_a_group_that_grew_is_judged_as_a_whole_again(store, script, judge_config, attempt_to_judge):
-    import json
-    import re
-
-    def scored(text):
-        codes = re.findall(r"<attempt (\w+)>\n", json.loads(text)[1]["content"])
-        return {"scores": [{"code": code, "reason": "", "score": 0.5} for code in codes]}
-
-    script.answers = [scored]
+    script.answers = [answers_of_a_group]
     config = judge_config("group")
     for number, name in enumerate("abc"):
         await store.append(attempt_to_judge(name, [f"It is {number}."]))
     assert len(await judge(store, config, ["a", "b"])) == 2
     assert len(await judge(store, config, ["a", "b", "c"])) == 3
     assert len(script.bodies) == 2
+
+
+async def test_rewards_of_the_judge_as_it_was_are_lacking_where_they_would_mix(
+    store, script, judge_config, attempt_to_judge
+):
+    script.answers = [GOOD]
+    for number, name in enumerate("abc"):
+        await store.append(attempt_to_judge(name, [f"It is {number}."]))
+    await judge(store, judge_config("rubric"), ["a", "b"])
+    stricter = judge_config("rubric", instructions="Be strict.")
+    assert {one.attempt_id for one in await judge(store, stricter, ["a", "b", "c"])} == {"c"}
+    assert {one.attempt_id for one in await judge(store, stricter, ["a", "b", "c"], renew=True)} == {"a", "b"}
+    assert await judge(store, stricter, ["a", "b", "c"], renew=True) == []
+
+
+@pytest.mark.parametrize("kind", ["group", "pairwise", "rubric"])
+async def test_what_somebody_else_gave_stays(store, script, judge_config, attempt_to_judge, reward_span, kind):
+    """Also when the group grows, and when the judge is asked again."""
+    script.answers = [GOOD] if kind == "rubric" else [answers_of_a_group]
+    config = judge_config(kind)
+    for number, name in enumerate("abc"):
+        await store.append(attempt_to_judge(name, [f"It is {number}."]))
+    await judge(store, config, ["a", "b"])
+    given = reward_span(0.9, attempt="a")
+    event = replace(given.events[0], attributes={**given.events[0].attributes, semconv.EVALUATION_NAME: "helpful"})
+    await store.append([replace(given, events=(event,))])
+    assert {one.attempt_id for one in await judge(store, config, ["a", "b", "c"])} - {"b"} == {"c"}
+    assert {one.attempt_id for one in await judge(store, config, ["a", "b", "c"], again=True)} == {"b", "c"}
+    evaluations = read_spans(await store.spans_of_attempts(["a"])).evaluations
+    assert [one.value for one in evaluations if one.judge is not None] == [1.0 if kind == "rubric" else 0.5]
 
 
 async def test_a_verdict_is_no_call_and_nothing_of_it_is_trained(store, script, judge_config, attempt_to_judge):
@@ -121,15 +155,7 @@ async def test_what_cannot_be_read_keeps_no_other_from_being_compared(
     store, script, judge_config, attempt_to_judge, kind
 ):
     """An attempt that broke off before its first call, and one whose words were not recorded."""
-    import json
-    import re
-
-    def answers(text):
-        codes = re.findall(r"<attempt (\w+)>\n", json.loads(text)[1]["content"])
-        scores = [{"code": code, "reason": "", "score": 0.5} for code in codes]
-        return {"scores": scores, "reason": "alike", "better": "tie"}
-
-    script.answers = [answers]
+    script.answers = [answers_of_a_group]
     for number, name in enumerate("ab"):
         await store.append(attempt_to_judge(name, [f"It is {number}."]))
     await store.append(attempt_to_judge("c", [], error="its tool was down"))

@@ -150,17 +150,51 @@ async def test_a_busy_endpoint_is_asked_again_when_it_says(judge, script):
         ((302, {"location": "http://127.0.0.1:1/v1/chat/completions"}, b""), "HTTP 302"),
         ((429, {"retry-after": "3600"}, b"later"), "did not answer within timeout_s = 1"),
         ((200, {}, b"<html>hello</html>"), "did not answer in the format of api = 'openai'"),
+        ((429, {"retry-after": "3600"}, b"your quota is spent"), "your quota is spent"),
+        ((200, {}, {"error": {"code": 401, "message": "who are you"}}), "refused (HTTP 200: "),
+        ((200, {}, {"error": {"code": 401, "message": "who are you"}}), "who are you"),
         ((200, {}, {"choices": []}), "did not answer in the format of api = 'openai'"),
         ((200, {}, b"x" * (2 << 20)), "answered more than"),
         (30.0, "did not answer within timeout_s = 1"),
     ],
-    ids=["500", "401", "redirect", "429 for an hour", "html", "no choice", "too long", "a hang"],
+    ids=[
+        "500",
+        "401",
+        "redirect",
+        "429 for an hour",
+        "html",
+        "429 and its words",
+        "an error",
+        "an error and its words",
+        "no choice",
+        "too long",
+        "a hang",
+    ],
 )
 async def test_an_endpoint_that_fails_leaves_the_reward_missing(judge, script, answer, said):
     script.answers = [answer]
     judged, _ = await judge("rubric", {"a": "It is 6."}, timeout_s=1)
     assert values(judged) == {"a": None}
     assert said in judged["a"].reason
+
+
+@pytest.mark.parametrize("code", [503, "server_error", None])
+async def test_an_error_in_an_answer_is_a_failure_and_asked_again(judge, script, judge_config, code):
+    """OpenRouter answers 200 where the model's provider failed."""
+    script.answers = [(200, {"retry-after": "0"}, {"error": {"code": code, "message": "provider is down"}}), GOOD]
+    budget = Budget(judge_config("rubric", budget={"calls": 9}).budget)
+    judged, _ = await judge("rubric", {"a": "It is 6."}, budget)
+    assert values(judged) == {"a": 0.75}
+    assert budget.calls == 1
+
+
+async def test_who_can_raise_the_limit_of_an_answer_is_told_to(judge, script):
+    script.answers = [("cut", GOOD)]
+    judged, _ = await judge("rubric", {"a": "It is 6."}, retries=1, max_answer_tokens=64)
+    assert "it was cut off at 64 tokens; raise max_answer_tokens" in judged["a"].reason
+    assert "it was cut off at 64 tokens" in script.questions[-1]
+    assert "more briefly" in script.questions[-1]
+    assert "max_answer_tokens" not in script.questions[-1]
 
 
 async def test_an_endpoint_that_is_not_there_leaves_the_reward_missing(judge):
@@ -359,8 +393,29 @@ def test_a_text_in_another_script_is_not_taken_for_fewer_tokens_than_it_has():
     assert estimated_tokens("\ud83d") > 0  # half of a surrogate pair
 
 
-async def test_an_endpoint_that_is_not_reached_costs_nothing(judge, judge_config):
-    budget = Budget(judge_config("rubric", budget={"tokens": 5000}).budget)
-    judged, _ = await judge("rubric", {"a": "It is 6."}, budget, base_url="http://127.0.0.1:9/v1", timeout_s=2)
-    assert "its budget is spent" not in judged["a"].reason
-    assert (budget.input_tokens, budget.output_tokens) == (0, 0)
+@pytest.mark.parametrize(
+    ("answer", "settings"),
+    [
+        (None, {"base_url": "http://127.0.0.1:9/v1", "timeout_s": 2}),
+        ((401, {}, b"who are you"), {}),
+        ((500, {"retry-after": "0"}, b"oops"), {}),
+        (None, {"api_key_env": "JUDGE_KEY"}),
+    ],
+    ids=["not reached", "refused", "failing", "no key"],
+)
+async def test_what_is_not_answered_costs_nothing(judge, judge_config, script, monkeypatch, answer, settings):
+    monkeypatch.delenv("JUDGE_KEY", raising=False)
+    script.answers = [answer]
+    budget = Budget(judge_config("rubric", budget={"tokens": 50_000, "calls": 3}).budget)
+    judged, _ = await judge("rubric", {f"a{n}": f"It is {n}." for n in range(5)}, budget, concurrency=3, **settings)
+    assert not any("its budget is spent" in one.reason for one in judged.values())
+    assert (budget.calls, budget.input_tokens, budget.output_tokens) == (0, 0, 0)
+    assert budget.refusal is None
+
+
+async def test_an_endpoint_that_counts_no_tokens_still_costs_calls(judge, judge_config, script):
+    script.answers, script.usage = [GOOD], (0, 0)
+    budget = Budget(judge_config("rubric", budget={"calls": 2}).budget)
+    judged, _ = await judge("rubric", {f"a{n}": f"It is {n}." for n in range(5)}, budget)
+    assert len([one for one in judged.values() if one.value is not None]) == 2
+    assert budget.refusal is not None

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_trainer.judges.kinds.tournament import next_round, rounds_of, scores, strengths
+from lightning_trainer.judges.models.budget import Budget
 
 STRENGTH = {"worst": 1, "middling": 2, "good": 3, "best": 4}
 
@@ -65,6 +66,26 @@ async def test_an_attempt_that_could_be_compared_with_nobody_is_missing(judge, s
     judged, _ = await judge("pairwise", {"a": "worst", "b": "best", "c": "middling"}, retries=0)
     assert judged["a"].value is None
     assert judged["b"].value > 0.5 > judged["c"].value
+
+
+@pytest.mark.parametrize(
+    ("calls", "all_pairs", "compared"), [(6, 6, 0), (11, 6, 0), (2, 6, 2), (12, 6, 4), (6, 2, 0), (4, 2, 0)]
+)
+async def test_what_a_budget_ends_in_the_middle_is_missing(judge, judge_config, script, calls, all_pairs, compared):
+    """Half of a tournament would favor whoever was compared with the weak ones."""
+    script.answers = [fair]
+    names = {"a": "worst", "b": "best", "c": "middling", "d": "good"}
+    budget = Budget(judge_config("pairwise", budget={"calls": calls}).budget)
+    judged, _ = await judge("pairwise", names, budget, concurrency=1, all_pairs=all_pairs)
+    assert len([one for one in judged.values() if one.value is not None]) == compared
+    assert all(one.value is not None or "its budget is spent" in one.reason for one in judged.values())
+
+
+async def test_one_pair_whose_answers_cannot_be_used_does_not_count(judge, script):
+    names = {"a": "worst", "b": "best", "c": "middling", "d": "good"}
+    script.answers = [lambda text: "no idea" if "worst" in text and "best" in text else fair(text)]
+    judged, _ = await judge("pairwise", names, retries=0)
+    assert sorted(judged, key=lambda name: judged[name].value) == ["a", "c", "d", "b"]
 
 
 async def test_a_large_group_costs_n_log_n(judge, script):

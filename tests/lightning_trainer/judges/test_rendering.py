@@ -30,6 +30,16 @@ def test_a_conversation_is_shown_once_though_every_call_repeats_it(show):
     assert text.index("Let me see.") < text.index("Go on (0).") < text.index("2 * 3 is 6.")
 
 
+def test_an_answer_is_shown_once_though_the_next_prompt_repeats_it_without_its_reasoning(attempt_to_judge):
+    spans = attempt_to_judge("a", ["Let me see.", "So it is 6."])
+    thought = [{"type": "reasoning", "content": "Two threes."}, {"type": "text", "content": "Let me see."}]
+    answer = json.dumps([{"role": "assistant", "parts": thought, "finish_reason": "stop"}])
+    spans[1] = replace(spans[1], attributes={**spans[1].attributes, semconv.OUTPUT_MESSAGES: answer})
+    text = rendered(JudgedSpans(spans, read_spans(spans).attempts).attempts, 5000).text
+    for said in ("What is 2 * 3?", "(thinking) Two threes.", "Let me see.", "Go on (0).", "So it is 6."):
+        assert text.count(said) == 1
+
+
 def test_each_agent_is_shown_what_it_saw(show):
     text = show(("a", {"answers": ["Ask.", "6."], "agents": ["planner", "worker"]})).text
     assert text.count("[shown to planner: user]\nWhat is 2 * 3?") == 1

@@ -33,6 +33,10 @@ def load(tmp_path):
         (RUBRIC + 'base_url = "api.openai.com"', "write a base URL, like https://api.openai.com/v1"),
         (RUBRIC + 'base_url = "https://me:secret@host/v1"', "it holds a user name or a password"),
         (RUBRIC + "budget = { money = 1.0 }", "price_input and price_output"),
+        (
+            'kind = "agent_credit"\nmodel = "m"\nchecked_by = ["score"]',
+            "judge 'a' shares an outcome among agents or calls, and checked_by compares whole attempts",
+        ),
         ('kind = "program"', 'write command = [...] or function = "module:function", one of them'),
         ('kind = "program"\ncommand = ["x"]\nfunction = "a:b"', "one of them"),
         ('kind = "program"\ncommand = []', "has an empty command"),
@@ -47,6 +51,46 @@ def test_a_mistake_is_one_sentence(load, text, sentence):
     assert "\n" not in str(refused.value)
     assert "sk-" not in str(refused.value)
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "asked"),
+    [
+        ("", "https://api.openai.com/v1"),
+        ('api = "anthropic"', "https://api.anthropic.com/v1"),
+        ('api = "anthropic"\nbase_url = "https://proxy.test/v1/"', "https://proxy.test/v1"),
+    ],
+)
+def test_without_an_endpoint_the_one_of_the_api_is_asked(load, settings, asked):
+    (judge,) = load(RUBRIC + settings)
+    assert judge.base_url == asked
+
+
+def test_a_judge_of_shares_cannot_be_corrected(load):
+    policy = '[[policy]]\nname = "p"\nagents = ["*"]\nmodel = "random:tiny"\nreward = { a = { correct = true } }'
+    with pytest.raises(ConfigError, match="policy 'p' corrects judge 'a', which shares an outcome among agents or"):
+        load(f'kind = "agent_credit"\nmodel = "m"\n{policy}')
+
+
+@pytest.mark.parametrize(
+    ("model", "base_url", "kept"),
+    [
+        ("p@v0", "http://127.0.0.1:8321/v1", {0}),
+        ("p@v12", "http://localhost:8321/v1", {12}),
+        ("p", "http://127.0.0.1:8321/v1", set()),
+        ("p@vX", "http://127.0.0.1:8321/v1", set()),
+        ("other@v0", "http://127.0.0.1:8321/v1", set()),
+        ("p@v0", "http://127.0.0.1:9999/v1", set()),
+        ("p@v0", "https://judges.test/v1", set()),
+    ],
+)
+def test_a_version_that_judges_is_known(tmp_path, model, base_url, kept):
+    policy = '[[policy]]\nname = "p"\nagents = ["*"]\nmodel = "random:tiny"\n'
+    path = tmp_path / "lightning.toml"
+    text = RUBRIC.replace('"m"', f'"{model}"')
+    path.write_text(f'{policy}[[judge]]\nname = "a"\nbase_url = "{base_url}"\n{text}')
+    config = load_config(path)
+    assert config.versions_that_judge(config.only_policy) == kept
 
 
 def test_names_differ(load):

@@ -216,6 +216,20 @@ async def test_a_group_that_grows_while_another_is_waited_for_is_not_judged_anew
     assert (tmp_path / "asked").read_text() == "xx", "when it was complete, and with those who came until the step"
 
 
+async def test_an_answer_about_fewer_of_a_group_does_not_come_after_one_about_all(daemon, attempt_spans):
+    slow = "import time; time.sleep(2.0 * (len(told['attempts']) == 2)); "
+    scores = SCORES + slow + "print(json.dumps({'scores': {a['attempt_id']: 0.5 for a in told['attempts']}}))"
+    builder, of_policy, store = await daemon(scores, whole_group=True)
+    of_policy.begin([await store.ended_attempts()], 1)
+    await daemon.sink.append(attempt_spans("c", [1, 2], time.time_ns() - 10**9 + 20))
+    await builder.build(await store.ended_attempts(), 1)
+    ends = {
+        name: [one.time_ns for one in read_spans(await store.spans_of_attempts([name])).evaluations] for name in "ac"
+    }
+    assert len(ends["a"]) == 2, "the step waits for both"
+    assert max(ends["a"]) == max(ends["c"])
+
+
 async def test_a_key_that_is_not_there_is_said_at_once(tmp_path, make_policy, monkeypatch):
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     settings = {"name": "helpful", "kind": "group", "model": "m", "api_key_env": "NO_SUCH_KEY"}

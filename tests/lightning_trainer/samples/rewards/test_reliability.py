@@ -59,7 +59,7 @@ def test_a_judge_of_which_less_is_known_weighs_less():
         (pairs(5, 5, 5, 5), "it may tell right from wrong by as little as -0.53, less than floor = 0.2"),
         (pairs(3, 0, 0, 3), "less than floor = 0.2; label more attempts"),
         (pairs(5, 5, 0, 0), "of the 10 attempts whose right reward is known none is wrong; label some of both"),
-        ([Pair(7.0, 1.0), Pair(0.0, 0.0)], "it gives scores beyond 0 and 1; give it a scale"),
+        ([Pair(7.0, 1.0), Pair(0.0, 0.0)], "it gives scores beyond 0 and 1; return numbers from 0 to 1"),
         ([Pair(1.0, 0.5), Pair(0.0, 0.0)], "the rewards that it is checked by are not all 0 or 1"),
         ([], "of the 0 attempts whose right reward is known"),
     ],
