@@ -146,7 +146,11 @@ class Config(Section):
                         "whose scores are comparable within a group alone, not between two versions: take a judge of "
                         "single attempts (rubric, agent_credit, program), or a guard instead of the canary"
                     )
-                if policy.lora is None and isinstance(judge, ModelJudge) and self._asks_an_old_version(judge, policy):
+                if (
+                    policy.lora is None
+                    and isinstance(judge, ModelJudge)
+                    and self._asked_version(judge, policy) is not None
+                ):
                     raise ValueError(
                         f"policy {policy.name!r} has a canary, and the judge of reward {name!r} asks its own old "
                         f"version {judge.model!r}, which is not served beside a candidate of all weights: let another "
@@ -154,11 +158,18 @@ class Config(Section):
                     )
         return self
 
-    def _asks_an_old_version(self, judge: ModelJudge, policy: PolicyConfig) -> bool:
-        """Whether a judge asks an old version of the policy, of this daemon."""
+    def versions_that_judge(self, policy: PolicyConfig) -> frozenset[int]:
+        """Return the old versions of the policy that judges ask of this daemon; their weights have to stay."""
+        asked = [self._asked_version(judge, policy) for judge in self.judge if isinstance(judge, ModelJudge)]
+        return frozenset(version for version in asked if version is not None)
+
+    def _asked_version(self, judge: ModelJudge, policy: PolicyConfig) -> int | None:
+        """Return the old version of the policy that a judge asks of this daemon; None if it asks none."""
         at = urlsplit(judge.base_url)
         ours = at.port == self.daemon.port and at.hostname in (self.daemon.host, "127.0.0.1", "::1", "localhost")
-        return ours and judge.model.startswith(f"{policy.name}@v")
+        version = judge.model.removeprefix(f"{policy.name}@v")
+        asks = ours and version != judge.model and version.isascii() and version.isdigit()
+        return int(version) if asks else None
 
     def named_judge(self, name: str) -> JudgeConfig:
         """Return the judge of that name. Raises ConfigError: there is none."""

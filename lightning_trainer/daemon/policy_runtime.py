@@ -121,8 +121,12 @@ class PolicyRuntime:
         self.rollbacks = RollbackRequests(wake=stored)
         self._turn = Turn(policy.name, store=store, holder=context.url, rollbacks=self.rollbacks)
         self._turn_s = config.store.turn_s
+        judging = config.versions_that_judge(policy)
         self._keeper = VersionKeeper(
-            policy, store=store, archive=self.old_versions.archive, in_use=lambda: self.old_versions.in_use
+            policy,
+            store=store,
+            archive=self.old_versions.archive,
+            in_use=lambda: judging.union(self.old_versions.in_use),
         )
         self._judges = PolicyJudges(policy, judges, store=store, progress=self.progress)
         self._loop = TrainingLoop(

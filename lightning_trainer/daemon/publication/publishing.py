@@ -39,7 +39,7 @@ class VersionKeeper:
         archive: VersionArchive,
         in_use: Callable[[], Collection[int]] = tuple,
     ) -> None:
-        """``in_use``: old versions that are being served, whose files stay."""
+        """``in_use``: old versions that are being served or that judge, whose files stay."""
         self._policy = policy
         self._store = store
         self.archive = archive

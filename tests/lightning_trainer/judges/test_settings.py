@@ -72,6 +72,27 @@ def test_a_judge_of_shares_cannot_be_corrected(load):
         load(f'kind = "agent_credit"\nmodel = "m"\n{policy}')
 
 
+@pytest.mark.parametrize(
+    ("model", "base_url", "kept"),
+    [
+        ("p@v0", "http://127.0.0.1:8321/v1", {0}),
+        ("p@v12", "http://localhost:8321/v1", {12}),
+        ("p", "http://127.0.0.1:8321/v1", set()),
+        ("p@vX", "http://127.0.0.1:8321/v1", set()),
+        ("other@v0", "http://127.0.0.1:8321/v1", set()),
+        ("p@v0", "http://127.0.0.1:9999/v1", set()),
+        ("p@v0", "https://judges.test/v1", set()),
+    ],
+)
+def test_a_version_that_judges_is_known(tmp_path, model, base_url, kept):
+    policy = '[[policy]]\nname = "p"\nagents = ["*"]\nmodel = "random:tiny"\n'
+    path = tmp_path / "lightning.toml"
+    text = RUBRIC.replace('"m"', f'"{model}"')
+    path.write_text(f'{policy}[[judge]]\nname = "a"\nbase_url = "{base_url}"\n{text}')
+    config = load_config(path)
+    assert config.versions_that_judge(config.only_policy) == kept
+
+
 def test_names_differ(load):
     with pytest.raises(ConfigError, match="2 judges are called 'a'"):
         load(RUBRIC, RUBRIC)
