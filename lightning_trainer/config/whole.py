@@ -160,8 +160,8 @@ class Config(Section):
 
     def versions_that_judge(self, policy: PolicyConfig) -> frozenset[int]:
         """Return the old versions of the policy that judges ask of this daemon; their weights have to stay."""
-        asked = {self._asked_version(judge, policy) for judge in self.judge if isinstance(judge, ModelJudge)}
-        return frozenset(asked - {None})
+        asked = [self._asked_version(judge, policy) for judge in self.judge if isinstance(judge, ModelJudge)]
+        return frozenset(version for version in asked if version is not None)
 
     def _asked_version(self, judge: ModelJudge, policy: PolicyConfig) -> int | None:
         """Return the old version of the policy that a judge asks of this daemon; None if it asks none."""

@@ -60,6 +60,10 @@ class _Seen:
     last_span: int = -1
     judged: set[str] = field(default_factory=set)
     """Judges were asked about these."""
+    judging: asyncio.Task[None] | None = None
+    """Asks the judges, beside the loop: one that hangs keeps nobody from seeing harm, or from going back."""
+    in_question: frozenset[str] = frozenset()
+    """About these, which count together once all answers are there: the first answers may be those of one version."""
     shadows: Shadows = field(default_factory=Shadows)
 
 
@@ -162,14 +166,21 @@ class Canary:
         seen = _Seen(self._policy.at_step(record.version))
         named = [self._judges[name] for name in judges_of(seen.policy.reward_weights, self._judges)]
         judges = CanaryJudges(named, self._store, self._say)
-        give_up = time.monotonic() + self._config.timeout_s
         share = f"{self._config.share:.0%}"
         beside = "answers beside the live version in" if self._config.shadow else "answers"
         self._say(f"version {record.version} {beside} {share} of live rollouts; training waits until that decides")
+        try:
+            return await self._compared(record, seen, judges, before)
+        finally:
+            if seen.judging is not None:
+                seen.judging.cancel()
+                await asyncio.gather(seen.judging, return_exceptions=True)
+
+    async def _compared(self, record: CanaryRecord, seen: _Seen, judges: CanaryJudges, before: Usual) -> CanaryRecord:
+        give_up = time.monotonic() + self._config.timeout_s
         while True:
             changed = await self._read(record, seen)
-            if judges and await self._judged(seen, judges):
-                changed = await self._read(record, seen) or changed
+            changed = await self._judged(seen, judges) or changed
             finding = await asyncio.to_thread(self._finding, record, seen, before)
             evidence = {**finding.evidence(), "unanswered": self._route.failed}
             if self._config.shadow:
@@ -189,7 +200,7 @@ class Canary:
             if await self._interrupted():
                 return replace(record, state=Decision.INTERRUPTED.value, reason="its canary ended for a rollback")
             rewarded = f"with a reward of {finding.comparison.candidate.count} of its rollouts"
-            if judges.spent is not None:
+            if judges.spent is not None and seen.judging is None:
                 reason = f"its canary is undecided, {rewarded}: {judges.spent}"
                 return replace(record, state=Decision.STOPPED.value, reason=reason)
             if time.monotonic() >= give_up:
@@ -197,7 +208,10 @@ class Canary:
                 return replace(record, state=Decision.STOPPED.value, reason=reason)
             if changed:
                 await self._put(record)
-            await asyncio.sleep(self._look_every_s)
+            if seen.judging is None:
+                await asyncio.sleep(self._look_every_s)
+            else:
+                await asyncio.wait({seen.judging}, timeout=self._look_every_s)
 
     def _unanswered(self, version: int) -> str | None:
         """Return why the candidate is not served any longer, although it was; None if it is."""
@@ -259,15 +273,24 @@ class Canary:
             seen.others |= set(some) - read.keys()
 
     async def _judged(self, seen: _Seen, judges: CanaryJudges) -> bool:
-        """Have judges asked, once, about rollouts that lack a reward; True where there were any."""
+        """Begin to have judges asked, once, about rollouts that lack a reward, and read what they said of those before;
+        True where they said something."""
+        if seen.judging is not None:
+            if not seen.judging.done():
+                return False
+            seen.judging.result()
+            seen.judging = None
+        answered, seen.in_question = sorted(seen.in_question), frozenset()
+        await self._read_again(answered, seen)
         new = [name for name, one in seen.rollouts.items() if one.reward is None and name not in seen.judged]
-        for start in range(0, len(new), _AT_ONCE):
-            if await self._interrupted() or judges.spent is not None:
-                return True
-            some = new[start : start + _AT_ONCE]
-            await judges.ask(await self._store.scan(partial(attempt_table.select, attempt_ids=some)))
-            seen.judged.update(some)
-        return bool(new)
+        if judges and new and judges.spent is None:
+            seen.in_question = frozenset(new[:_AT_ONCE])
+            seen.judged.update(seen.in_question)
+            seen.judging = asyncio.create_task(self._ask(sorted(seen.in_question), judges), name="canary's judges")
+        return bool(answered)
+
+    async def _ask(self, attempt_ids: list[str], judges: CanaryJudges) -> None:
+        await judges.ask(await self._store.scan(partial(attempt_table.select, attempt_ids=attempt_ids)))
 
     async def _usual(self, record: CanaryRecord) -> Usual:
         """Return what was long and slow before the candidate came."""
@@ -297,4 +320,4 @@ class Canary:
 
 def _lacks_reward(seen: _Seen, name: str) -> bool:
     known = seen.rollouts.get(name)
-    return name not in seen.others and (known is None or known.reward is None)
+    return name not in seen.others and name not in seen.in_question and (known is None or known.reward is None)

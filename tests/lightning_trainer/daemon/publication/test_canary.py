@@ -561,9 +561,9 @@ async def test_nothing_is_said_of_a_candidate_that_answers_nothing(in_shadow) ->
 
 
 async def test_why_a_judge_gives_no_reward_is_said_once(in_shadow) -> None:
-    run = await in_shadow("'null'", "'null'", timeout_s=2.0)
+    run = await in_shadow("'null'", "'null'", timeout_s=5.0)
     version = await shadowed_traffic(run, publish(run))
-    assert version.reason == "its canary is undecided after timeout_s = 2, with a reward of 0 of its rollouts"
+    assert version.reason == "its canary is undecided after timeout_s = 5, with a reward of 0 of its rollouts"
     (said,) = run.said[1:]
     assert re.match(r"judge known gave no reward to \d+ of \d+ attempts \(such as a\d+.*\): ", said), said
 
@@ -578,6 +578,42 @@ async def test_a_judge_that_ends_in_an_error_is_said_and_costs_no_more_than_its_
     version = await shadowed_traffic(run, publish(run))
     assert version.reason == "its canary is undecided after timeout_s = 1, with a reward of 0 of its rollouts"
     assert run.said[1:] == ["judge known ended in an error, and attempts lack its reward: KeyError: 'a bug'"]
+
+
+@pytest.mark.parametrize("ended", ["harm", "rollback", "timeout"])
+async def test_a_judge_that_hangs_keeps_nobody_from_ending_the_canary(in_shadow, monkeypatch, ended) -> None:
+    run = await in_shadow(1.0, 0.5, **({"timeout_s": 1.0} if ended == "timeout" else {}))
+    asked = asyncio.Event()
+    stopped = asyncio.Event()
+
+    async def hangs(*_, **__):
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    monkeypatch.setattr(Judging, "judge_group", hangs)
+    publishing = publish(run)
+
+    async def end():
+        await asked.wait()
+        run.rollback = ended == "rollback"
+        if ended == "harm":
+            run.route.asked, run.route.failed = 1000, 1000
+
+    ending = asyncio.create_task(end())
+    version = await shadowed_traffic(run, publishing)
+    await ending
+    assert version.reason is not None
+    assert version.reason.startswith(
+        {
+            "harm": "its canary could not be served: it did not answer 1000 of ",
+            "rollback": "its canary ended for a rollback",
+            "timeout": "its canary is undecided after timeout_s = 1",
+        }[ended]
+    )
+    assert stopped.is_set(), "and nobody is asked on for it"
 
 
 async def test_a_canary_whose_judge_may_spend_no_more_is_stopped(in_shadow) -> None:
