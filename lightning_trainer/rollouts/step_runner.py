@@ -1,9 +1,11 @@
 """Training, evaluating and recording: attempts at tasks, made as the schedule of the steps asks for them.
 
-Ctrl-C ends any of them with one line and exit status 130 (``steps/schedule.py`` says where a training run goes on).
+Ctrl-C ends any of them with one line and exit status 130 (``steps/schedule.py`` says where a training run goes on); in
+a notebook and in a test of pytest's, with the line and the ``KeyboardInterrupt``.
 """
 
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +27,7 @@ from lightning_trainer.rollouts.worker_pool import WorkerPool
 _log = logging.getLogger(__name__)
 _INTERRUPTED = 130
 """128 plus the number of SIGINT."""
+_TEST = "PYTEST_CURRENT_TEST"
 _FLUSH_S = 30.0
 _NO_POLICY = "recorded"
 """In the default name of a run of no policy."""
@@ -36,12 +39,25 @@ def ends_in_one_line(then: str = "start it again to go on from there") -> Iterat
 
     ``finally`` blocks run as always. Attempts that have ended by then are recorded; those in progress do not count, and
     a run that is started again repeats them. ``then`` is the end of the line: what the next start does.
+
+    Where something around the program goes on after an interrupt, the interrupt is its own to see: IPython takes a
+    ``SystemExit`` for a mistake, pytest for one failed test.
     """
     try:
         yield
-    except KeyboardInterrupt:
-        print(f"interrupted: what has ended is recorded; {then}", file=sys.stderr)
-        raise SystemExit(_INTERRUPTED) from None
+    except KeyboardInterrupt as interrupt:
+        line = f"interrupted: what has ended is recorded; {then}"
+        if not _goes_on():
+            print(line, file=sys.stderr)
+            raise SystemExit(_INTERRUPTED) from None
+        print("; ".join([line, *getattr(interrupt, "__notes__", ())]), file=sys.stderr)
+        raise
+
+
+def _goes_on() -> bool:
+    """Whether this is in a notebook's kernel or a test of pytest's."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    return (shell is not None and shell() is not None) or ("pytest" in sys.modules and _TEST in os.environ)
 
 
 class StepRunner(Generic[TaskT]):
@@ -263,8 +279,8 @@ class StepRunner(Generic[TaskT]):
             return [future.result() for future in pool.add(works).futures]
 
     def _attempted(self, work: Work, on_attempt: Callable[[AttemptEnded], None], pool: WorkerPool) -> AttemptEnded:
-        """Run an attempt, and make it again if it fails. What fails once the run has ended, such as a program that was
-        killed with it, is no failure: whoever starts the run again makes the attempt."""
+        """Run an attempt, and make it again if it fails. What ends once the run has ended, such as a program that was
+        killed with it, does not count: whoever starts the run again makes the attempt."""
         attempt = self._baseline if work.mode == "baseline" and self._baseline else self._attempt
         for left in range(self._retries, -1, -1):
             ended = run_attempt(
@@ -275,7 +291,7 @@ class StepRunner(Generic[TaskT]):
                 group_id=work.group_id,
                 mode=work.mode,
                 timeout_s=self._timeout_s,
-                may_retry=lambda left=left: left > 0 or pool.ended,
+                replaced=lambda failed, left=left: pool.ended or (failed and left > 0),
                 policies=() if work.mode in ("evaluate", "record") else self._policies,
             )
             if ended.stage == "retried" and pool.ended:
