@@ -181,6 +181,8 @@ class Rollout(Block):
         self._end(error)
 
     def _end(self, error: BaseException | None) -> None:
+        if isinstance(error, KeyboardInterrupt):
+            guarded("rollout", self.retried)  # cut off by a person, it says nothing about the agent
         span, self._span = self._span, None
         if isinstance(error, GeneratorExit):
             # A generator that was closed early, perhaps by garbage collection, has not failed.
