@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, Generic
@@ -20,7 +20,7 @@ from lightning_trainer.rollouts.daemon_client import DaemonClient, daemon_of_cli
 from lightning_trainer.rollouts.run_name import checked_run, default_run, held_run
 from lightning_trainer.rollouts.steps.schedule import Schedule, Work
 from lightning_trainer.rollouts.steps.step_watch import Arrivals, StepWatch, check_recording, reward_mean
-from lightning_trainer.rollouts.task_file import RowTask
+from lightning_trainer.rollouts.task_file import listed_tasks, task_of
 from lightning_trainer.rollouts.team import TeamClient
 from lightning_trainer.rollouts.worker_pool import WorkerPool
 
@@ -133,6 +133,11 @@ class StepRunner(Generic[TaskT]):
         """
         if not self._policies:
             raise LightningError("there is no policy to train; name it, as in Runner('my-policy', attempt)")
+        if tasks_of_step is not None and not callable(tasks_of_step):
+            raise LightningError(
+                f"the tasks to train on are a {type(tasks_of_step).__name__}; give a function that returns those of a "
+                "step, as in train(lambda step: tasks, steps=...)"
+            )
         check_recording()
         self._daemon.wait_until_there()
         status = self._daemon.policy()
@@ -168,12 +173,10 @@ class StepRunner(Generic[TaskT]):
 
     def _as_task(self, given: Any) -> Task:
         """Return the task that a mapping stands for; anything with an id is one already."""
-        if hasattr(given, "id") or not isinstance(given, Mapping):
-            return given
-        return RowTask(given)
+        return task_of(given)
 
     def _train(self, run: str, status: dict, tasks_of_step: Callable[[int], Sequence[TaskT]], steps: int) -> None:
-        as_tasks = lambda step: [*map(self._as_task, tasks_of_step(step))]  # noqa: E731
+        as_tasks = lambda step: [*map(self._as_task, listed_tasks(tasks_of_step(step)))]  # noqa: E731
         schedule = Schedule(self._daemon, run, status, as_tasks, steps, self._curriculum)
         watch = StepWatch(status, Arrivals(partial(self._daemon.groups, f"{run}/step-"), self._reached.endpoint))
         ends: list[float] = []
@@ -230,10 +233,10 @@ class StepRunner(Generic[TaskT]):
         tried before.
 
         Raises:
-            LightningError: the daemon cannot be reached, or has no such policy.
+            LightningError: a task has no id, the daemon cannot be reached, or has no such policy.
         """
+        named = [*map(self._as_task, listed_tasks(tasks))]
         self._daemon.wait_until_there()
-        named = map(self._as_task, tasks)
         return self._run_all([Work(task, f"{self._run}/{stage}/{task.id}", stage, None, "evaluate") for task in named])
 
     @ends_in_one_line()
@@ -244,10 +247,10 @@ class StepRunner(Generic[TaskT]):
         order of the tasks.
 
         Raises:
-            LightningError: there are no attempts to make, tasks share an id, another process holds the run's name, or
-                the daemon cannot be reached, has no such policy, or attempts do not reach it.
+            LightningError: there are no attempts to make, tasks have no id or share one, another process holds the
+                run's name, or the daemon cannot be reached, has no such policy, or attempts do not reach it.
         """
-        named = [*map(self._as_task, tasks)]
+        named = [*map(self._as_task, listed_tasks(tasks))]
         different = len({task.id for task in named})
         if attempts < 1 or different < len(named):
             raise LightningError(
