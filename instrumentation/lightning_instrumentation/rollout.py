@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -181,6 +181,8 @@ class Rollout(Block):
         self._end(error)
 
     def _end(self, error: BaseException | None) -> None:
+        if isinstance(error, KeyboardInterrupt):
+            guarded("rollout", self.retried)  # cut off by a person, it says nothing about the agent
         span, self._span = self._span, None
         if isinstance(error, GeneratorExit):
             # A generator that was closed early, perhaps by garbage collection, has not failed.
@@ -233,9 +235,28 @@ def _incoming_mode() -> str | None:
 
 def _text(input: Any) -> str:
     try:
-        return json.dumps(input, default=str, ensure_ascii=False)
+        return json.dumps(input, default=_with_fields, ensure_ascii=False)
     except Exception:  # a key that JSON has no form for, something inside itself, an object that raises
         return as_json(plain_copy(input))
+
+
+_LARGEST_ARRAY = 1 << 16
+"""Bytes; the text of larger ones leaves numbers out."""
+
+
+def _with_fields(value: Any) -> Any:
+    """Return a model's or a dataclass's fields and an array's numbers, in which judges look; else its text."""
+    kind = type(value)  # a mock has whatever it is asked for
+    try:
+        if callable(dump := getattr(kind, "model_dump", None)):
+            return dump(value, mode="json")
+        if is_dataclass(kind):
+            return {one.name: getattr(value, one.name) for one in fields(kind)}
+        if callable(numbers := getattr(kind, "tolist", None)) and getattr(value, "nbytes", 0) <= _LARGEST_ARRAY:
+            return numbers(value)
+    except Exception:  # of its own methods
+        return str(value)
+    return str(value)
 
 
 def rollout(

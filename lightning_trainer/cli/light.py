@@ -20,6 +20,8 @@ _EXTRAS = {
 }
 _EXTRA = "daemon"
 """Of every other command."""
+_OF_UNIX = ("fcntl", "grp", "pwd", "resource", "termios")
+"""Parts of Python that Windows has not."""
 _EXIT_USER_ERROR = 2
 _EXIT_CONFIG = 78
 """Of ``serve``, for whatever starts it again: another start would end in the same way (``cli/daemon/serve.py``)."""
@@ -100,7 +102,9 @@ def _by_extras() -> str:
 
 
 def needs(command: str, missing: str) -> str:
-    """Return what to install for a command that a package is missing for."""
+    """Return what to install for a command that a package is missing for, or that no package helps."""
+    if missing in _OF_UNIX:
+        return f"`lightning-trainer {command}` needs Linux or macOS"
     extras = _EXTRAS.get(command, _EXTRA).split(",")
     giving = _extras_with(missing)
     if giving and not giving & {_EXTRA, *extras}:  # every extra brings that one too

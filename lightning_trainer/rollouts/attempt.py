@@ -25,7 +25,7 @@ class AttemptEnded:
     """An attempt has ended, with a reward, with an error, or with neither."""
 
     stage: str
-    """``train``, ``baseline``, or the name of an evaluation; ``retried`` if it failed and is made again."""
+    """``train``, ``baseline``, or the name of an evaluation; ``retried`` if another is made in its place."""
     step: int | None
     task_id: str
     reward: float | None
@@ -83,14 +83,14 @@ def run_attempt(
     group_id: str,
     mode: str,
     timeout_s: float,
-    may_retry: Callable[[], bool] = lambda: False,
+    replaced: Callable[[bool], bool] = lambda failed: False,
     policies: Sequence[str] = (),
 ) -> AttemptEnded:
     """Run ``attempt(task)`` as one rollout, awaiting what it returns if necessary, and record the number that it gives
     as the reward.
 
-    If it raises and ``may_retry`` then returns True, it is recorded as retried, and another is made in its place. Its
-    group is the ``policies``', even if they answer no call in it.
+    ``replaced(failed)`` is asked when it has returned or raised; if another is made in its place, it is recorded as
+    retried. Its group is the ``policies``', even if they answer no call in it.
     """
     began = time.monotonic()
     # One id for both: calls made through a rollout's URL do not name an attempt.
@@ -108,13 +108,14 @@ def run_attempt(
             input=asked,
             policies=policies,
         ) as rollout:
+            failed = True
             try:
                 given = _within(attempt, task, timeout_s)
-            except Exception:
-                if may_retry():
+                failed = False
+            finally:
+                if replaced(failed):
                     rollout.retried()
                     stage = "retried"
-                raise
             if given is not None:
                 lt.reward(given)  # what is not a number is recorded as missing
                 reward = number_of(given)

@@ -10,6 +10,8 @@ import inspect
 import os
 import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from contextvars import ContextVar
 from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
@@ -17,6 +19,44 @@ T = TypeVar("T")
 _loops: dict[int, asyncio.AbstractEventLoop] = {}
 """Event loops by process: a forked process has none of its parent's threads and gets a loop of its own."""
 _making = threading.Lock()
+
+
+class Waiting:
+    """Whether somebody waits for a run's attempts; when nobody does any longer, its coroutines are cancelled.
+
+    Python can stop no function, so these go on.
+    """
+
+    def __init__(self) -> None:
+        self.ended = False
+        self._awaited: set[Future[Any]] = set()
+        self._lock = threading.Lock()
+
+    def end(self) -> int:
+        """Cancel what is awaited; return how many that were."""
+        with self._lock:
+            self.ended = True
+            awaited = tuple(self._awaited)
+        for running in awaited:
+            running.cancel()
+        return len(awaited)
+
+    def begins(self, running: Future[Any]) -> None:
+        """Cancel this one, too, if the end comes before its own."""
+        with self._lock:
+            self._awaited.add(running)
+            ended = self.ended
+        running.add_done_callback(self._is_done)
+        if ended:
+            running.cancel()
+
+    def _is_done(self, running: Future[Any]) -> None:
+        with self._lock:
+            self._awaited.discard(running)
+
+
+waiting: ContextVar[Waiting | None] = ContextVar("waiting", default=None)
+"""Of the run whose attempt this is."""
 
 
 def is_async(function: Callable[..., Any]) -> bool:
@@ -36,6 +76,8 @@ def result_of(value: T | Awaitable[T], timeout_s: float | None = None) -> T:
         return cast("T", value)
     # The loop copies the caller's context with the coroutine, and so the attempt's identity.
     running = asyncio.run_coroutine_threadsafe(_awaited(value), _loop_of(os.getpid()))
+    if (waited := waiting.get()) is not None:
+        waited.begins(running)
     try:
         return running.result(timeout_s)
     except TimeoutError:

@@ -5,7 +5,6 @@ The program reads the task from standard input, as one JSON object. Python progr
 standard output is JSON, it is the reward: ``0.5``, ``{"reward": 0.5}`` or ``{"rewards": {"score": 1, "format": 0}}``.
 """
 
-import fcntl
 import json
 import os
 import signal
@@ -32,6 +31,11 @@ from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts.run_name import command_label
 from lightning_trainer.rollouts.task_file import FileTask
 
+try:
+    import fcntl
+except ImportError:  # Windows, which has no groups of processes either
+    fcntl = None
+
 _LONGEST_OUTPUT = 1 << 20
 """Bytes that are read from the end of standard output and of standard error."""
 
@@ -48,11 +52,19 @@ class Command:
         endpoint: the daemon's URL.
         agent: the agent's name if nothing in the program sets one.
         timeout_s: limit after which the program, and everything it has started, is killed.
+
+    Raises:
+        LightningError: this is Windows.
     """
 
     def __init__(
         self, command: Sequence[str], *, endpoint: str, agent: str | None = None, timeout_s: float = 120.0
     ) -> None:
+        if fcntl is None:
+            raise LightningError(
+                f"the command {list(command)} needs Linux or macOS to run as an attempt; give a function instead, or "
+                "run it in WSL"
+            )
         self._command = list(command)
         self.run_label = command_label(command)
         self._endpoint = endpoint.rstrip("/")
@@ -81,6 +93,7 @@ class Command:
         """
         # With files instead of pipes, what the program leaves running cannot hold us up by keeping them open.
         with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+            assert fcntl is not None
             for file in (output, errors):  # a shell's `> /dev/stdout` opens the file once more, at its beginning
                 fcntl.fcntl(file, fcntl.F_SETFL, os.O_APPEND)
             asked.write(json.dumps(dict(task.fields)).encode())

@@ -1,12 +1,14 @@
 """Training, evaluating and recording: attempts at tasks, made as the schedule of the steps asks for them.
 
-Ctrl-C ends any of them with one line and exit status 130 (``steps/schedule.py`` says where a training run goes on).
+Ctrl-C ends any of them with one line and exit status 130 (``steps/schedule.py`` says where a training run goes on); in
+a notebook and in a test of pytest's, with the line and the ``KeyboardInterrupt``.
 """
 
 import logging
+import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, Generic
@@ -18,13 +20,14 @@ from lightning_trainer.rollouts.daemon_client import DaemonClient, daemon_of_cli
 from lightning_trainer.rollouts.run_name import checked_run, default_run, held_run
 from lightning_trainer.rollouts.steps.schedule import Schedule, Work
 from lightning_trainer.rollouts.steps.step_watch import Arrivals, StepWatch, check_recording, reward_mean
-from lightning_trainer.rollouts.task_file import RowTask
+from lightning_trainer.rollouts.task_file import listed_tasks, task_of
 from lightning_trainer.rollouts.team import TeamClient
 from lightning_trainer.rollouts.worker_pool import WorkerPool
 
 _log = logging.getLogger(__name__)
 _INTERRUPTED = 130
 """128 plus the number of SIGINT."""
+_TEST = "PYTEST_CURRENT_TEST"
 _FLUSH_S = 30.0
 _NO_POLICY = "recorded"
 """In the default name of a run of no policy."""
@@ -36,12 +39,25 @@ def ends_in_one_line(then: str = "start it again to go on from there") -> Iterat
 
     ``finally`` blocks run as always. Attempts that have ended by then are recorded; those in progress do not count, and
     a run that is started again repeats them. ``then`` is the end of the line: what the next start does.
+
+    Where something around the program goes on after an interrupt, the interrupt is its own to see: IPython takes a
+    ``SystemExit`` for a mistake, pytest for one failed test.
     """
     try:
         yield
-    except KeyboardInterrupt:
-        print(f"interrupted: what has ended is recorded; {then}", file=sys.stderr)
-        raise SystemExit(_INTERRUPTED) from None
+    except KeyboardInterrupt as interrupt:
+        line = f"interrupted: what has ended is recorded; {then}"
+        if not _goes_on():
+            print(line, file=sys.stderr)
+            raise SystemExit(_INTERRUPTED) from None
+        print("; ".join([line, *getattr(interrupt, "__notes__", ())]), file=sys.stderr)
+        raise
+
+
+def _goes_on() -> bool:
+    """Whether this is in a notebook's kernel or a test of pytest's."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    return (shell is not None and shell() is not None) or ("pytest" in sys.modules and _TEST in os.environ)
 
 
 class StepRunner(Generic[TaskT]):
@@ -117,6 +133,11 @@ class StepRunner(Generic[TaskT]):
         """
         if not self._policies:
             raise LightningError("there is no policy to train; name it, as in Runner('my-policy', attempt)")
+        if tasks_of_step is not None and not callable(tasks_of_step):
+            raise LightningError(
+                f"the tasks to train on are a {type(tasks_of_step).__name__}; give a function that returns those of a "
+                "step, as in train(lambda step: tasks, steps=...)"
+            )
         check_recording()
         self._daemon.wait_until_there()
         status = self._daemon.policy()
@@ -152,12 +173,10 @@ class StepRunner(Generic[TaskT]):
 
     def _as_task(self, given: Any) -> Task:
         """Return the task that a mapping stands for; anything with an id is one already."""
-        if hasattr(given, "id") or not isinstance(given, Mapping):
-            return given
-        return RowTask(given)
+        return task_of(given)
 
     def _train(self, run: str, status: dict, tasks_of_step: Callable[[int], Sequence[TaskT]], steps: int) -> None:
-        as_tasks = lambda step: [*map(self._as_task, tasks_of_step(step))]  # noqa: E731
+        as_tasks = lambda step: [*map(self._as_task, listed_tasks(tasks_of_step(step)))]  # noqa: E731
         schedule = Schedule(self._daemon, run, status, as_tasks, steps, self._curriculum)
         watch = StepWatch(status, Arrivals(partial(self._daemon.groups, f"{run}/step-"), self._reached.endpoint))
         ends: list[float] = []
@@ -214,10 +233,10 @@ class StepRunner(Generic[TaskT]):
         tried before.
 
         Raises:
-            LightningError: the daemon cannot be reached, or has no such policy.
+            LightningError: a task has no id, the daemon cannot be reached, or has no such policy.
         """
+        named = [*map(self._as_task, listed_tasks(tasks))]
         self._daemon.wait_until_there()
-        named = map(self._as_task, tasks)
         return self._run_all([Work(task, f"{self._run}/{stage}/{task.id}", stage, None, "evaluate") for task in named])
 
     @ends_in_one_line()
@@ -228,10 +247,10 @@ class StepRunner(Generic[TaskT]):
         order of the tasks.
 
         Raises:
-            LightningError: there are no attempts to make, tasks share an id, another process holds the run's name, or
-                the daemon cannot be reached, has no such policy, or attempts do not reach it.
+            LightningError: there are no attempts to make, tasks have no id or share one, another process holds the
+                run's name, or the daemon cannot be reached, has no such policy, or attempts do not reach it.
         """
-        named = [*map(self._as_task, tasks)]
+        named = [*map(self._as_task, listed_tasks(tasks))]
         different = len({task.id for task in named})
         if attempts < 1 or different < len(named):
             raise LightningError(
@@ -263,8 +282,8 @@ class StepRunner(Generic[TaskT]):
             return [future.result() for future in pool.add(works).futures]
 
     def _attempted(self, work: Work, on_attempt: Callable[[AttemptEnded], None], pool: WorkerPool) -> AttemptEnded:
-        """Run an attempt, and make it again if it fails. What fails once the run has ended, such as a program that was
-        killed with it, is no failure: whoever starts the run again makes the attempt."""
+        """Run an attempt, and make it again if it fails. What ends once the run has ended, such as a program that was
+        killed with it, does not count: whoever starts the run again makes the attempt."""
         attempt = self._baseline if work.mode == "baseline" and self._baseline else self._attempt
         for left in range(self._retries, -1, -1):
             ended = run_attempt(
@@ -275,7 +294,7 @@ class StepRunner(Generic[TaskT]):
                 group_id=work.group_id,
                 mode=work.mode,
                 timeout_s=self._timeout_s,
-                may_retry=lambda left=left: left > 0 or pool.ended,
+                replaced=lambda failed, left=left: pool.ended or (failed and left > 0),
                 policies=() if work.mode in ("evaluate", "record") else self._policies,
             )
             if ended.stage == "retried" and pool.ended:

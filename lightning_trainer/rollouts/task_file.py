@@ -10,7 +10,7 @@ import json
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,9 @@ from lightning_trainer.errors import LightningError, MissingExtraError
 
 _PARQUET = b"PAR1"
 """How its files begin: a pipe has no name to know them by."""
+_SHOWN = 80
+"""Characters of a task, in a sentence about it."""
+_OF_TABLES = ", as df.to_dict('records') makes of a table's rows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +51,8 @@ class RowTask(dict[str, Any]):
             self.id = _name_by_content(self) if self.get("id") is None else str(self["id"])
         except (TypeError, ValueError) as error:
             raise LightningError(
-                f"the task {repr(row)[:80]} has no 'id', and is not JSON, whose digest would name it ({error}); give "
-                "it an id"
+                f"the task {repr(row)[:_SHOWN]} has no 'id', and is not JSON, whose digest would name it ({error}); "
+                "give it an id"
             ) from None
 
     @property
@@ -61,6 +64,35 @@ class RowTask(dict[str, Any]):
     def input(self) -> Mapping[str, Any]:
         """Return what is recorded as the rollout's input."""
         return dict(self)
+
+
+def task_of(given: Any) -> Any:
+    """Return the task that a mapping stands for; anything with an id is one already.
+
+    Raises:
+        LightningError: it has none.
+    """
+    if getattr(given, "id", None) is not None:
+        return given
+    if isinstance(given, Mapping):
+        return RowTask(given)
+    shown = " ".join(repr(given).split())[:_SHOWN]
+    raise LightningError(
+        f"the task {shown} is a {type(given).__name__} without an id; give a dict, or an object with an attribute `id`"
+        f"{_OF_TABLES}"
+    )
+
+
+def listed_tasks(given: Any) -> list[Any]:
+    """Return what a program gives as several tasks as a list.
+
+    Raises:
+        LightningError: it is a table, one task, or nothing.
+    """
+    one = isinstance(given, str | Mapping) or not isinstance(given, Iterable)
+    if one or callable(getattr(type(given), "to_dict", None)):
+        raise LightningError(f"the tasks are a {type(given).__name__}; give a list of tasks{_OF_TABLES}")
+    return [*given]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,8 @@ from typing import Generic, Self, TypeVar
 
 import lightning_instrumentation as lt
 
+from lightning_trainer.rollouts.awaiting import Waiting, waiting
+
 WorkT = TypeVar("WorkT")
 EndedT = TypeVar("EndedT")
 
@@ -22,7 +24,8 @@ _log = logging.getLogger(__name__)
 class WorkerPool(Generic[WorkT, EndedT]):
     """A pool of at most ``size`` threads that call ``run(work)``; on exit, work that has not begun is dropped.
 
-    The threads are daemonic, because an interrupted run must not wait for a hanging tool.
+    The threads are daemonic, because an interrupted run must not wait for a hanging tool. Of functions that go on after
+    a ``KeyboardInterrupt``, a note on it says how many they are.
     """
 
     def __init__(self, run: Callable[[WorkT], EndedT], size: int) -> None:
@@ -31,8 +34,14 @@ class WorkerPool(Generic[WorkT, EndedT]):
         self._threads = 0
         self._queue: SimpleQueue[tuple[Future[EndedT], WorkT] | None] = SimpleQueue()
         self._asked_for: list[Future[EndedT]] = []
-        self.ended = False
+        self._running = 0
+        self._lock = threading.Lock()
+        self._waiting = Waiting()
+
+    @property
+    def ended(self) -> bool:
         """Whether nobody waits any longer for what is still running."""
+        return self._waiting.ended
 
     def __enter__(self) -> Self:
         return self
@@ -40,7 +49,10 @@ class WorkerPool(Generic[WorkT, EndedT]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.ended = True
+        coroutines = self._waiting.end()
+        functions = self._running - coroutines
+        if isinstance(error, KeyboardInterrupt) and functions > 0:
+            error.add_note(f"functions that go on until they end, and do not count: {functions}")
         while not self._queue.empty():
             self._queue.get()
         for _ in range(self._threads):
@@ -63,13 +75,21 @@ class WorkerPool(Generic[WorkT, EndedT]):
         concurrent.futures.wait(self._asked_for)
 
     def _work(self) -> None:
-        while (entry := self._queue.get()) is not None:
+        waiting.set(self._waiting)
+        while (entry := self._queue.get()) is not None and not self.ended:
             future, work = entry
+            self._count(1)
             try:
                 future.set_result(self._run(work))
             except Exception as error:
                 _log.exception("an attempt could not be run")
                 future.set_exception(error)
+            finally:
+                self._count(-1)
+
+    def _count(self, change: int) -> None:
+        with self._lock:
+            self._running += change
 
 
 class Batch(Generic[EndedT]):

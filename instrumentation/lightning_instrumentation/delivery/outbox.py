@@ -13,6 +13,7 @@ from pathlib import Path
 
 from lightning_instrumentation.access.proof import Access, owner_of_token
 from lightning_instrumentation.delivery.memory import MemorySpool
+from lightning_instrumentation.delivery.ownership import NoFileLocksError
 from lightning_instrumentation.delivery.post import Poster
 from lightning_instrumentation.delivery.sender import AnySpool, Sender
 from lightning_instrumentation.delivery.spool import (
@@ -229,6 +230,13 @@ class Outbox:
         return True
 
     def _say_memory(self, error: Exception) -> None:
+        if isinstance(error, NoFileLocksError):
+            failures.say(
+                "no-file-locks",
+                "spans wait in memory, since Windows has none of the file locks that a spool needs; those that the "
+                "daemon has not taken when this process ends are lost",
+            )
+            return
         failures.note(
             "spool-not-writable",
             f"spans cannot be kept in {self._folder}; they wait in memory and are lost when this process ends "

@@ -15,6 +15,10 @@ except ImportError:  # Windows: nothing can be owned, spans are kept in memory
     fcntl = None
 
 
+class NoFileLocksError(OSError):
+    """On Windows, where no folder helps."""
+
+
 class Ownership:
     """The lock on a spool that this process holds."""
 
@@ -27,10 +31,11 @@ class Ownership:
         """Return the ownership, or None if another process has it.
 
         Raises:
-            OSError: the lock file cannot be created, or the platform has no file locks.
+            OSError: the lock file cannot be created.
+            NoFileLocksError: the platform has none.
         """
         if fcntl is None:
-            raise OSError("this platform has no file locks")
+            raise NoFileLocksError("this platform has no file locks")
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -5,7 +5,7 @@ that images and future kinds survive from span to sample. Source: OpenTelemetry 
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -48,14 +48,19 @@ def encodable(text: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    dump = getattr(value, "model_dump", None)
-    if callable(dump):
-        return dump(mode="json", exclude_unset=True)
+    if (dump := _own_method(value, "model_dump")) is not None:
+        return dump(value, mode="json", exclude_unset=True)
     if isinstance(value, Enum):
         return value.value  # like orjson
     if isinstance(value, (set, frozenset)) or (isinstance(value, Iterable) and not isinstance(value, (str, bytes))):
         return list(value)
     return str(value)
+
+
+def _own_method(value: Any, name: str) -> Callable[..., Any] | None:
+    """Return a method that a value's type has. A value that answers to any name, as a mock does, is left alone."""
+    method = getattr(type(value), name, None)
+    return method if callable(method) else None
 
 
 def plain_copy(value: Any) -> Any:
@@ -96,8 +101,8 @@ class _Copying:
             return [self.of(item) for item in value]
         if isinstance(value, Enum):
             return self.of(value.value)
-        dump = getattr(value, "model_dump", None)
-        return self.of(dump(mode="json")) if callable(dump) else str(value)
+        dump = _own_method(value, "model_dump")
+        return str(value) if dump is None else self.of(dump(value, mode="json"))
 
 
 _AS_JSON_DOES = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME

@@ -13,7 +13,9 @@ import signal
 import socket
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import uvloop
 from rich.console import Console
@@ -70,7 +72,7 @@ def serve(config_path: Path | None, *, verbose: bool) -> None:
     """
     os.umask(0o077)  # prompts and answers are in the store, the logs and the weights' folders: the owner's alone
     config = load_usual_config(config_path)
-    console = TerminalConsole(stderr=True)
+    console = ServeConsole(stderr=True)
     logging.basicConfig(
         level=logging.DEBUG if verbose else logging.INFO,
         handlers=[log_handler(console)],
@@ -80,6 +82,17 @@ def serve(config_path: Path | None, *, verbose: bool) -> None:
     settle_memory()
     # An eighth less CPU a call of the gateway than on asyncio's own loop.
     uvloop.run(_run(config, config_path, console))
+
+
+class ServeConsole(TerminalConsole):
+    """A console that may lose what it prints and never ends the daemon for it: a full disk, a reader that has gone."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        with suppress(OSError):
+            super().print(*objects, **options)
+
+    def on_broken_pipe(self) -> None:
+        """Go on; rich would end the process."""
 
 
 class _Lines(logging.Formatter):
@@ -111,8 +124,8 @@ async def _run(config: Config, config_path: Path | None, console: Console) -> No
         nonlocal first_at
         if not stop.is_set():
             first_at = time.monotonic()
+            stop.set()  # before anything is printed, which may fail
             console.print("stopping; once more to stop at once")
-            stop.set()
         elif time.monotonic() - first_at > _SAME_KEYSTROKE_S:
             os._exit(130)
 

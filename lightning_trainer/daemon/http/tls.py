@@ -182,7 +182,7 @@ class ShownCertificate:
 
     async def keep_fresh(self, renewed: Callable[[Certificate], object]) -> None:
         """Forever read the files again when they change, and call ``renewed`` with the new certificate."""
-        warned = False
+        warned, refused = False, ""
         while True:
             if self.now.days_left < SOON_DAYS and not warned:
                 warned = True
@@ -191,12 +191,16 @@ class ShownCertificate:
             stamps = _stamps(self._config)
             if stamps == self._stamps:
                 continue
-            self._stamps = stamps
             try:
                 found = await asyncio.to_thread(read_certificate, self._config)
-            except (ConfigError, OSError) as error:  # the files may be in the middle of being replaced
-                _log.warning("the certificate of before is still shown: %s", error)
+            except (ConfigError, OSError) as error:
+                # The files may be in the middle of being replaced, and neither a change of mode nor the day from which
+                # they are valid shows in the stamps: they are read until they can be used.
+                if str(error) != refused:
+                    refused = str(error)
+                    _log.warning("the certificate of before is still shown: %s", error)
                 continue
+            self._stamps, refused = stamps, ""
             if found is not None:
                 self.now, warned = found, False
                 renewed(found)

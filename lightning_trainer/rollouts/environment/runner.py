@@ -19,7 +19,7 @@ from lightning_trainer.rollouts.curriculum import Curriculum
 from lightning_trainer.rollouts.daemon_client import daemon_of_client, policy_of
 from lightning_trainer.rollouts.environment.attempt import EnvironmentAttempt
 from lightning_trainer.rollouts.step_runner import StepRunner
-from lightning_trainer.rollouts.task_file import RowTask
+from lightning_trainer.rollouts.task_file import RowTask, task_of
 
 _log = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ class EnvironmentRunner(StepRunner[Any]):
 
     def _as_task(self, given: Any) -> Task:
         if not isinstance(given, Mapping):
-            return given
+            return task_of(given)
         row = RowTask(given)
         return self.environment.named_task(row.id, dict(row))
 

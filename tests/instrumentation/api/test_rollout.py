@@ -52,6 +52,14 @@ def test_the_root_span_says_which_attempt_it_was(recording):
     assert agent.attributes[semconv.TASK_ID] == "7"
 
 
+@pytest.mark.parametrize("mode", ["train", "evaluate"])
+def test_an_attempt_that_a_person_interrupts_does_not_count(recording, mode):
+    """Before, it took one of its group's places, without a reward."""
+    with pytest.raises(KeyboardInterrupt), lt.rollout("t", mode=mode):
+        raise KeyboardInterrupt
+    assert recording.span("rollout").attributes[semconv.ROLLOUT_MODE] == "retried"
+
+
 @pytest.mark.parametrize("policies", ["p", ["p"]])
 def test_the_root_span_names_the_policies_that_the_attempt_is_made_for(recording, policies):
     with lt.rollout("t", policies=policies):

@@ -3,6 +3,8 @@
 import asyncio
 import inspect
 import json
+from typing import Any
+from unittest.mock import Mock
 
 import lightning_instrumentation as lt
 import pytest
@@ -277,3 +279,16 @@ def test_what_is_not_a_function_is_refused():
 
     with pytest.raises(TypeError, match=r"needs a function or method, got <.*below a decorator of your framework"):
         lt.tool(FrameworksTool())
+
+
+def test_nothing_of_an_argument_is_called(recording):
+    """A mock has every method; before, it was asked for its `model_dump`, and remembered that."""
+    client = Mock()
+
+    @lt.tool
+    def buy(client: Any) -> Any:
+        return client
+
+    buy(client)
+    assert client.mock_calls == []
+    assert "<Mock id=" in recording.span("execute_tool").attributes[semconv.TOOL_CALL_ARGUMENTS]

@@ -86,6 +86,24 @@ def test_a_start_that_waits_for_something_is_stopped_like_any_other(config: Path
     assert said.endswith("stopped\n")
 
 
+@pytest.mark.parametrize("log", ["a full disk", "a reader that has gone"])
+def test_a_log_that_cannot_be_written_does_not_keep_it_from_stopping(log, config: Path, manager) -> None:
+    reader, unread = os.pipe()
+    os.close(reader)
+    told = {"NOTIFY_SOCKET": manager.getsockname()}
+    with open("/dev/full", "w") as full, open(unread, "w") as pipe:
+        errors = full if log == "a full disk" else pipe
+        daemon = subprocess.Popen(command(config, "serve"), env=os.environ | told, stderr=errors)
+    try:
+        while manager.recv(1000) != b"READY=1":
+            pass
+        daemon.send_signal(signal.SIGTERM)
+        assert daemon.wait(30) == 0
+    finally:
+        daemon.kill()
+        daemon.wait()
+
+
 def test_health_is_the_daemons_answer(config: Path) -> None:
     def asked(*options: str) -> tuple[int, str]:
         done = subprocess.run(command(config, "health", *options), capture_output=True, text=True, timeout=120)

@@ -123,3 +123,36 @@ def test_a_command_whose_extra_is_missing_says_which_one_it_is(tmp_path) -> None
 )
 def test_the_extra_is_the_one_that_brings_the_package(command, missing, extras) -> None:
     assert light.needs(command, missing).endswith(f'run: pip install "lightning-trainer[{extras}]"')
+
+
+def test_where_no_package_helps_it_says_what_does() -> None:
+    """On Windows; before: "fcntl is not installed", with a package to install that does not bring it."""
+    assert light.needs("serve", "fcntl") == "`lightning-trainer serve` needs Linux or macOS"
+
+
+_WINDOWS = """
+import sys
+for name in ("fcntl", "resource", "pwd", "grp", "termios"):
+    sys.modules[name] = None
+from lightning_trainer.rollouts import Command, Runner
+Runner("p", lambda task: 1.0, endpoint="http://127.0.0.1:9")
+try:
+    Command(["agent"], endpoint="http://127.0.0.1:9")
+except Exception as error:
+    print(error)
+import lightning_instrumentation as lt
+lt.init("http://127.0.0.1:9", spool_dir=sys.argv[1])
+with lt.rollout("t"):
+    pass
+print(lt.stats().failed)
+"""
+
+
+def test_the_client_works_where_python_has_nothing_of_unix(tmp_path) -> None:
+    done = subprocess.run([sys.executable, "-c", _WINDOWS, str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    command, failed = done.stdout.splitlines()
+    assert command.startswith("the command ['agent'] needs Linux or macOS")
+    assert failed == "{}"
+    assert "spans wait in memory, since Windows has none of the file locks" in done.stderr
+    assert "LIGHTNING_SPOOL_DIR" not in done.stderr

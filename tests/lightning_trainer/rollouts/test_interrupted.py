@@ -1,5 +1,6 @@
 """A run that is interrupted: what it was doing does not count, and nothing of it goes on."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import lightning_instrumentation as lt
 import psutil
@@ -16,6 +18,7 @@ import pytest
 from lightning_instrumentation.rollout import Rollout
 
 from lightning_trainer.rollouts import Command, Event, Runner
+from lightning_trainer.rollouts.step_runner import ends_in_one_line
 from lightning_trainer.rollouts.task_file import FileTask
 
 ENDPOINT = "http://127.0.0.1:9"
@@ -43,7 +46,7 @@ def interrupted(run: Callable[[], object], begun: Callable[[], bool]) -> None:
     threading.Thread(target=interrupt, daemon=True).start()
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with pytest.raises(SystemExit, match="130"):
+        with pytest.raises(KeyboardInterrupt):  # outside of tests and notebooks it is SystemExit(130)
             run()
     finally:
         signal.signal(signal.SIGINT, before)
@@ -68,10 +71,60 @@ def test_an_evaluation_does_not_promise_to_go_on(capsys) -> None:
 
     runner = Runner("p", attempt, endpoint=ENDPOINT, on_event=events.append)
     interrupted(lambda: runner.evaluate(TASKS, stage="before"), lambda: len(events) == 2 and len(tried) == 3)
-    line = "interrupted: what has ended is recorded; started again, the evaluation tries every task anew\n"
-    assert capsys.readouterr().err == line
+    line = "interrupted: what has ended is recorded; started again, the evaluation tries every task anew"
+    assert capsys.readouterr().err.startswith(f"{line}; functions that go on until they end, and do not count: ")
     assert len(runner.evaluate(TASKS, stage="before")) == 3
     assert sorted(tried) == ["a", "a", "b", "b", "c", "c"]
+
+
+def test_a_function_that_goes_on_after_the_interrupt_does_not_count(monkeypatch) -> None:
+    """In a notebook the process lives on. Before, it ended as an ordinary success, and a later run counted it."""
+    retried: list[Rollout] = []
+    monkeypatch.setattr(Rollout, "retried", lambda rollout: retried.append(rollout))
+    begun, end = threading.Event(), threading.Event()
+    events: list[Event] = []
+
+    def attempt(task: FileTask) -> float:
+        begun.set()
+        end.wait(60)
+        return 1.0
+
+    runner = Runner("p", attempt, endpoint=ENDPOINT, on_event=events.append)
+    interrupted(lambda: runner.evaluate(TASKS[:1], stage="before"), begun.is_set)
+    assert retried == []
+    end.set()
+    wait_until(lambda: len(retried) == 1)
+    time.sleep(0.3)
+    assert events == []
+
+
+def test_a_coroutine_under_way_is_cancelled(monkeypatch, capsys) -> None:
+    retried: list[Rollout] = []
+    monkeypatch.setattr(Rollout, "retried", lambda rollout: retried.append(rollout))
+    begun, cancelled = threading.Event(), threading.Event()
+
+    async def attempt(task: FileTask) -> float:
+        begun.set()
+        try:
+            await asyncio.sleep(600)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+        return 1.0
+
+    runner = Runner("p", attempt, endpoint=ENDPOINT, retries=1)
+    interrupted(lambda: runner.evaluate(TASKS[:1], stage="before"), begun.is_set)
+    assert cancelled.wait(10)
+    wait_until(lambda: len(retried) == 1)
+    assert "functions" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shell", [None, object()])
+def test_outside_of_tests_only_a_notebook_sees_the_interrupt(shell: object, monkeypatch) -> None:
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    with pytest.raises(KeyboardInterrupt if shell else SystemExit), ends_in_one_line():
+        raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("retries", [0, 1])

@@ -3,9 +3,12 @@
 import json
 import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -13,6 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_trainer.errors import LightningError, MissingExtraError
+from lightning_trainer.rollouts import Runner
+from lightning_trainer.rollouts.daemon_client import DaemonClient
 from lightning_trainer.rollouts.task_file import Epochs, FileTask, read_tasks
 
 
@@ -132,3 +137,38 @@ def test_seeds_and_runs_of_one_name_differ() -> None:
     assert Epochs(tasks, per_step=20, seed=0)(1) != Epochs(tasks, per_step=20, seed=0)(1, run=2)
     assert Epochs(tasks, per_step=20, seed=0)(1) != Epochs(tasks, per_step=20, seed=1)(1)
     assert Epochs(tasks, per_step=20, seed=0)(1) != Epochs(tasks, per_step=20, seed=0)(2)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (
+            ["2+2"],
+            r"the task '2\+2' is a str without an id; give a dict, or an object with an attribute `id`, as df\.to",
+        ),
+        ([*pd.DataFrame({"q": ["a"]}).iterrows()], "is a tuple without an id"),
+        ([pd.Series({"q": "a"})], "is a Series without an id"),
+        ([SimpleNamespace(id=None)], r"the task namespace\(id=None\) is a SimpleNamespace without an id"),
+        (pd.DataFrame({"q": ["a"]}), r"the tasks are a DataFrame; give a list of tasks, as df\.to_dict\('records'\)"),
+        ("2+2", "the tasks are a str; give a list"),
+        ({"id": "a"}, "the tasks are a dict; give a list"),
+        (None, "the tasks are a NoneType; give a list"),
+    ],
+    ids=["text", "iterrows", "Series", "no id", "DataFrame", "one text", "one task", "nothing"],
+)
+def test_what_is_no_task_is_refused_in_a_sentence(given: Any, sentence: str, monkeypatch) -> None:
+    """Before, it was an AttributeError or TypeError with a traceback."""
+    monkeypatch.setattr(DaemonClient, "wait_until_there", lambda _: None)
+    runner = Runner("p", lambda task: 1.0, endpoint="http://127.0.0.1:9")
+    for refused in (partial(runner.evaluate, given, stage="e"), partial(runner.record, given, attempts=1)):
+        with pytest.raises(LightningError, match=sentence):
+            refused()
+
+
+def test_tasks_to_train_on_come_from_a_function(monkeypatch) -> None:
+    monkeypatch.setattr(DaemonClient, "wait_until_there", lambda _: None)
+    tasks: Any = [{"id": "a"}]
+    with pytest.raises(
+        LightningError, match=r"are a list; give a function .* train\(lambda step: tasks, steps=\.\.\.\)"
+    ):
+        Runner("p", lambda task: 1.0, endpoint="http://127.0.0.1:9").train(tasks, steps=1)

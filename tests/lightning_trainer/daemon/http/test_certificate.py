@@ -129,6 +129,30 @@ async def test_one_that_was_renewed_is_shown_without_a_restart(authority, monkey
     watching.cancel()
 
 
+async def test_one_that_was_refused_is_read_again_when_what_was_wrong_is_mended(authority, monkeypatch, caplog):
+    """Its mode, say, which changes no time of the file: before, it was never looked at again."""
+    monkeypatch.setattr(tls, "_LOOK_AGAIN_S", 0.02)
+    settings = config(authority.sign("old"))
+    first = read_certificate(settings)
+    assert first is not None
+    assert settings.tls_key is not None
+    shown = ShownCertificate(settings, first)
+    renewed = asyncio.Event()
+    watching = asyncio.create_task(shown.keep_fresh(lambda _: renewed.set()))
+    await asyncio.sleep(0)
+    authority.sign("new")
+    settings.tls_key.chmod(0o644)
+    async with asyncio.timeout(10):
+        while "chmod 600" not in caplog.text:
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(0.1)
+        assert caplog.text.count("chmod 600") == 1
+        settings.tls_key.chmod(0o600)
+        await renewed.wait()
+    assert shown.now.names == ("new",)
+    watching.cancel()
+
+
 def test_the_doctor_says_what_of_the_way_can_be_read(authority):
     assert check_tls(DaemonConfig()).state is State.OK
     beyond = check_tls(DaemonConfig(host="0.0.0.0"))
