@@ -21,7 +21,7 @@ from lightning_instrumentation.decorated import decorated
 from lightning_instrumentation.failures import failures, guarded
 from lightning_instrumentation.reward import reward
 from lightning_instrumentation.runtime import runtime
-from lightning_instrumentation.scope import Identity, Scope, current, use_scope
+from lightning_instrumentation.scope import Identity, Scope, block_scope, current, use_scope
 from lightning_instrumentation.telemetry import spans
 from lightning_instrumentation.telemetry.messages import as_json, plain_copy
 
@@ -111,7 +111,7 @@ class Rollout(Block):
     def __enter__(self) -> Self:
         if self._inside is not None:
             raise RuntimeError(f"rollout {self.rollout_id} was entered before; make a new one for every attempt")
-        self._body = use_scope(self._start())
+        self._body = block_scope(self._start())
         self._body.__enter__()
         return self
 
