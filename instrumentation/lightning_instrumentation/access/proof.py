@@ -14,6 +14,7 @@ import json
 import secrets
 import threading
 import time
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -178,18 +179,17 @@ class Access:
             raise
 
     def _connected(self, timeout_s: float) -> http.client.HTTPConnection:
-        import http.client  # 20 ms that only processes with a daemon need
-
+        plain, secure = _connection_types()
         context = self.tls()
         if context is None:
-            connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
+            connection = plain(self._host, self._port, timeout=timeout_s)
             connection.connect()
             self.accepted = True
         else:
             import ssl
 
-            connection = http.client.HTTPSConnection(self._host, self._port, timeout=timeout_s, context=context)
-            http.client.HTTPConnection.connect(connection)  # the first half, without the handshake
+            connection = secure(self._host, self._port, timeout=timeout_s, context=context)
+            plain.connect(connection)  # the first half, without the handshake
             self.accepted = True
             try:
                 connection.sock = context.wrap_socket(connection.sock, server_hostname=connection.host)
@@ -356,6 +356,16 @@ class Access:
         child = Access(self.endpoint, self._given, ca_file=self._ca_file, certificate=self._certificate)
         child.daemon = self.daemon
         return child
+
+
+@cache
+def _connection_types() -> tuple[type[http.client.HTTPConnection], type[http.client.HTTPSConnection]]:
+    """Return the standard library's own, also where vcrpy has put its classes in their place, which would write our
+    requests to the user's cassette, with the token."""
+    import http.client  # 20 ms that only processes with a daemon need
+
+    plain, secure = http.client.HTTPConnection, http.client.HTTPSConnection
+    return getattr(plain, "_baseclass", plain), getattr(secure, "_baseclass", secure)
 
 
 def authorization(token: str | None) -> dict[str, str]:
