@@ -38,7 +38,7 @@ class _Invocation:
         guarded("agent", self._begin, Agent(name, source))
 
     def _begin(self, agent: Agent) -> None:
-        started = runtime()
+        started = runtime(again=True)
         if started is None or self.scope.uncaptured:
             return
         self._span = spans.begin(

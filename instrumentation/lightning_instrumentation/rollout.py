@@ -151,7 +151,7 @@ class Rollout(Block):
         self.mode = attempt.mode or "train"
 
     def _begin(self, name: str) -> None:
-        started = runtime()
+        started = runtime(again=True)
         if started is None:
             return
         attributes: dict[str, Any] = {semconv.OPERATION: semconv.INVOKE_WORKFLOW}
@@ -221,7 +221,7 @@ def _incoming_mode() -> str | None:
 
     Nothing else of it counts here: whoever can reach a server must not choose what its attempts are compared with.
     """
-    if runtime() is None:
+    if runtime(again=True) is None:
         return None
     from lightning_instrumentation.telemetry.tracing import identity_attributes  # OpenTelemetry, loaded by now
 

@@ -107,6 +107,7 @@ class _FunctionCall:
     __slots__ = ("_call", "_more", "_yielded")
 
     def __init__(self, name: str, arguments: Callable[[], Any]) -> None:
+        runtime(again=True)  # a framework's tool, which is hooked, does not start it again
         self._call = ToolCall(name, None, arguments)
         self._yielded: list[Any] | None = None
         self._more = 0
