@@ -16,7 +16,7 @@ from lightning_instrumentation.block import Block
 from lightning_instrumentation.decorated import decorated
 from lightning_instrumentation.failures import failures, guarded
 from lightning_instrumentation.runtime import runtime
-from lightning_instrumentation.scope import Agent, current, use_scope, with_agent
+from lightning_instrumentation.scope import Agent, block_scope, current, use_scope, with_agent
 from lightning_instrumentation.telemetry import spans
 
 if TYPE_CHECKING:
@@ -30,16 +30,16 @@ _USAGE = 'write @lt.agent("name") above a function, or `with lt.agent("name"):` 
 class _Invocation:
     """One invocation of an agent: an ``invoke_agent`` span and the scope in which the body runs."""
 
-    __slots__ = ("_scope", "_span")
+    __slots__ = ("_span", "scope")
 
     def __init__(self, name: str, source: str) -> None:
-        self._scope = current()
+        self.scope = current()
         self._span: Span | None = None
         guarded("agent", self._begin, Agent(name, source))
 
     def _begin(self, agent: Agent) -> None:
-        started = runtime()
-        if started is None or self._scope.uncaptured:
+        started = runtime(again=True)
+        if started is None or self.scope.uncaptured:
             return
         self._span = spans.begin(
             started.tracer,
@@ -50,10 +50,10 @@ class _Invocation:
                 semconv.AGENT_SOURCE: agent.source,
             },
         )
-        self._scope = with_agent(agent, self._span)
+        self.scope = with_agent(agent, self._span)
 
     def body(self) -> use_scope:
-        return use_scope(self._scope)
+        return use_scope(self.scope)
 
     def yielded(self, value: Any) -> None:
         """What an agent yields is not recorded."""
@@ -91,7 +91,7 @@ class NamedAgent(Block):
         if self._invocation is not None:
             raise RuntimeError(f"agent {self.name!r} is entered already; make a new one for every block")
         self._invocation = _Invocation(self.name, "with")
-        self._body = self._invocation.body()
+        self._body = block_scope(self._invocation.scope)
         self._body.__enter__()
         return self
 

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from lightning_instrumentation.failures import failures
-from lightning_instrumentation.scope import Scope, current, use_scope
+from lightning_instrumentation.scope import Scope, block_scope, current, use_scope
 
 # The base: context managers for ``with`` and ``async with``.
 
@@ -54,7 +54,7 @@ class ScopeBlock(Block):
     def __enter__(self) -> Self:
         if self._body is not None:
             raise RuntimeError(self._entered_already())
-        self._body = use_scope(self._scope())
+        self._body = block_scope(self._scope())
         self._body.__enter__()
         return self
 

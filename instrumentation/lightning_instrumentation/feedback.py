@@ -93,7 +93,7 @@ def _record(
         event[semconv.FEEDBACK_CORRECTION] = str(edit)
     if comment is not None:
         event[semconv.EVALUATION_EXPLANATION] = str(comment)[:_LONGEST_TEXT]
-    started = runtime()
+    started = runtime(again=True)
     if started is None:
         return
     # It belongs to what it names, not to whatever is currently running.

@@ -81,7 +81,7 @@ def _record(
             LARGEST_REWARD,
             LARGEST_REWARD,
         )
-    started = runtime()
+    started = runtime(again=True)
     if started is not None:
         with use_scope(target):
             _export(started, score, name, named, about, explanation)

@@ -21,7 +21,7 @@ from lightning_instrumentation.decorated import decorated
 from lightning_instrumentation.failures import failures, guarded
 from lightning_instrumentation.reward import reward
 from lightning_instrumentation.runtime import runtime
-from lightning_instrumentation.scope import Identity, Scope, current, use_scope
+from lightning_instrumentation.scope import Identity, Scope, block_scope, current, use_scope
 from lightning_instrumentation.telemetry import spans
 from lightning_instrumentation.telemetry.messages import as_json, plain_copy
 
@@ -111,7 +111,7 @@ class Rollout(Block):
     def __enter__(self) -> Self:
         if self._inside is not None:
             raise RuntimeError(f"rollout {self.rollout_id} was entered before; make a new one for every attempt")
-        self._body = use_scope(self._start())
+        self._body = block_scope(self._start())
         self._body.__enter__()
         return self
 
@@ -151,7 +151,7 @@ class Rollout(Block):
         self.mode = attempt.mode or "train"
 
     def _begin(self, name: str) -> None:
-        started = runtime()
+        started = runtime(again=True)
         if started is None:
             return
         attributes: dict[str, Any] = {semconv.OPERATION: semconv.INVOKE_WORKFLOW}
@@ -223,7 +223,7 @@ def _incoming_mode() -> str | None:
 
     Nothing else of it counts here: whoever can reach a server must not choose what its attempts are compared with.
     """
-    if runtime() is None:
+    if runtime(again=True) is None:
         return None
     from lightning_instrumentation.telemetry.tracing import identity_attributes  # OpenTelemetry, loaded by now
 

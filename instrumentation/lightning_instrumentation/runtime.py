@@ -1,4 +1,4 @@
-"""The one client of this process: started by ``init`` or by the first use, replaced after ``shutdown``.
+"""The one client of this process: started by ``init`` or by the first use, and stopped by ``shutdown``.
 
 The code that writes and sends spans is imported when the client starts, not with the package, so that importing the
 package stays cheap.
@@ -61,6 +61,9 @@ class Runtime:
     router: Router
 
 
+_KEPT = ("capture_content", "redact", "route")
+"""Settings that outlast ``shutdown`` until the next ``lt.init``: what was private stays so in a client that a decorator
+starts again."""
 _OF_DELIVERY = ("endpoint", "token", "ca_file", "spool_dir", "spool_limit_bytes", "spool_full", "spool_block_s")
 """Settings that hold for all that a client records."""
 
@@ -68,6 +71,8 @@ _runtime: Runtime | None = None
 _given: dict[str, Any] = {}
 """What the running client was told by ``lt.init``, by name of the setting; the environment says the rest."""
 _unusable = False
+_stopped = False
+"""Whether ``lt.shutdown`` was the last word."""
 _lock = threading.RLock()
 
 
@@ -142,6 +147,8 @@ def init(
     given = [name for name, value in arguments.items() if value is not None and value != ()]
     with _lock:
         wanted = read_settings(**arguments)
+        if _runtime is None:
+            _given.clear()
         _given.update({name: getattr(wanted, name) for name in given})
         if _runtime is None:
             _start(wanted)
@@ -178,22 +185,24 @@ def running() -> Runtime | None:
     return _runtime
 
 
-def runtime(settings: Settings | None = None) -> Runtime | None:
+def runtime(settings: Settings | None = None, *, again: bool = False) -> Runtime | None:
     """Return the running client, starting it if necessary; None if it cannot run. Never raises.
 
     Args:
         settings: to start it with, in place of the environment's.
+        again: for what the program itself calls, which also starts a client that ``shutdown`` has stopped; hooks do
+            not.
     """
-    if _runtime is not None or _unusable:
+    if _runtime is not None or _unusable or (_stopped and not again and settings is None):
         return _runtime
     with _lock:
         if _runtime is None and not _unusable:
             try:
                 if settings is None:
-                    init()
+                    settings = replace(read_settings(), **_given)
                 else:
                     _given.update({setting.name: getattr(settings, setting.name) for setting in fields(settings)})
-                    _start(settings)
+                _start(settings, hook_again=False)
             except Exception as error:
                 _give_up(error)
         return _runtime
@@ -208,8 +217,8 @@ def _give_up(error: Exception) -> None:
         log.error("lightning records nothing: it could not start (%s: %s)", type(error).__name__, error)
 
 
-def _start(settings: Settings) -> None:
-    global _runtime, _unusable
+def _start(settings: Settings, *, hook_again: bool = True) -> None:
+    global _runtime, _unusable, _stopped
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         log.warning("OTEL_SDK_DISABLED is set: lightning records nothing; unset it to record")
         _unusable = True
@@ -222,14 +231,14 @@ def _start(settings: Settings) -> None:
     sequences.renew()
     set_ambient(agent_here)
     started.outbox.when_idle = _tell_losses
-    _runtime, _unusable = started, False
-    _install_hooks()
+    _runtime, _unusable, _stopped = started, False, False
+    _install_hooks(again=hook_again)
 
 
-def _install_hooks() -> None:
+def _install_hooks(*, again: bool = True) -> None:
     from lightning_instrumentation.hooks.registry import install_hooks
 
-    install_hooks()
+    install_hooks(again=again)
 
 
 def _assembled(settings: Settings, access: Access, outbox: Outbox) -> Runtime:
@@ -307,13 +316,18 @@ def flush(timeout_s: float = 5.0) -> bool:
 
 
 def shutdown(timeout_s: float = 5.0) -> None:
-    """Deliver what can be delivered, leave the rest on disk and stop; the next use starts afresh."""
-    global _runtime
+    """Deliver what can be delivered, leave the rest on disk and stop recording.
+
+    The next ``init`` starts afresh, and so does the next block, decorated function, reward or feedback, which keeps
+    ``capture_content``, ``redact`` and ``route`` as they were; a model call alone does not.
+    """
+    global _runtime, _stopped
     later.do_waiting()
     _tell_losses()
     with _lock:
-        stopping, _runtime = _runtime, None
-        _given.clear()
+        stopping, _runtime, _stopped = _runtime, None, True
+        for name in _given.keys() - set(_KEPT):
+            del _given[name]
     if stopping is not None:
         stopping.outbox.close(timeout_s)
         set_default_agent(None)

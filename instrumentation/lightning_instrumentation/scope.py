@@ -8,8 +8,8 @@ become children of ours, the user's propagator must not send our ids to untruste
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from contextvars import ContextVar, Token
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from lightning_instrumentation import semconv
@@ -70,6 +70,9 @@ class Scope:
     """The environment's state, as ``lt.state`` names it; recorded only on model calls."""
     uncaptured: bool = False
     """Whether the user has opted out of capture here."""
+    replaced_by: Scope | None = field(default=None, init=False, compare=False, repr=False)
+    """The scope around its block, once that has ended where its context could not be restored; never itself replaced
+    at that time."""
 
 
 _EMPTY = Scope()
@@ -80,8 +83,14 @@ _default_agent: list[Agent] = []
 
 
 def current() -> Scope:
-    """Return the current scope."""
-    return _current.get()
+    """Return the current scope: the innermost whose block has not ended."""
+    return _still_valid(_current.get())
+
+
+def _still_valid(scope: Scope) -> Scope:
+    while scope.replaced_by is not None:
+        scope = scope.replaced_by
+    return scope
 
 
 class use_scope:
@@ -107,6 +116,42 @@ class use_scope:
     ) -> None:
         if _current.get() is self._scope:
             _current.set(self._before)
+
+
+class block_scope(use_scope):
+    """Makes ``scope`` the current one inside a ``with`` block of the user's, whose own it is.
+
+    asyncio closes a generator that its reader has left early in another task, on a copy of the reader's context, from
+    which the reader's own cannot be restored. The scope is marked instead, for ``current`` to pass over it wherever it
+    still is the current one. It is not where a block ends normally: a task that it has started may outlive it.
+    """
+
+    __slots__ = ("_token",)
+
+    def __init__(self, scope: Scope) -> None:
+        super().__init__(scope)
+        self._token: Token[Scope] | None = None
+
+    def __enter__(self) -> Scope:
+        self._before = current()
+        self._token = _current.set(self._scope)
+        return self._scope
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        token, self._token = self._token, None
+        if token is None:
+            return
+        if _current.get() is self._scope:
+            try:
+                _current.reset(token)
+                return
+            except ValueError:  # another context
+                _current.set(self._before)
+        before = _still_valid(self._before)
+        if before is not self._scope:
+            object.__setattr__(self._scope, "replaced_by", before)
 
 
 def add_framework(ask: Callable[[], Agent | None]) -> None:
@@ -136,7 +181,7 @@ def framework_agent() -> Agent | None:
 
 def current_agent() -> Agent | None:
     """Return the active agent: the innermost explicitly chosen name."""
-    scope = _current.get()
+    scope = current()
     inside = framework_agent()
     if inside is not None and inside.explicit and inside != scope.around:
         return inside
@@ -145,13 +190,13 @@ def current_agent() -> Agent | None:
 
 def with_agent(agent: Agent, span: Span | None = None) -> Scope:
     """Return the current scope with ``agent`` as its active agent, below ``span`` if given."""
-    before = _current.get()
+    before = current()
     return replace(before, agent=agent, around=framework_agent(), span=span or before.span)
 
 
 def capture_scope() -> Scope:
     """Return the current scope including the framework's agent, for code that runs in another context."""
-    scope = _current.get()
+    scope = current()
     agent = current_agent()
     if agent is not scope.agent and agent is not None and agent.source != "init":
         # The other context lacks the variables that the framework's answer depends on.

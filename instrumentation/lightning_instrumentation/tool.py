@@ -16,7 +16,7 @@ from lightning_instrumentation import semconv
 from lightning_instrumentation.decorated import decorated
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.runtime import runtime
-from lightning_instrumentation.scope import current, use_scope
+from lightning_instrumentation.scope import block_scope, current, use_scope
 from lightning_instrumentation.telemetry import spans
 from lightning_instrumentation.telemetry.messages import as_json, plain_copy
 
@@ -85,7 +85,7 @@ class ToolCall:
             spans.end(span, error)
 
     def __enter__(self) -> ToolCall:
-        self._body = use_scope(self.scope)
+        self._body = block_scope(self.scope)
         self._body.__enter__()
         return self
 
@@ -107,6 +107,7 @@ class _FunctionCall:
     __slots__ = ("_call", "_more", "_yielded")
 
     def __init__(self, name: str, arguments: Callable[[], Any]) -> None:
+        runtime(again=True)  # a framework's tool, which is hooked, does not start it again
         self._call = ToolCall(name, None, arguments)
         self._yielded: list[Any] | None = None
         self._more = 0

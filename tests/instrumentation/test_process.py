@@ -349,3 +349,44 @@ def test_threads_write_while_the_process_forks(receiver, tmp_path):
         receiver.url,
         tmp_path,
     )
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("kind", ["target", "run"])
+def test_a_process_of_the_users_own_is_told_what_a_forked_one_knows(receiver, model, tmp_path, method, kind):
+    """Before, a spawned one recorded every text, for the daemon of the environment, and in no rollout."""
+    (tmp_path / "worker.py").write_text(
+        "import httpx, multiprocessing\n"
+        "def ask():\n"
+        f"    url, messages = '{model.base_url}/chat/completions', [{{'role': 'user', 'content': 'a secret'}}]\n"
+        "    httpx.post(url, json={'model': 'm', 'messages': messages})\n"
+        f"class Worker(multiprocessing.get_context({method!r}).Process):\n"
+        "    def run(self):\n"
+        "        assert ask.__module__ == 'worker'\n"
+        "        ask()\n"
+    )
+    process = (
+        "worker.Worker()" if kind == "run" else f"multiprocessing.get_context({method!r}).Process(target=worker.ask)"
+    )
+    done = run(
+        f"""
+        import multiprocessing
+        sys.path.append({str(tmp_path)!r})
+        import worker
+        lt.init({receiver.url!r}, spool_dir={str(tmp_path / "spool")!r}, capture_content=False, route=False)
+        with lt.rollout("t", rollout_id="r"), lt.agent("support"):
+            process = {process}
+            process.start()
+            process.join()
+        assert process.exitcode == 0
+        assert "run" not in vars(process)
+        """,
+        "http://127.0.0.1:9",
+        os.devnull,
+    )
+    assert done.stderr == ""
+    (call,) = receiver.wait_for(1, prefix="chat")
+    assert (call.attributes[semconv.ROLLOUT_ID], call.attributes[semconv.AGENT_NAME]) == ("r", "support")
+    assert "a secret" not in repr(call)
+    (agent,) = receiver.spans("invoke_agent")
+    assert call.parent_span_id == agent.span_id

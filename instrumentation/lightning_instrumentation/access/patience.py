@@ -10,13 +10,19 @@ import asyncio
 import contextlib
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+monotonic: Callable[[], float] = partial(getattr(sys.modules.get("freezegun.api"), "real_monotonic", time.monotonic))
+"""``time.monotonic``, s, out of freezegun's sight: where a test freezes the clock, our threads still wait and time out.
+Times that the client compares are all of this clock."""
 
 _PARTS = ("total", "connect", "sock_connect", "read", "sock_read")
 """Attributes of the time limits of httpx and aiohttp."""

@@ -13,13 +13,13 @@ import hmac
 import json
 import secrets
 import threading
-import time
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from lightning_instrumentation.access.known import KnownDaemon, known_daemon
-from lightning_instrumentation.access.patience import current_patience
+from lightning_instrumentation.access.patience import current_patience, monotonic
 from lightning_instrumentation.access.tls import explained, tls_context
 from lightning_instrumentation.errors import OtherDaemonError, UnprovenDaemonError
 
@@ -152,7 +152,7 @@ class Access:
         return None if known is None else known.certificate
 
     def _known(self) -> KnownDaemon | None:
-        now = time.monotonic()
+        now = monotonic()
         if self._found is None or now - self._found[1] > _LOOK_AGAIN_S:
             known = known_daemon(self.endpoint)
             if known is None:  # the next call looks again: a daemon may be starting right now
@@ -178,18 +178,17 @@ class Access:
             raise
 
     def _connected(self, timeout_s: float) -> http.client.HTTPConnection:
-        import http.client  # 20 ms that only processes with a daemon need
-
+        plain, secure = _connection_types()
         context = self.tls()
         if context is None:
-            connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
+            connection = plain(self._host, self._port, timeout=timeout_s)
             connection.connect()
             self.accepted = True
         else:
             import ssl
 
-            connection = http.client.HTTPSConnection(self._host, self._port, timeout=timeout_s, context=context)
-            http.client.HTTPConnection.connect(connection)  # the first half, without the handshake
+            connection = secure(self._host, self._port, timeout=timeout_s, context=context)
+            plain.connect(connection)  # the first half, without the handshake
             self.accepted = True
             try:
                 connection.sock = context.wrap_socket(connection.sock, server_hostname=connection.host)
@@ -231,7 +230,7 @@ class Access:
             raise UnprovenDaemonError(f"what answers at {self.endpoint} does not prove which daemon it is")
         # An older version with a token sends no id; without a token, the id is all that distinguishes daemons.
         self._expect(daemon, required=token is None)
-        self._proven = token or "", time.monotonic()
+        self._proven = token or "", monotonic()
         self._failed = None
         return token
 
@@ -298,16 +297,16 @@ class Access:
         if token is None and self.daemon is None:
             return False
         proven, at = self._proven
-        return proven != (token or "") or time.monotonic() - at > _HOLDS_S
+        return proven != (token or "") or monotonic() - at > _HOLDS_S
 
     def _wait(self, limit_s: float) -> None:
         from concurrent.futures import wait
 
         failed = self._failed
-        if failed is not None and time.monotonic() < failed[1]:
+        if failed is not None and monotonic() < failed[1]:
             raise failed[0].with_traceback(None)
         proving, since = self._begun()
-        wait((proving,), max(0.0, since + limit_s - time.monotonic()))
+        wait((proving,), max(0.0, since + limit_s - monotonic()))
         if not proving.done():
             raise TimeoutError(f"no proof within {limit_s:g} s")
         error = proving.exception()
@@ -321,7 +320,7 @@ class Access:
         with self._lock:
             if self._proving is not None and not self._proving[0].done():
                 return self._proving
-            begun: tuple[Future[None], float] = Future(), time.monotonic()
+            begun: tuple[Future[None], float] = Future(), monotonic()
             self._proving = begun
         proof = threading.Thread(target=self._attempt, args=begun, name="lightning-proof", daemon=True)
         try:
@@ -334,7 +333,7 @@ class Access:
         try:
             self.open(BUSY_S)[0].close()
         except BaseException as error:
-            now = time.monotonic()
+            now = monotonic()
             if now - since > _SLOW_S:
                 self._failed = error, now + _REMEMBERED_S
             proving.set_exception(error)
@@ -356,6 +355,16 @@ class Access:
         child = Access(self.endpoint, self._given, ca_file=self._ca_file, certificate=self._certificate)
         child.daemon = self.daemon
         return child
+
+
+@cache
+def _connection_types() -> tuple[type[http.client.HTTPConnection], type[http.client.HTTPSConnection]]:
+    """Return the standard library's own, also where vcrpy has put its classes in their place, which would write our
+    requests to the user's cassette, with the token."""
+    import http.client  # 20 ms that only processes with a daemon need
+
+    plain, secure = http.client.HTTPConnection, http.client.HTTPSConnection
+    return getattr(plain, "_baseclass", plain), getattr(secure, "_baseclass", secure)
 
 
 def authorization(token: str | None) -> dict[str, str]:

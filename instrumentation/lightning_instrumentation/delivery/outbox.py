@@ -7,10 +7,10 @@ spans wait in memory, which is limited and reported.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from lightning_instrumentation.access.patience import monotonic
 from lightning_instrumentation.access.proof import Access, owner_of_token
 from lightning_instrumentation.delivery.memory import MemorySpool
 from lightning_instrumentation.delivery.ownership import NoFileLocksError
@@ -117,8 +117,8 @@ class Outbox:
 
     def _keep_when_there_is_room(self, body: bytes) -> bool:
         """Wait at most ``spool_block_s``; after a wait in vain, no span waits again until one has found room."""
-        deadline = time.monotonic() + (0.0 if self._waited_in_vain else self._settings.spool_block_s)
-        while (left_s := deadline - time.monotonic()) > 0:
+        deadline = monotonic() + (0.0 if self._waited_in_vain else self._settings.spool_block_s)
+        while (left_s := deadline - monotonic()) > 0:
             if not self.sender.wait_for_round(left_s):
                 break
             self._measure_at = 0.0
@@ -207,7 +207,7 @@ class Outbox:
         spool = self._disk
         if spool is None:
             return False
-        now = time.monotonic()
+        now = monotonic()
         if now >= self._measure_at:
             self._measure_at = now + _MEASURE_EVERY_S
             self._others_bytes = folder_bytes(self._folder, but=spool.path)

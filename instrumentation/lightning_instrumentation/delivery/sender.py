@@ -12,9 +12,9 @@ import http.client
 import os
 import random
 import threading
-import time
 from collections.abc import Callable, Sequence
 
+from lightning_instrumentation.access.patience import monotonic
 from lightning_instrumentation.access.proof import SPEAK_TLS
 from lightning_instrumentation.access.tls import TlsError
 from lightning_instrumentation.delivery.memory import MemorySpool
@@ -104,9 +104,9 @@ class Sender:
 
         ``patient=False`` gives up at the first failed attempt, or if no connection is made quickly.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline = monotonic() + timeout_s
         # On this machine an absent daemon is refused at once; on a remote one it may just not answer.
-        connect_by = time.monotonic() + (timeout_s if self._poster.is_local else _CONNECT_AT_EXIT_S)
+        connect_by = monotonic() + (timeout_s if self._poster.is_local else _CONNECT_AT_EXIT_S)
         with self._round_ended:
             failed_before = self._rounds_failed
             self._hurry += 1
@@ -116,7 +116,7 @@ class Sender:
         try:
             with self._round_ended:
                 while any(spool.rows for spool in self._sources()):
-                    now = time.monotonic()
+                    now = monotonic()
                     gave_up = not patient and (
                         self._rounds_failed > failed_before or (now > connect_by and not self._poster.connected)
                     )
@@ -171,7 +171,7 @@ class Sender:
 
     def _round(self) -> float:
         """Do one thing; return how long to sleep unless woken."""
-        now = time.monotonic()
+        now = monotonic()
         if now < self._not_before:
             return self._not_before - now
         self._idle = True  # before looking: a span that comes after the look wakes us
@@ -187,7 +187,7 @@ class Sender:
             if not self._hurry and spool.rows < self._limit:
                 self._wake.wait(_GATHER_S)  # a flush does not wait for more
             self._send(spool, spool.read(self._limit))
-            return max(0.0, self._not_before - time.monotonic())
+            return max(0.0, self._not_before - monotonic())
         self._let_go()
         if now >= self._idle_at:
             self._idle_at = now + _IDLE_EVERY_S
@@ -257,7 +257,7 @@ class Sender:
         if answer is not None and answer.retry_after_s is not None:
             # Never sooner than asked, and not all processes at the same moment.
             pause_s = min(answer.retry_after_s, _LONGEST_RETRY_AFTER_S) * self._random.uniform(1.0, 1.2)
-        self._not_before = time.monotonic() + pause_s
+        self._not_before = monotonic() + pause_s
         with self._round_ended:
             self._rounds_failed += 1
         if not self._down:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -32,6 +33,20 @@ def beside(client: Any, key: Hashable, make: Callable[[], Any], *, is_async: boo
                 del made[gone]
             made[place] = make()
         return made[place]
+
+
+def is_mocked(client: Any, url: Any) -> bool:
+    """Whether a client of httpx or httpx2 gets its answers from a ``MockTransport``, as in a unit test of an agent.
+
+    Args:
+        url: of the request, as text or as the library's own.
+    """
+    library = sys.modules.get(type(getattr(client, "base_url", None)).__module__.partition(".")[0])
+    mock = getattr(library, "MockTransport", None)
+    if library is None or mock is None:  # not a client of theirs
+        return False
+    transport = client._transport_for_url(library.URL(url)) if client._mounts else client._transport
+    return isinstance(transport, mock)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

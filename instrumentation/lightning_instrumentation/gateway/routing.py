@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 
-from lightning_instrumentation.access.patience import current_patience
+from lightning_instrumentation.access.patience import current_patience, monotonic
 from lightning_instrumentation.access.proof import PROOF_S, Access
 from lightning_instrumentation.access.tls import TlsError
 from lightning_instrumentation.errors import OtherDaemonError, UnprovenDaemonError
@@ -67,7 +66,7 @@ class Router:
         return not self.enabled or (
             not self._selection.policies
             and self._untold is None
-            and time.monotonic() < self._fetch_at
+            and monotonic() < self._fetch_at
             and self._answered.is_set()
         )
 
@@ -92,12 +91,12 @@ class Router:
         return remembered.get(agent)
 
     def _wait_for_first(self, limit_s: float) -> None:
-        asked, until = self._first_asked, time.monotonic() + limit_s
+        asked, until = self._first_asked, monotonic() + limit_s
         if asked is None:
             return
-        self._answered.wait(max(0.0, min(until, asked + FIRST_WAIT_S) - time.monotonic()))
+        self._answered.wait(max(0.0, min(until, asked + FIRST_WAIT_S) - monotonic()))
         if self.access.accepted and not self._answered.is_set():
-            self._answered.wait(max(0.0, min(until, asked + PROOF_S) - time.monotonic()))
+            self._answered.wait(max(0.0, min(until, asked + PROOF_S) - monotonic()))
 
     def has_answer(self) -> bool:
         """Whether the first fetch has ended, so that ``policy_of`` does not wait."""
@@ -114,7 +113,7 @@ class Router:
 
     def keep_fresh(self) -> None:
         """Start a fetch if one is due and none is in progress."""
-        now = time.monotonic()
+        now = monotonic()
         if not self.enabled or now < self._fetch_at:
             return
         if self._first_asked is None:  # before the mark of a fetch: threads that see the mark wait
@@ -167,7 +166,7 @@ class Router:
         except Exception as error:
             self._not_told(error)
         else:
-            self._confirmed_at = time.monotonic()
+            self._confirmed_at = monotonic()
             self._untold = None
             if selection != self._selection:
                 self._select(selection)
@@ -177,7 +176,7 @@ class Router:
 
     def _not_told(self, error: Exception) -> None:
         gone = isinstance(error, (ConnectionRefusedError, UnprovenDaemonError))
-        stale = time.monotonic() - self._confirmed_at > _TRUST_S
+        stale = monotonic() - self._confirmed_at > _TRUST_S
         if self.fallback and (gone or stale or isinstance(error, SelectionError)):
             self._select(Selection())
         if isinstance(error, TlsError):

@@ -1,9 +1,9 @@
-"""Work handed to a pool of processes keeps the scope of the code that handed it over, and is recorded by its settings.
+"""Work handed to a process or a pool of them keeps the scope of its caller, and is recorded by its settings.
 
 A forked process starts with the context of its parent. That is right for a process of the user's own, and wrong for a
 pool's worker, which runs work from any caller: it starts in no scope, and the work brings its own along. A process that
-was not forked knows nothing of its parent's ``lt.init``, which stands behind ``if __name__ == "__main__"``: the work
-brings that along, too, and starts the client there.
+was not forked has no scope, and knows nothing of its parent's ``lt.init``, which stands behind
+``if __name__ == "__main__"``: the work brings that along, too, and starts the client there.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lightning_instrumentation.failures import failures
+from lightning_instrumentation.failures import failures, guarded
 from lightning_instrumentation.hooks import patching
 from lightning_instrumentation.hooks.threads import METHODS_OF_POOLS, handing_over, serves_everyone
 from lightning_instrumentation.runtime import running, runtime
 from lightning_instrumentation.scope import Scope, capture_scope, for_another_thread, use_scope
 from lightning_instrumentation.settings import Settings
+
+_NOT_FORKED = ("spawn", "forkserver")
 
 
 def wrap_executor(module: Any) -> None:
@@ -39,10 +41,35 @@ def watch_starts(module: Any) -> None:
 
 
 def _start(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if not serves_everyone(instance):
+    if serves_everyone(instance):
+        with use_scope(Scope()):
+            return wrapped(*args, **kwargs)
+    inside = guarded("process", _run_inside, instance)
+    if inside is None:
         return wrapped(*args, **kwargs)
-    with use_scope(Scope()):
+    instance.run = inside  # pickled with the process; a process class of the user's may have no target
+    try:
         return wrapped(*args, **kwargs)
+    finally:
+        vars(instance).pop("run", None)
+
+
+def _run_inside(process: Any) -> _Inside | None:
+    """Return what a process runs instead of its own ``run``; None where that needs nothing to be brought along."""
+    if "run" in vars(process) or _start_method(process) not in _NOT_FORKED:
+        return None
+    target = getattr(process, "_target", None)
+    if str(getattr(target, "__module__", "")).startswith("multiprocessing."):  # the server of a `Manager`
+        return None
+    scope = _scope_there()
+    return None if scope is None else _Inside(scope, process.run)
+
+
+def _start_method(process: Any) -> str | None:
+    """Return how a process starts, by multiprocessing's names or those of another library, such as loky's."""
+    from multiprocessing import get_start_method  # loaded by now
+
+    return getattr(process, "_start_method", None) or get_start_method()
 
 
 def _scope_there() -> Scope | None:
@@ -77,8 +104,8 @@ class _Told:
             failures.note(
                 "redact-in-pool",
                 "a rule of lt.init(redact=...) cannot be sent to a process that was not forked, so no texts are "
-                "recorded in this one: make it a function at the top of a module, or call lt.init in the pool's "
-                "initializer",
+                "recorded in this one: make it a function at the top of a module, or call lt.init there, as in a "
+                "pool's initializer",
                 error=error,
                 level=logging.WARNING,
             )

@@ -47,16 +47,21 @@ _HOOKS: tuple[tuple[str, str], ...] = (
 )
 
 _active = False
+_removed = False
 _waiting: set[tuple[str, str]] | None = None
 """Hooks whose module has not been imported yet; None before the first ``install_hooks``."""
 
 
-def install_hooks() -> None:
-    """Hook modules that are already imported at once, others at their import; works again after ``remove_hooks``."""
-    global _active, _waiting
-    if _active:
+def install_hooks(*, again: bool = True) -> None:
+    """Hook modules that are already imported at once, others at their import.
+
+    Args:
+        again: whether to do so after ``remove_hooks``, too.
+    """
+    global _active, _removed, _waiting
+    if _active or (_removed and not again):
         return
-    _active = True
+    _active, _removed = True, False
     if _waiting is None:
         _waiting = set(_HOOKS)
         for module, target in _HOOKS:
@@ -75,8 +80,8 @@ def is_active() -> bool:
 
 def remove_hooks() -> None:
     """Restore what was wrapped. Listeners registered with frameworks stay: without calls they change nothing."""
-    global _active
-    _active = False
+    global _active, _removed
+    _active, _removed = False, True
     patching.restore_originals()
 
 

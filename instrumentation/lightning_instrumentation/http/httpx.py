@@ -11,7 +11,7 @@ from typing import Any
 
 from lightning_instrumentation.delivery.deferred import when_gone
 from lightning_instrumentation.failures import guarded
-from lightning_instrumentation.gateway.companion_clients import beside
+from lightning_instrumentation.gateway.companion_clients import beside, is_mocked
 from lightning_instrumentation.gateway.edge import Edge
 from lightning_instrumentation.hooks import patching
 from lightning_instrumentation.http.redirects import Redirects, following, under_way
@@ -126,9 +126,8 @@ def _outgoing(module: Any, client: Any, request: Any) -> tuple[Outgoing, Any, Re
         own_body = lambda: joined.without_ours(request.content)  # noqa: E731
         return joined, request, joined.redirects(request.headers, client.headers, own_body)
     content = getattr(request, "_content", None)
-    out = going_out(
-        module.__name__, request.url, content, _Present(request.headers), may_be_routed=not client.is_closed
-    )
+    may_be_routed = not client.is_closed and not is_mocked(client, request.url)
+    out = going_out(module.__name__, request.url, content, _Present(request.headers), may_be_routed=may_be_routed)
     if out is None:
         return None
     if out.destination is not None:

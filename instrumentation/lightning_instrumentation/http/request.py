@@ -197,7 +197,9 @@ def _document(url: str, path: str, body: Any, *, may_be_routed: bool) -> dict[st
         failures.count("not-captured:request-body-unread")
         return None
     started = runtime()
-    limit = started.settings.max_body_bytes if started is not None else 0
+    if started is None:
+        return None
+    limit = started.settings.max_body_bytes
     # The gateway says itself what is too long for it: a claimed call that it refuses goes nowhere else.
     if len(body) > limit and not (may_be_routed and guarded("route", claim_on, url)):
         failures.note(

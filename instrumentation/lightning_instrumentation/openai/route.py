@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lightning_instrumentation.gateway.companion_clients import is_mocked
 from lightning_instrumentation.gateway.destination import Destination, destination_of
 from lightning_instrumentation.openai import options as of
 from lightning_instrumentation.openai.gateway import gateway_client
@@ -42,7 +43,7 @@ def route_of(client: Any, options: Any, url: str, body: Mapping[str, Any]) -> Ro
     started = runtime()
     destination = destination_of(url, body)
     # A closed client's caller must get its error. Checked last: most calls are not routed.
-    if started is None or destination is None or client.is_closed():
+    if started is None or destination is None or client.is_closed() or is_mocked(client._client, url):
         return None
     settings = started.settings
     router, access = started.router, started.router.access

@@ -15,7 +15,7 @@ import pytest
 import requests
 from lightning_instrumentation.access import proof as proofs
 from lightning_instrumentation.access.known import KnownDaemon, remember
-from lightning_instrumentation.access.proof import Access, UnprovenDaemonError, proof
+from lightning_instrumentation.access.proof import Access, UnprovenDaemonError, _connection_types, proof
 from lightning_instrumentation.runtime import runtime
 
 TOKEN = "the-token-of-this-users-daemon"
@@ -294,3 +294,38 @@ def test_a_connection_that_was_proven_is_not_opened_again(daemon, every_byte):
     with pytest.raises(http.client.NotConnected):
         connection.request("POST", "/v1/traces", b"spans", {"authorization": f"Bearer {token}"})
     assert b"POST" not in every_byte()
+
+
+@pytest.mark.parametrize("begun_inside", [True, False])
+def test_what_is_sent_to_the_daemon_is_not_on_the_users_cassette(begin, daemon, monkeypatch, begun_inside):
+    """vcrpy puts its own classes in place of http.client's, and wrote our token and spans to the cassette."""
+    recorded = []
+
+    class Recorder:
+        def __init__(self, *args, **kwargs):
+            self.real_connection = self._baseclass(*args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
+
+        def request(self, *args, **kwargs):
+            recorded.append((args, kwargs))
+            return self.real_connection.request(*args, **kwargs)
+
+        def __getattr__(self, name):
+            return getattr(self.real_connection, name)
+
+    def begin_cassette():
+        for name in ("HTTPConnection", "HTTPSConnection"):
+            patched = type(f"VCR{name}", (Recorder,), {"_baseclass": getattr(http.client, name)})
+            monkeypatch.setattr(http.client, name, patched)
+
+    daemon.token = TOKEN
+    remember(daemon.url, KnownDaemon(TOKEN))
+    _connection_types.cache_clear()
+    if begun_inside:
+        begin_cassette()
+    begin()
+    lt.reward(1.0, rollout_id="r")
+    assert lt.flush()
+    if not begun_inside:
+        begin_cassette()
+        Access(daemon.url, TOKEN).open(1.0)[0].close()
+    assert not recorded

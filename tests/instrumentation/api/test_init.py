@@ -4,6 +4,7 @@ import logging
 import re
 from pathlib import Path
 
+import httpx
 import lightning_instrumentation as lt
 import pytest
 from lightning_instrumentation import runtime, semconv
@@ -119,3 +120,26 @@ def test_the_same_again_changes_nothing(recording, warned, tmp_path: Path) -> No
     assert runtime.running() is started
     assert warned.records == []
     assert semconv.AGENT_NAME in recording.span("invoke_agent").attributes
+
+
+def test_after_shutdown_a_model_call_alone_records_nothing(receiver, model, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("LIGHTNING_ENDPOINT", receiver.url)
+    lt.init(receiver.url, spool_dir=tmp_path, capture_content=False, redact=["emails"], route=False)
+    lt.shutdown()
+    failed = lt.stats().failed
+    body = {"model": "m", "messages": [{"role": "user", "content": "private words"}]}
+    assert httpx.post(f"{model.url}/v1/chat/completions", json=body).status_code == 200
+    assert runtime.running() is None
+    assert lt.stats().failed == failed  # nor is it said to be too long
+    worked()  # a decorator starts it again: where the environment says, and as private as before
+    kept = settings()
+    assert (kept.endpoint, kept.capture_content, kept.redact, kept.route) == (receiver.url, False, ("emails",), False)
+    lt.shutdown()
+    assert {span.name for span in receiver.spans()} == {"invoke_agent worker"}
+    lt.init(receiver.url, spool_dir=tmp_path)
+    named = settings()
+    assert (named.capture_content, named.redact, named.route) == (True, (), True)  # starts afresh
+    lt.shutdown(0.0)
+    worked()
+    assert settings().capture_content is True
+    lt.shutdown(0.0)

@@ -1,5 +1,6 @@
 """A rollout around a streamed answer: a web framework resumes a plain generator in another context each time."""
 
+import asyncio
 import logging
 from contextvars import copy_context
 
@@ -7,7 +8,7 @@ import lightning_instrumentation as lt
 import pytest
 from lightning_instrumentation import semconv
 from lightning_instrumentation.failures import failures
-from lightning_instrumentation.scope import current
+from lightning_instrumentation.scope import _current, current, current_agent
 from starlette.concurrency import iterate_in_threadpool
 
 
@@ -124,3 +125,65 @@ def test_a_block_that_ends_while_an_agents_is_still_open_says_nothing(recording,
     with caplog.at_level(logging.ERROR, logger="lightning_instrumentation"):
         copy_context().run(program)
     assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        lambda: lt.rollout("t", mode="evaluate"),
+        lambda: lt.agent("writer"),
+        lambda: lt.state("kitchen"),
+        lt.uncaptured,
+    ],
+    ids=["rollout", "agent", "state", "uncaptured"],
+)
+async def test_a_reader_who_leaves_an_async_generator_early_leaves_its_block_too(recording, block):
+    """asyncio closes it in a task of its own, on a copy of the reader's context: the reader stayed inside for good."""
+    before = current()
+    seen = []
+
+    async def stream():
+        async with block():
+            seen.append(current())
+            await asyncio.sleep(0)
+            yield 1
+            yield 2
+
+    for _ in range(3):
+        async for _ in stream():
+            break
+    await asyncio.sleep(0.01)
+    assert current() == before
+    assert current_agent() is None
+    assert len(seen) == 3
+    assert all(one != before for one in seen)
+    rollout = lt.rollout("t")
+    with rollout:
+        assert current().identity is not None
+        assert (rollout.mode, current().agent, current().uncaptured) == ("train", None, False)
+    assert current() == before
+
+
+async def test_a_task_that_outlives_the_block_it_was_started_in_stays_in_it(recording):
+    async def late() -> str | None:
+        await asyncio.sleep(0.01)
+        return here()
+
+    with lt.rollout("t", rollout_id="r"):
+        task = asyncio.create_task(late())
+    assert (here(), await task) == (None, "r")
+
+
+async def test_generators_that_are_read_in_turn_and_left_leave_no_chain_of_scopes(recording):
+    async def stream():
+        async with lt.rollout("t"):
+            await asyncio.sleep(0)
+            yield 1
+
+    for _ in range(5):
+        async for _ in stream():
+            break
+    await asyncio.sleep(0.01)
+    left = _current.get()
+    assert left.replaced_by is not None
+    assert left.replaced_by.replaced_by is None

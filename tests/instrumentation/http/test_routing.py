@@ -297,3 +297,24 @@ def test_a_call_that_no_selection_came_for_in_time_is_counted_and_its_span_says_
     speaking_as("writer", ask, url, document("in time"))
     assert [semconv.ROUTE_LATE in span.attributes for span in daemon.chats()] == [False, True, False]
     assert [body["messages"][0]["content"] for _, _, body in daemon.requests] == ["in time"]
+
+
+@pytest.mark.parametrize("library", [httpx, httpx2])
+def test_a_users_mock_answers_also_where_a_policy_claims_the_agent(begin, daemon, library):
+    """Before, the unit test of an agent asked the policy, and was recorded for training."""
+    daemon.select("prose", "writer")
+    begin()
+    mocked = library.MockTransport(lambda request: library.Response(200, json={"id": "mock", "choices": []}))
+    clients = library.Client(transport=mocked), library.Client(mounts={"all://api.openai.com": mocked})
+    url = "https://api.openai.com/v1/chat/completions"
+
+    async def ask():
+        async with library.AsyncClient(transport=mocked) as client:
+            return (await client.post(url, json=document())).json()["id"]
+
+    with lt.agent("writer"):
+        for client in clients:
+            with client:
+                assert client.post(url, json=document()).json()["id"] == "mock"
+        assert asyncio.run(ask()) == "mock"
+    assert not daemon.requests

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -577,3 +578,19 @@ async def test_another_instrumentation_sees_a_routed_call_once(begin, daemon, ho
             await writer(client.chat.completions.create, **asking())
     assert seen == [f"{host.base_url}/"]
     assert len(bodies(daemon)) == 1
+
+
+async def test_a_users_mock_answers_also_where_a_policy_claims_the_agent(begin, daemon, host):
+    """Before, the unit test of an agent asked the policy, and was recorded for training."""
+    daemon.select("prose", "writer")
+    begin()
+    answer = {"id": "mock", "object": "chat.completion", "created": 1, "model": "m", "choices": []}
+    library = sys.modules[openai.DefaultHttpxClient.__mro__[1].__module__.partition(".")[0]]
+    mocked = library.MockTransport(lambda request: library.Response(200, json=answer))
+    with openai.OpenAI(**options_of(host, http_client=library.Client(transport=mocked))) as client:
+        assert writer(client.chat.completions.create, **asking()).id == "mock"
+    http = library.AsyncClient(transport=mocked)
+    async with openai.AsyncOpenAI(**options_of(host, http_client=http)) as client:
+        with lt.agent("writer"):
+            assert (await client.chat.completions.create(**asking())).id == "mock"
+    assert not daemon.requests

@@ -117,3 +117,10 @@ print([*said, Client().send()])
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     expected = [["theirs", "ours", "sent"], ["theirs", "sent"], True, ["theirs", "ours", "sent"]]
     assert (done.stdout.strip(), done.stderr) == (str(expected), "")
+
+
+def test_only_init_and_instrument_wrap_again_what_was_put_back(tmp_path):
+    begun = "lt.shutdown(0.0)\nwith lt.agent('a'):\n    pass\n"
+    seen = run(INIT, begun, LIGHTNING_ENDPOINT="http://127.0.0.1:9", XDG_STATE_HOME=str(tmp_path))
+    assert "httpx:Client.send" in seen["wrapped"]
+    assert seen["again"] == []
