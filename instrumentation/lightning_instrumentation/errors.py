@@ -15,11 +15,13 @@ class UnprovenDaemonError(ConnectionError):
     Args:
         sentence: for display.
         passing: the daemon may come back: a proxy answers for one that is down.
+        other_token: it is a daemon, whose token is another, or which has none.
     """
 
-    def __init__(self, sentence: str, *, passing: bool = False) -> None:
+    def __init__(self, sentence: str, *, passing: bool = False, other_token: bool = False) -> None:
         super().__init__(sentence)
         self.passing = passing
+        self.other_token = other_token
 
 
 class OtherDaemonError(UnprovenDaemonError):

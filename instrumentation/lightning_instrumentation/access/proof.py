@@ -215,6 +215,7 @@ class Access:
                 f"what answers at {self.endpoint} does not prove that it is your daemon, so nothing was sent to it; "
                 + self._why_not(response.status, body),
                 passing=response.status >= _PROXY_SPEAKS,
+                other_token="proof" in _document(body),
             )
         if connection.sock is None:
             raise UnprovenDaemonError(

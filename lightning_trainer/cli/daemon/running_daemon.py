@@ -69,13 +69,15 @@ def daemon_access(url: str, config: Config) -> Access:
     """Return the way to the daemon of a configuration: its token, and the certificate that it shows.
 
     Raises:
-        ConfigError: what is kept is not a token.
+        ConfigError: what is kept is not a token, or it is in a variable that is not set here.
     """
-    token = token_for_clients(config.daemon, url) or NO_TOKEN
+    token = token_for_clients(config.daemon, url)
+    if token is None and known_daemon(url) is None:
+        token = config.daemon.given_token()
     certificate = _certificate(config, url)
     # Its own certificate says more than an authority, which would look for this machine's address in it.
     ca_file = ca_file_of_environment() if certificate is None else None
-    return Access(url, token, ca_file=ca_file, certificate=certificate)
+    return Access(url, token or NO_TOKEN, ca_file=ca_file, certificate=certificate)
 
 
 def verified(access: Access) -> ssl.SSLContext | bool:
@@ -101,6 +103,11 @@ def _headers(access: Access) -> dict[str, str]:
     try:
         return access.headers()
     except UnprovenDaemonError as error:
+        if error.other_token:  # these commands read no LIGHTNING_TOKEN, which a program would have to set
+            raise LightningError(
+                f"the daemon at {access.endpoint} has another token than [daemon] of its configuration here: if that "
+                "was changed, restart the daemon, which has the one that it was started with"
+            ) from error
         raise LightningError(str(error)) from error
     except (OSError, http.client.HTTPException) as error:
         said = f"the daemon at {access.endpoint} did not answer ({type(error).__name__}: {error})"

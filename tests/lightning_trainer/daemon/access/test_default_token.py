@@ -8,17 +8,20 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
-from lightning_trainer.config import DaemonConfig, MetricsConfig
+from lightning_trainer.cli.daemon.running_daemon import daemon_client
+from lightning_trainer.config import Config, DaemonConfig, MetricsConfig
 from lightning_trainer.daemon.access.identity import identity_of_daemon
 from lightning_trainer.daemon.access.token import token_for_clients, token_of_daemon
-from lightning_trainer.errors import ConfigError
+from lightning_trainer.errors import ConfigError, LightningError
 
 pytestmark = pytest.mark.process
 
@@ -93,6 +96,39 @@ def test_a_token_of_the_environment_that_is_not_the_daemons_is_reported(given, t
         assert len(caplog.messages) == said
     assert "LIGHTNING_TOKEN is set and is not this daemon's token" in caplog.text
     assert "0123456789abcdef" not in caplog.text
+
+
+@pytest.mark.parametrize("proof", [None, "of another token"])
+def test_a_command_advises_nothing_that_it_does_not_read(proof, tmp_path):
+    """The token was changed in the configuration; before, the advice was to set LIGHTNING_TOKEN."""
+
+    class Started(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            body = json.dumps({"proof": proof}).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    config = Config(daemon=DaemonConfig(state_dir=tmp_path, token="0123456789abcdef"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), Started) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(LightningError, match="if that was changed, restart the daemon") as refused:
+            daemon_client(f"http://127.0.0.1:{server.server_port}", config)
+        server.shutdown()
+    assert "LIGHTNING_TOKEN" not in str(refused.value)
+
+
+def test_a_command_names_the_variable_that_is_not_set(tmp_path, monkeypatch):
+    monkeypatch.delenv("TOKEN_OF_TESTS", raising=False)
+    config = Config(daemon=DaemonConfig(state_dir=tmp_path, token_env="TOKEN_OF_TESTS"))
+    with pytest.raises(ConfigError, match="the environment has no TOKEN_OF_TESTS, which token_env names"):
+        daemon_client("http://127.0.0.1:9", config)
 
 
 def test_a_file_that_holds_no_token_is_named(tmp_path):
