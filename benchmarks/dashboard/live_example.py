@@ -157,7 +157,7 @@ def _app(config: Config, store: SqliteStore, policy: Any, url: str, token: str |
     for router in (
         Dashboard(site, token).router(),
         pausing_router(store, {policy.policy.name: policy.rollbacks}),
-        labels_router(store, sink),
+        labels_router(store, sink, config),
     ):
         app.include_router(router)
     return app
