@@ -23,7 +23,7 @@ from lightning_instrumentation.reward import reward
 from lightning_instrumentation.runtime import runtime
 from lightning_instrumentation.scope import Identity, Scope, block_scope, current, use_scope
 from lightning_instrumentation.telemetry import spans
-from lightning_instrumentation.telemetry.messages import as_json, plain_copy
+from lightning_instrumentation.telemetry.messages import as_json, own_method, plain_copy
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -246,13 +246,12 @@ _LARGEST_ARRAY = 1 << 16
 
 def _with_fields(value: Any) -> Any:
     """Return a model's or a dataclass's fields and an array's numbers, in which judges look; else its text."""
-    kind = type(value)  # a mock has whatever it is asked for
     try:
-        if callable(dump := getattr(kind, "model_dump", None)):
+        if (dump := own_method(value, "model_dump")) is not None:
             return dump(value, mode="json")
-        if is_dataclass(kind):
-            return {one.name: getattr(value, one.name) for one in fields(kind)}
-        if callable(numbers := getattr(kind, "tolist", None)) and getattr(value, "nbytes", 0) <= _LARGEST_ARRAY:
+        if is_dataclass(type(value)):
+            return {one.name: getattr(value, one.name) for one in fields(value)}
+        if (numbers := own_method(value, "tolist")) is not None and getattr(value, "nbytes", 0) <= _LARGEST_ARRAY:
             return numbers(value)
     except Exception:  # of its own methods
         return str(value)

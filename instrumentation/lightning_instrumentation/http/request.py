@@ -151,7 +151,8 @@ def going_out(
         url: text, or an object whose ``str`` is the URL.
         body: what is sent: bytes, text, or a mapping to be encoded as JSON; anything else cannot be read.
         present: the headers that are set, by names in lower case.
-        may_be_routed: False for a closed client, so that its caller gets its error.
+        may_be_routed: False for a closed client, so that its caller gets its error, and for one whose answers a test
+            gives.
     """
     url = str(url)
     parts = urlsplit(url)

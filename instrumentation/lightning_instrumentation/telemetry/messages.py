@@ -48,7 +48,7 @@ def encodable(text: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    if (dump := _own_method(value, "model_dump")) is not None:
+    if (dump := own_method(value, "model_dump")) is not None:
         return dump(value, mode="json", exclude_unset=True)
     if isinstance(value, Enum):
         return value.value  # like orjson
@@ -57,7 +57,7 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def _own_method(value: Any, name: str) -> Callable[..., Any] | None:
+def own_method(value: Any, name: str) -> Callable[..., Any] | None:
     """Return a method that a value's type has. A value that answers to any name, as a mock does, is left alone."""
     method = getattr(type(value), name, None)
     return method if callable(method) else None
@@ -101,7 +101,7 @@ class _Copying:
             return [self.of(item) for item in value]
         if isinstance(value, Enum):
             return self.of(value.value)
-        dump = _own_method(value, "model_dump")
+        dump = own_method(value, "model_dump")
         return str(value) if dump is None else self.of(dump(value, mode="json"))
 
 

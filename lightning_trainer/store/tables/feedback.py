@@ -158,16 +158,14 @@ def _attempt(
             (attempt_id, rollout_id),
         ).fetchone()
         return None if row is None else row[0]
-    for table, column, name in (
-        ("spans", "response_id", response_id),
-        ("spans", "trace_id", trace_id),
-        ("outer_traces", "trace_id", trace_id),
+    of_work = "attempt_id IS NOT NULL AND name NOT LIKE 'evaluate %'"
+    for name, known in (
+        (response_id, f"spans WHERE response_id = ? AND {of_work}"),
+        (trace_id, f"spans WHERE trace_id = ? AND {of_work}"),
+        (trace_id, "outer_traces WHERE trace_id = ?"),
     ):
         if name is not None:
-            told = "AND attempt_id IS NOT NULL AND name NOT LIKE 'evaluate %'" if table == "spans" else ""
-            rows = connection.execute(
-                f"SELECT DISTINCT attempt_id FROM {table} WHERE {column} = ? {told} LIMIT 2", (name,)
-            ).fetchall()
+            rows = connection.execute(f"SELECT DISTINCT attempt_id FROM {known} LIMIT 2", (name,)).fetchall()
             if len(rows) == 1:
                 return rows[0][0]
             if rows:
