@@ -61,9 +61,23 @@ class JudgeSection(Section):
     """Settings that do not affect a verdict."""
 
     @property
+    def of_parts(self) -> bool:
+        """Whether its verdicts are on the agents or calls of an attempt instead of the whole."""
+        return False
+
+    @property
     def fingerprint(self) -> str:
         """Equal for judges whose settings give the same verdicts."""
         return self.model_dump_json(exclude=set(self.NOT_JUDGED_BY))
+
+    @model_validator(mode="after")
+    def _whole_attempts_are_checked(self) -> Self:
+        if self.of_parts and self.checked_by:
+            raise ValueError(
+                f"judge {self.name!r} scores agents or calls, and checked_by compares whole attempts; leave checked_by "
+                "out, or say it of a judge that scores whole attempts"
+            )
+        return self
 
 
 class ModelJudge(JudgeSection):
@@ -184,14 +198,9 @@ class AgentCreditConfig(ModelJudge):
 
     _scale = field_validator("scale")(checked_scale)
 
-    @model_validator(mode="after")
-    def _not_checked(self) -> Self:
-        if self.checked_by:
-            raise ValueError(
-                f"judge {self.name!r} shares an outcome among agents or calls, and checked_by compares whole attempts; "
-                "leave checked_by out, or say it of the judge that gives the outcome"
-            )
-        return self
+    @property
+    def of_parts(self) -> bool:
+        return True
 
 
 class ProgramConfig(JudgeSection):
@@ -204,6 +213,8 @@ class ProgramConfig(JudgeSection):
     """``module:function`` or ``file.py:function``."""
     whole_group: bool = False
     """Whether it gets all attempts of a group at once."""
+    per: Literal["attempt", "agent", "call"] = "attempt"
+    """What it scores."""
     memory_mib: int = Field(default=2048, ge=16)
     """Memory of each of its processes (Linux)."""
     working_dir: Path = Path()
@@ -217,7 +228,16 @@ class ProgramConfig(JudgeSection):
             )
         if self.command is not None and not (self.command and self.command[0]):
             raise ValueError(f"judge {self.name!r} has an empty command; name the program")
+        if self.whole_group and self.of_parts:
+            raise ValueError(
+                f"judge {self.name!r} gets a whole group, of which it scores attempts, and has per = {self.per!r}; "
+                "leave one of them out"
+            )
         return self
+
+    @property
+    def of_parts(self) -> bool:
+        return self.per != "attempt"
 
 
 class ReferenceProbabilityConfig(JudgeSection):

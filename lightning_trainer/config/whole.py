@@ -9,7 +9,6 @@ from pydantic import field_validator, model_validator
 from lightning_trainer.config.daemon import DaemonConfig
 from lightning_trainer.config.engine import EngineConfig
 from lightning_trainer.config.judges import (
-    AgentCreditConfig,
     GroupConfig,
     JudgeConfig,
     ModelJudge,
@@ -102,10 +101,10 @@ class Config(Section):
             for name in sorted({name for one in policy.of_stages for name in one.corrected_rewards}):
                 if name not in judges:
                     raise ValueError(f"policy {policy.name!r} corrects reward {name!r}, and no [[judge]] gives it")
-                if isinstance(judges[name], AgentCreditConfig):
+                if judges[name].of_parts:
                     raise ValueError(
-                        f"policy {policy.name!r} corrects judge {name!r}, which shares an outcome among agents or "
-                        "calls, and only rewards of whole attempts are compared with right ones; leave correct out"
+                        f"policy {policy.name!r} corrects judge {name!r}, which scores agents or calls, and only "
+                        "rewards of whole attempts are compared with right ones; leave correct out"
                     )
                 if not judges[name].checked_by:
                     raise ValueError(

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from lightning_trainer.config.judges import AnyJudge
-from lightning_trainer.judges.attempts import JudgedAttempt
+from lightning_trainer.errors import JudgeError
+from lightning_trainer.judges.attempts import JudgedAttempt, Turn
 from lightning_trainer.judges.models.budget import Budget
 
 
@@ -62,3 +63,31 @@ class Judge(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+def agents_to_score(one: JudgedAttempt) -> Sequence[str]:
+    """Return the names of an attempt's agents, each of which gets a verdict.
+
+    Raises:
+        JudgeError: there is none, or a call is of no named agent.
+    """
+    if not one.turns or any(turn.call.agent is None for turn in one.turns):
+        raise JudgeError(
+            f"attempt {one.attempt.attempt_id} has no call, or one without an agent's name, so agents cannot be scored"
+        )
+    return one.agents
+
+
+def turns_to_score(one: JudgedAttempt) -> Sequence[Turn]:
+    """Return an attempt's calls, each of which gets a verdict.
+
+    Raises:
+        JudgeError: there is none, or they cannot be told apart.
+    """
+    ids = [turn.call.response_id for turn in one.turns]
+    if not ids or None in ids or len(set(ids)) < len(ids):
+        raise JudgeError(
+            f"attempt {one.attempt.attempt_id} has no call, or calls have no response id or share one, so they cannot "
+            "be scored one by one"
+        )
+    return one.turns

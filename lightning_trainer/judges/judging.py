@@ -189,6 +189,6 @@ def _judged(unit: Sequence[JudgedAttempt], verdicts: Sequence[Verdict], remember
             verdict.reason if len(own) == 1 else f"{verdict.agent or f'call {verdict.call}'}: {verdict.reason}"
             for verdict in own
         )
-        value = sum(values) if values and len(values) == len(own) else None
+        value = sum(values) if values else None
         found.append(Judged(one.attempt.attempt_id, value, reason, remembered))
     return found

@@ -13,7 +13,7 @@ from typing import Any
 from lightning_trainer.config.judges import AgentCreditConfig, normalized
 from lightning_trainer.errors import JudgeError
 from lightning_trainer.judges.attempts import JudgedAttempt
-from lightning_trainer.judges.judge import Verdict
+from lightning_trainer.judges.judge import Verdict, agents_to_score, turns_to_score
 from lightning_trainer.judges.models.budget import Budget
 from lightning_trainer.judges.models.client import ModelClient, ask
 from lightning_trainer.judges.models.structured_output import (
@@ -89,20 +89,12 @@ class AgentCreditJudge:
     def _shared_by(self, one: JudgedAttempt) -> Mapping[str, tuple[str, str]]:
         """Return the agents or calls that have a share, by name in the question: what each is, and for a call also how
         its answer begins."""
-        attempt_id = one.attempt.attempt_id
         if self.config.per == "agent":
-            if any(turn.call.agent is None for turn in one.turns):
-                raise JudgeError(f"a call of attempt {attempt_id} has no agent's name, so it cannot have a share")
             calls = [turn.call.agent for turn in one.turns]
-            return {agent: (f"{calls.count(agent)} calls", "") for agent in one.agents}
-        ids = [turn.call.response_id for turn in one.turns]
-        if None in ids or len(set(ids)) < len(ids):
-            raise JudgeError(
-                f"calls of attempt {attempt_id} have no response id, or share one, so they cannot be scored one by one"
-            )
+            return {agent: (f"{calls.count(agent)} calls", "") for agent in agents_to_score(one)}
         return {
             f"call-{number}": (agent := turn.call.agent or "the agent", f"{agent}, {_beginning(turn.answer)!r}")
-            for number, turn in enumerate(one.turns, start=1)
+            for number, turn in enumerate(turns_to_score(one), start=1)
         }
 
     def _given(self, one: JudgedAttempt) -> float:

@@ -1,8 +1,8 @@
 """Runs one Python function of the user's: ``python -m ... module:function``, JSON in, JSON on the last line out.
 
 The function gets the judge's input as a dict, or, if it is a reward function of verl's, TRL's or OpenAI's form, what
-the names of its parameters say. It returns a number, ``{"score": ..., "reason": ...}``, None, or for a whole group
-``{"scores": {...}}``. Anything it prints goes to standard error.
+the names of its parameters say. It returns a number, ``{"score": ..., "reason": ...}``, None, or for several attempts,
+agents, or calls ``{"scores": ...}``. Anything it prints goes to standard error.
 """
 
 import contextlib

@@ -1,8 +1,9 @@
 """``program``: a command of the user's, or a Python function, in its own process.
 
 It gets one JSON object on standard input and prints the score as JSON on the last line of its output: ``0.5``,
-``{"score": 0.5, "reason": "..."}``, or ``null`` if there is none; for a whole group ``{"scores": {ATTEMPT: 0.5}}``. It
-always ends: after ``timeout_s`` its process group is killed, and the memory of each of its processes is limited.
+``{"score": 0.5, "reason": "..."}``, or ``null`` if there is none; for a whole group ``{"scores": {ATTEMPT: 0.5}}``,
+for the agents of an attempt ``{"scores": {AGENT: 0.5}}``, for its calls ``{"scores": [0.5]}``. It always ends: after
+``timeout_s`` its process group is killed, and the memory of each of its processes is limited.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
 import psutil
@@ -23,7 +24,7 @@ from lightning_instrumentation.reward import LARGEST_REWARD
 from lightning_trainer.config.judges import ProgramConfig
 from lightning_trainer.errors import JudgeError
 from lightning_trainer.judges.attempts import JudgedAttempt, Turn
-from lightning_trainer.judges.judge import Verdict
+from lightning_trainer.judges.judge import Verdict, agents_to_score, turns_to_score
 from lightning_trainer.judges.models.budget import Budget
 from lightning_trainer.judges.rendering import message_text
 
@@ -56,17 +57,19 @@ class ProgramJudge:
     async def verdicts(self, attempts: Sequence[JudgedAttempt], question: str, budget: Budget) -> Sequence[Verdict]:
         async with self._places:
             line = await self._run(question)
-        if not self.whole_group:
-            return [_verdict(0, _said(line), line)]
-        scores = _said(line)
-        scores = scores.get("scores") if isinstance(scores, dict) else None
-        ids = [one.attempt.attempt_id for one in attempts]
-        if not isinstance(scores, dict) or set(scores) != set(ids):
-            raise JudgeError(
-                f'the last line of its output is {line[:200]!r}; of a whole group it has to be {{"scores": {{...}}}} '
-                f"with each of the {len(ids)} attempt ids once"
+        said = _said(line)
+        if self.whole_group:
+            scores = _scores(
+                said, line, "of a whole group", "attempt ids", [one.attempt.attempt_id for one in attempts]
             )
-        return [_verdict(place, scores[attempt_id], line) for place, attempt_id in enumerate(ids)]
+            return [_verdict(score, line, place=place) for place, score in enumerate(scores.values())]
+        if self.config.per == "agent":
+            scores = _scores(said, line, "of agents", "agents", agents_to_score(attempts[0]))
+            return [_verdict(score, line, agent=agent) for agent, score in scores.items()]
+        if self.config.per == "call":
+            scores = _scores_of_calls(said, line, len(turns_to_score(attempts[0])))
+            return [_verdict(score, line, call=call) for call, score in enumerate(scores)]
+        return [_verdict(said, line)]
 
     async def close(self) -> None: ...
 
@@ -170,13 +173,34 @@ def _said(line: str) -> Any:
         ) from None
 
 
-def _verdict(place: int, said: Any, line: str) -> Verdict:
+def _scores(said: Any, line: str, of_what: str, names_of: str, names: Sequence[str]) -> Mapping[str, Any]:
+    """Return what the program says of each name, in their order."""
+    scores = said.get("scores") if isinstance(said, dict) else None
+    if not isinstance(scores, dict) or set(scores) != set(names):
+        raise JudgeError(
+            f'the last line of its output is {line[:200]!r}; {of_what} it has to be {{"scores": {{...}}}} with each of '
+            f"the {len(names)} {names_of} once"
+        )
+    return {name: scores[name] for name in names}
+
+
+def _scores_of_calls(said: Any, line: str, calls: int) -> Sequence[Any]:
+    scores = said.get("scores") if isinstance(said, dict) else None
+    if not isinstance(scores, list) or len(scores) != calls:
+        raise JudgeError(
+            f'the last line of its output is {line[:200]!r}; of calls it has to be {{"scores": [...]}} with one score '
+            f"or null for each of the {calls} calls"
+        )
+    return scores
+
+
+def _verdict(said: Any, line: str, *, place: int = 0, agent: str | None = None, call: int | None = None) -> Verdict:
     score, reason = (said.get("score"), said.get("reason", "")) if isinstance(said, dict) else (said, "")
     if score is None and (said is None or "score" in said):
-        return Verdict(place, None, str(reason) or "the program gave no score")
+        return Verdict(place, None, str(reason) or "the program gave no score", agent, call)
     if not isinstance(score, int | float) or not abs(score) <= LARGEST_REWARD:
         raise JudgeError(f"the last line of its output is {line[:200]!r}; the score in it is not a number")
-    return Verdict(place, float(score), str(reason))
+    return Verdict(place, float(score), str(reason), agent, call)
 
 
 def _last_line(file: IO[bytes]) -> str:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from lightning_instrumentation import semconv
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
@@ -16,8 +17,12 @@ from lightning_trainer.cli.app import app
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_config
 from lightning_trainer.config.judges import KINDS, BudgetConfig, Criterion
+from lightning_trainer.ingest.reading import read_spans
+from lightning_trainer.samples.rewards.reward_table import read_rewards
 from lightning_trainer.store import SqliteStore
+from lightning_trainer.types import SpanEvent
 
+CREDIT = (Path(__file__).parents[3] / "docs" / "credit.md").read_text(encoding="utf-8")
 PAGE = (Path(__file__).parents[3] / "docs" / "rewards.md").read_text(encoding="utf-8")
 
 
@@ -52,6 +57,27 @@ async def folder(tmp_path, script, attempt_to_judge, monkeypatch):
         await store.begin_policy("support")
         await store.append(moved)
     return tmp_path
+
+
+async def test_a_scheme_of_your_own_gives_each_call_its_number(judge, attempt_to_judge, tmp_path):
+    """docs/credit.md, as it stands there."""
+    settings, function = (
+        re.search(rf"## A scheme of your own.*?```{language}\n(.*?)```", CREDIT, re.DOTALL)[1]
+        for language in ("toml", "python")
+    )
+    (tmp_path / "lightning.toml").write_text(settings)
+    (tmp_path / "shares.py").write_text(function)
+    config = load_config(tmp_path / "lightning.toml")
+    assert (config.only_policy.credit.scheme, config.only_policy.reward) == ("steps", "share")
+    spans = attempt_to_judge("a", ["Ask.", "It is 6.....", "So it is 6."], agents=["planner", "worker", "planner"])
+    score = {semconv.EVALUATION_NAME: "score", semconv.EVALUATION_SCORE: 0.5}
+    spans[0] = replace(spans[0], events=(SpanEvent(semconv.EVALUATION_EVENT, spans[0].end_ns, score),))
+    (section,) = config.judge
+    judged, sink = await judge("program", {}, spans=spans, **section.model_dump(exclude={"kind"}))
+    reading = read_spans([*spans, *sink.spans])
+    table = read_rewards(reading.evaluations, reading.calls, {one.attempt_id: one for one in reading.attempts}, "share")
+    assert [table.of_calls[call.call_id] for call in reading.calls] == pytest.approx([4 / 54, 12 / 54, 11 / 54])
+    assert judged["a"].value == pytest.approx(0.5)
 
 
 def run(*arguments):

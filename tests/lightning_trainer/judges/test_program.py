@@ -75,6 +75,23 @@ async def test_a_whole_group_at_once(run):
         await run(ANSWERED + "print(json.dumps({'scores': {'a': 1}}))", "abc", whole_group=True)
 
 
+async def test_each_call_gets_its_score(run):
+    scored = "[{'score': len(told['calls'][0]['answer']['content']), 'reason': 'its length'}, None]"
+    first, second = await run(f"{ANSWERED}print(json.dumps({{'scores': {scored}}}))", per="call")
+    assert (first.call, first.value, first.reason) == (0, 8.0, "its length")
+    assert (second.call, second.value, second.reason) == (1, None, "the program gave no score")
+    for wrong in ("{'scores': [1]}", "{'scores': {'0': 1, '1': 1}}", "[1, 1]", "1"):
+        with pytest.raises(JudgeError, match="one score or null for each of the 2 calls"):
+            await run(f"import json; print(json.dumps({wrong}))", per="call")
+
+
+async def test_each_agent_gets_its_score(run):
+    (verdict,) = await run('print(\'{"scores": {"solver": 0.5}}\')', per="agent")
+    assert (verdict.agent, verdict.value) == ("solver", 0.5)
+    with pytest.raises(JudgeError, match="each of the 1 agents once"):
+        await run('print(\'{"scores": {"planner": 0.5}}\')', per="agent")
+
+
 async def test_a_function_is_enough(run, tmp_path):
     (tmp_path / "scores.py").write_text(
         "def polite(told):\n    print('some noise')\n    return {'score': 1.0, 'reason': told['answer']}\n"

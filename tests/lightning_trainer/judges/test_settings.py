@@ -35,7 +35,15 @@ def load(tmp_path):
         (RUBRIC + "budget = { money = 1.0 }", "price_input and price_output"),
         (
             'kind = "agent_credit"\nmodel = "m"\nchecked_by = ["score"]',
-            "judge 'a' shares an outcome among agents or calls, and checked_by compares whole attempts",
+            "judge 'a' scores agents or calls, and checked_by compares whole attempts",
+        ),
+        (
+            'kind = "program"\ncommand = ["x"]\nper = "call"\nchecked_by = ["score"]',
+            "judge 'a' scores agents or calls, and checked_by compares whole attempts",
+        ),
+        (
+            'kind = "program"\ncommand = ["x"]\nper = "call"\nwhole_group = true',
+            "has per = 'call'; leave one of them out",
         ),
         ('kind = "program"', 'write command = [...] or function = "module:function", one of them'),
         ('kind = "program"\ncommand = ["x"]\nfunction = "a:b"', "one of them"),
@@ -66,10 +74,13 @@ def test_without_an_endpoint_the_one_of_the_api_is_asked(load, settings, asked):
     assert judge.base_url == asked
 
 
-def test_a_judge_of_shares_cannot_be_corrected(load):
+@pytest.mark.parametrize(
+    "judge", ['kind = "agent_credit"\nmodel = "m"', 'kind = "program"\ncommand = ["x"]\nper = "agent"']
+)
+def test_a_judge_of_agents_or_calls_cannot_be_corrected(load, judge):
     policy = '[[policy]]\nname = "p"\nagents = ["*"]\nmodel = "random:tiny"\nreward = { a = { correct = true } }'
-    with pytest.raises(ConfigError, match="policy 'p' corrects judge 'a', which shares an outcome among agents or"):
-        load(f'kind = "agent_credit"\nmodel = "m"\n{policy}')
+    with pytest.raises(ConfigError, match="policy 'p' corrects judge 'a', which scores agents or calls"):
+        load(f"{judge}\n{policy}")
 
 
 @pytest.mark.parametrize(

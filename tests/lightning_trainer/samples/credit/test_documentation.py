@@ -29,13 +29,13 @@ def test_the_state_of_the_example_is_named_around_the_call():
     seen = []
     create = SimpleNamespace(create=lambda **asked: seen.append((current().state, asked["model"])))
     client = SimpleNamespace(chat=SimpleNamespace(completions=create))
-    (example,) = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
+    _, example = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
     exec(example, {"client": client, "room": "hall", "inventory": {"lamp", "key"}, "messages": []})
     assert seen == [("hall ['key', 'lamp']", "m")]
 
 
 def test_the_example_can_be_read(tmp_path):
-    (example,) = re.findall(r"```toml\n(.*?)```", TEXT, flags=re.DOTALL)
+    example, _ = re.findall(r"```toml\n(.*?)```", TEXT, flags=re.DOTALL)
     (tmp_path / "lightning.toml").write_text(example)
     policy = load_config(tmp_path / "lightning.toml").only_policy
     assert policy.credit.scheme == "hierarchical"
