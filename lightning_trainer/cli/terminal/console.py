@@ -4,6 +4,7 @@ standard error, and an exit status.
 
 import importlib.util
 import json
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -20,6 +21,9 @@ from rich.segment import Segment
 from lightning_trainer.cli.light import needs
 from lightning_trainer.errors import CANNOT_WRITE, ConfigError, LightningError, MissingExtraError
 
+_PIPED_WIDTH = 160
+"""Columns of what goes into a file or another program; folded at rich's 80, a row could not be searched."""
+
 
 class TerminalConsole(Console):
     """A console of rich's whose text, wherever it comes from, cannot command the terminal and is shown as it is.
@@ -29,6 +33,8 @@ class TerminalConsole(Console):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(emoji=False, **options)  # or the id a:b:c would be shown with a picture in the place of :b:
+        if not self.is_terminal and "COLUMNS" not in os.environ and "width" not in options:
+            self.width = _PIPED_WIDTH
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):

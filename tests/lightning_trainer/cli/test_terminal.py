@@ -160,3 +160,16 @@ def test_every_command_prints_through_this_console():
     for path in CLI.rglob("*.py"):
         if path.parent.name != "terminal":
             assert not re.search(r"(?<!\w)Console\(", path.read_text(encoding="utf-8")), path
+
+
+def test_what_goes_into_a_file_is_not_folded_at_80_columns(monkeypatch):
+    row = "the words of a row that somebody searches for, and that are longer than a narrow terminal is wide"
+    monkeypatch.delenv("COLUMNS", raising=False)
+    for columns, folded in ((None, False), ("60", True)):
+        if columns is not None:
+            monkeypatch.setenv("COLUMNS", columns)
+        out = io.StringIO()
+        table = Table("check", "result")
+        table.add_row("memory", row)
+        TerminalConsole(file=out).print(table)
+        assert (row not in out.getvalue()) is folded
