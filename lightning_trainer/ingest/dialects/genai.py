@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from lightning_instrumentation import semconv
 
 from lightning_trainer.ingest.dialects.dialect import Conversation, Dialect, ModelCall, Naming, Usage
-from lightning_trainer.ingest.dialects.values import count, json_of, objects, text, texts
+from lightning_trainer.ingest.dialects.values import count, json_of, objects, text, texts, texts_of
 from lightning_trainer.types import Span, SpanStatus
 
 NAME = "genai"
@@ -43,7 +43,7 @@ def model_call(span: Span) -> ModelCall | None:
     """Read ``gen_ai.response.*``; without finish reasons, count the choices that were requested, at most 128."""
     if not is_call(span) or not is_answered(span):
         return None
-    reasons = texts(span, semconv.FINISH_REASONS)
+    reasons = finish_reasons(span)
     return ModelCall(
         span=span,
         dialect=NAME,
@@ -51,6 +51,18 @@ def model_call(span: Span) -> ModelCall | None:
         finish_reasons=reasons or (None,) * _asked_choices(span),
         complete=_complete(span, reasons),
     )
+
+
+def finish_reasons(span: Span) -> tuple[str | None, ...]:
+    """Return one finish reason per choice, also from the captured answer; empty if the span has none."""
+    if reasons := texts(span, semconv.FINISH_REASONS):
+        return reasons
+    reasons = json_of(span.attributes.get(semconv.FINISH_REASONS))  # Spring AI writes every value as text
+    if not isinstance(reasons, list):
+        messages = objects(json_of(span.attributes.get(semconv.OUTPUT_MESSAGES)))
+        reasons = [message.get("finish_reason") for message in messages]
+    found = texts_of(reasons)
+    return found if any(found) else ()
 
 
 def _complete(span: Span, reasons: tuple[str | None, ...]) -> bool | None:

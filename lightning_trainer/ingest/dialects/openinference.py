@@ -17,6 +17,7 @@ from lightning_trainer.ingest.dialects.values import (
     numbered,
     objects,
     text,
+    texts_of,
     tool_call_part,
     tool_message,
     unflattened,
@@ -92,13 +93,20 @@ def _langchain_metadata(response: Mapping[str, Any]) -> list[Any]:
 
 
 def _finish_reasons(span: Span, response: Mapping[str, Any]) -> tuple[str | None, ...]:
-    choices = objects(response.get("choices"))
-    reasons = [choice.get("finish_reason") for choice in choices]
+    reasons = [choice.get("finish_reason") for choice in objects(response.get("choices"))]
     if not reasons:
-        reasons = [place.get("finish_reason") for place in _langchain_metadata(response) if isinstance(place, Mapping)]
+        places = [place for place in _langchain_metadata(response) if isinstance(place, Mapping)]
+        reasons = [place.get("finish_reason") or place.get("stop_reason") for place in places]
     if not any(reasons):
-        reasons = [text(span, "llm.finish_reason"), *reasons[1:]]
-    return tuple(reason if isinstance(reason, str) and reason else None for reason in reasons)
+        reasons = [text(span, "llm.finish_reason") or _of_one_answer(response), *reasons[1:]]
+    return texts_of(reasons)
+
+
+def _of_one_answer(response: Mapping[str, Any]) -> Any:
+    """Return the finish reason of a response of Anthropic's, or of OpenAI's Responses API if it was cut off."""
+    details = response.get("incomplete_details")
+    reason = details.get("reason") if isinstance(details, Mapping) else response.get("stop_reason")
+    return "length" if reason == "max_output_tokens" else reason
 
 
 def _complete(span: Span, response: Mapping[str, Any], reasons: tuple[str | None, ...]) -> bool | None:

@@ -19,6 +19,7 @@ from lightning_trainer.ingest.dialects.values import (
     numbered,
     objects,
     text,
+    texts_of,
     tool_call_part,
     tool_message,
     unflattened,
@@ -97,7 +98,7 @@ def finish_reasons(span: Span) -> tuple[str | None, ...]:
         reasons = [message.get("finish_reason") for message in messages]
     if not reasons:
         reasons = [item.get("finish_reason") for item in numbered(span, _COMPLETION)]
-    return tuple(reason if isinstance(reason, str) and reason else None for reason in reasons)
+    return texts_of(reasons)
 
 
 def is_complete(span: Span, reasons: tuple[str | None, ...]) -> bool | None:

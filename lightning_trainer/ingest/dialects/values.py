@@ -1,7 +1,7 @@
 """Attribute values by expected type; a value of another type counts as absent and is never guessed at."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -43,8 +43,13 @@ def texts(span: Span, name: str) -> tuple[str | None, ...]:
         return ()
     for item in value:
         if not item or not isinstance(item, str):
-            return tuple(item if isinstance(item, str) and item else None for item in value)
+            return texts_of(value)
     return value  # pyright: ignore[reportReturnType]
+
+
+def texts_of(items: Iterable[Any]) -> tuple[str | None, ...]:
+    """Return the items; None for each that is not a non-empty text."""
+    return tuple(item if isinstance(item, str) and item else None for item in items)
 
 
 def json_of(value: AttributeValue | None) -> Any:
