@@ -68,17 +68,33 @@ def _is_answered(span: Span) -> bool:
 
 
 def _response(span: Span) -> Mapping[str, Any]:
+    if span.attributes.get("output.mime_type") == "text/plain":
+        return {}  # the text of a stream, which may be JSON of the model's own
     response = json_of(span.attributes.get("output.value"))
     return response if isinstance(response, dict) else {}
 
 
 def response_id(response: Mapping[str, Any]) -> str | None:
     """Return the server's id: at the top level of the OpenAI client's response, in ``llm_output`` of LangChain's."""
-    for place in (response, response.get("llm_output"), *_langchain_metadata(response)):
+    for place in (
+        response if _is_response(response) else None,
+        response.get("llm_output"),
+        *_langchain_metadata(response),
+    ):
         found = place.get("id") if isinstance(place, Mapping) else None
         if isinstance(found, str) and found:
             return found
     return None
+
+
+def _is_response(found: Mapping[str, Any]) -> bool:
+    """Whether it is a response of a model's server, and not JSON that the model answered."""
+    return (
+        "choices" in found
+        or "generations" in found
+        or found.get("object") == "response"
+        or found.get("type") in ("message", "completion")
+    )
 
 
 def _langchain_metadata(response: Mapping[str, Any]) -> list[Any]:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lightning_trainer.ingest.dialects.registry import dialect_of
+from lightning_trainer.ingest.dialects.registry import dialect_of, with_response_id
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.types import Span
 
@@ -74,3 +74,33 @@ def test_a_reason_that_is_no_text_counts_as_missing(value) -> None:
         call = dialect_of(span).model_call(span)
         assert call is not None
         assert call.finish_reasons == (None,)
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/json"])  # the latter of openinference-vercel
+def test_an_answer_that_is_json_is_not_taken_for_the_response(kind) -> None:
+    answer = '{"id": "ticket-12", "status": "open", "type": "bug", "object": 7}'
+    span = spanned(OPENINFERENCE | {"output.value": answer, "output.mime_type": kind})
+    call = dialect_of(span).model_call(span)
+    assert call is not None
+    assert (call.response_id, call.finish_reasons) == (None, (None,))
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        '{"id": "r", "choices": []}',
+        '{"id": "r", "object": "response"}',
+        '{"id": "r", "type": "message"}',
+        '{"llm_output": {"id": "r"}, "generations": []}',
+    ],
+)
+def test_a_response_gives_its_id(response) -> None:
+    span = spanned(OPENINFERENCE | {"output.value": response})
+    assert with_response_id(span).attributes["gen_ai.response.id"] == "r"
+
+
+def test_a_streamed_text_has_no_id_even_if_it_is_a_response() -> None:
+    quoted = '{"id": "r", "object": "chat.completion", "choices": [{"finish_reason": "length"}]}'
+    span = spanned(OPENINFERENCE | {"output.value": quoted, "output.mime_type": "text/plain"})
+    assert with_response_id(span) is span
+    assert not read_spans([span]).calls[0].truncated
