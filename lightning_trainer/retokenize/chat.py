@@ -17,7 +17,7 @@ ChatMessage = dict[str, Any]
 
 
 class NoWordsError(LightningError, ValueError):
-    """A message has parts that are not words, or lacks a role."""
+    """A message has parts that are not words, or lacks a role or a tool's name."""
 
 
 def chat_messages(messages: Iterable[Message]) -> list[ChatMessage]:
@@ -151,6 +151,8 @@ def _kind(part: Any) -> str | None:
 
 
 def _tool_call(part: Mapping[str, Any]) -> dict[str, Any]:
-    function = {"name": part.get("name"), "arguments": part.get("arguments")}
+    if not isinstance(part.get("name"), str) or not part["name"]:
+        raise NoWordsError("a message has a tool call without a tool's name")
+    function = {"name": part["name"], "arguments": part.get("arguments")}
     call_id = part.get("id")
     return {**({"id": call_id} if call_id else {}), "type": "function", "function": function}

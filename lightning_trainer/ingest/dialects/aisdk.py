@@ -2,7 +2,8 @@
 
 Read from ``ai`` 5.0 (Apache-2.0) and its ``@ai-sdk/otel``'s ``LegacyOpenTelemetry``. A span ``ai.generateText`` is
 around the spans ``ai.generateText.doGenerate``, each of which is one request to a model. Since 7 it writes the GenAI
-conventions unless the legacy form is asked for.
+conventions unless the legacy form is asked for. Traceloop's Node SDK moves the words to OpenLLMetry's attributes, and
+loses some (``ai-sdk-transformations.ts`` of ``traceloop/openllmetry-js``, Apache-2.0).
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,6 +11,7 @@ from typing import Any
 
 from lightning_instrumentation import semconv
 
+from lightning_trainer.ingest.dialects import openllmetry
 from lightning_trainer.ingest.dialects.dialect import Conversation, Dialect, Message, ModelCall, Naming, Usage
 from lightning_trainer.ingest.dialects.values import count, json_of, objects, text, tool_call_part
 from lightning_trainer.types import Span, SpanStatus
@@ -67,12 +69,43 @@ def _is_answered(span: Span) -> bool:
 
 
 def conversation(span: Span) -> Conversation:
-    """Read the JSON of ``ai.prompt.messages`` and ``ai.prompt.tools``, and the answer from ``ai.response.*``."""
+    """Read the JSON of ``ai.prompt.messages`` and ``ai.prompt.tools``, and the answer from ``ai.response.*``; whatever
+    is missing there, from where Traceloop moves it."""
+    moved = openllmetry.conversation(span)
     return Conversation(
-        input_messages=tuple(_message(item) for item in objects(json_of(span.attributes.get("ai.prompt.messages")))),
-        output_messages=_answer(span),
-        tools=tuple(_tools(span)),
+        input_messages=tuple(_message(item) for item in objects(json_of(span.attributes.get("ai.prompt.messages"))))
+        or _moved_prompt(moved.input_messages),
+        output_messages=_answer(span) or _moved_answer(span, moved.output_messages),
+        tools=tuple(_tools(span)) or moved.tools,
     )
+
+
+def _moved_prompt(messages: Iterable[Message]) -> tuple[Message, ...]:
+    """Return the messages, with their calls and results of tools; empty if one that has a result has lost its call.
+
+    A message without text is moved as the JSON of its parts, one with text without any other part.
+    """
+    read = tuple({**message, "parts": _moved_parts(message)} for message in messages)
+    called, answered = (
+        {str(part.get("id")) for message in read for part in message["parts"] if part.get("type") == kind}
+        for kind in ("tool_call", "tool_call_response")
+    )
+    return read if answered <= called else ()
+
+
+def _moved_parts(message: Message) -> list[Mapping[str, Any]]:
+    parts = message.get("parts") or []
+    written = json_of(parts[0].get("content")) if len(parts) == 1 else None
+    inside = objects(written)
+    are_parts = inside and all(part.get("type") in ("tool-call", "tool-result") for part in inside)
+    return list(map(_part, inside)) if are_parts else parts
+
+
+def _moved_answer(span: Span, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """Return the answer; empty if it called tools and the calls are lost, as those of version 5 and later are."""
+    answers = openllmetry.numbered_answers(span) or messages  # the latter lose a text beside calls
+    lost = text(span, "ai.response.finishReason") == "tool-calls" and not Conversation((), answers).tools_called
+    return () if lost else answers
 
 
 def _answer(span: Span) -> tuple[Message, ...]:
@@ -121,9 +154,9 @@ def _tools(span: Span) -> Iterable[Mapping[str, Any]]:
 
 
 def naming(span: Span) -> Naming | None:
-    """Take ``ai.telemetry.functionId``."""
+    """Take ``ai.telemetry.functionId``, else a name that the program or another instrumentation has set."""
     # The name that users give a call; the framework has no agent names of its own.
-    agent = text(span, "ai.telemetry.functionId")
+    agent = text(span, "ai.telemetry.functionId", semconv.AGENT_NAME, "agent.name")
     return None if agent is None else Naming(agent, NAME)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from lightning_trainer.ingest.dialects.values import arguments
 from lightning_trainer.types import Span
 
 Message = Mapping[str, Any]
@@ -48,7 +49,7 @@ class Conversation:
 
     def __post_init__(self) -> None:
         """Enforce types, since a foreign tracer may write anything: a role is text, and parts are objects whose type
-        and name are text."""
+        and name are text. A part that a tracer writes in a form of its own gets the conventions' form."""
         for field in ("input_messages", "output_messages"):
             messages = getattr(self, field)
             if not all(map(_is_message, messages)):
@@ -70,11 +71,33 @@ _TEXT_OR_NONE = (str, type(None))
 
 def _is_message(message: Message) -> bool:
     parts = message.get("parts")
-    return isinstance(message.get("role"), _TEXT_OR_NONE) and isinstance(parts, list) and all(map(_is_part, parts))
+    return (
+        isinstance(message.get("role"), _TEXT_OR_NONE)
+        and isinstance(parts, list)
+        and all(_is_part(part) and not _is_other_form(part) for part in parts)
+    )
 
 
 def _is_part(part: Any) -> bool:
     return isinstance(part, Mapping) and all(isinstance(part.get(name), _TEXT_OR_NONE) for name in ("type", "name"))
+
+
+def _is_other_form(part: Mapping[str, Any]) -> bool:
+    return part.get("type") == "tool_call" and isinstance(part.get("tool_call"), Mapping)
+
+
+def _as_part(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return Traceloop's tool call, which is an object inside the part, as others write it."""
+    if not _is_other_form(part):
+        return part
+    call = part["tool_call"]
+    name = call.get("name")
+    return {
+        "type": "tool_call",
+        "id": call.get("id", part.get("id")),
+        "name": name if isinstance(name, str) else None,
+        "arguments": arguments(call.get("arguments")),
+    }
 
 
 def _as_message(message: Message) -> Message:
@@ -83,7 +106,7 @@ def _as_message(message: Message) -> Message:
     return {
         **message,
         "role": role if isinstance(role, str) else None,
-        "parts": [part for part in parts if _is_part(part)] if isinstance(parts, list) else [],
+        "parts": [_as_part(part) for part in parts if _is_part(part)] if isinstance(parts, list) else [],
     }
 
 

@@ -118,7 +118,7 @@ def conversation(span: Span) -> Conversation:
     written = genai.conversation(span)
     return Conversation(
         input_messages=written.input_messages or tuple(_message(item) for item in numbered(span, _PROMPT)),
-        output_messages=written.output_messages or tuple(_message(item) for item in numbered(span, _COMPLETION)),
+        output_messages=written.output_messages or numbered_answers(span),
         tools=written.tools
         or tuple(
             {
@@ -130,6 +130,11 @@ def conversation(span: Span) -> Conversation:
             for item in numbered(span, "llm.request.functions")
         ),
     )
+
+
+def numbered_answers(span: Span) -> tuple[Message, ...]:
+    """Return the answers under numbered ``gen_ai.completion``."""
+    return tuple(_message(item) for item in numbered(span, _COMPLETION))
 
 
 def _message(item: Mapping[str, AttributeValue]) -> Message:

@@ -11,9 +11,9 @@ from lightning_trainer.types import Span
 DIALECTS: tuple[Dialect, ...] = (
     agentops.DIALECT,  # before ours, which claims every other span with token ids
     lightning.DIALECT,
-    openinference.DIALECT,
     langsmith.DIALECT,
-    aisdk.DIALECT,
+    aisdk.DIALECT,  # before those that its spans get further attributes of, on their way through Arize or Traceloop
+    openinference.DIALECT,
     openllmetry.DIALECT,
     genai.DIALECT,
 )

@@ -66,6 +66,8 @@ def test_reasoning_is_kept_apart() -> None:
         {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c"}]},
         {"role": "tool", "parts": [{"type": "tool_call_response", "response": [text("a"), {"type": "image"}]}]},
         {"parts": [text("x")]},
+        {"role": "assistant", "parts": [{"type": "tool_call", "id": "c", "arguments": {}}]},
+        {"role": "assistant", "parts": [{"type": "tool_call", "name": "", "arguments": {}}]},
     ],
 )
 def test_what_is_not_words_is_refused(message: dict) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from lightning_trainer.ingest.dialects.registry import dialect_of, with_response_id
 from lightning_trainer.ingest.reading import read_spans
+from lightning_trainer.retokenize.chat import chat_answer
 from lightning_trainer.types import Span
 
 OPENINFERENCE = {"openinference.span.kind": "LLM", "output.mime_type": "application/json"}
@@ -104,3 +105,90 @@ def test_a_streamed_text_has_no_id_even_if_it_is_a_response() -> None:
     span = spanned(OPENINFERENCE | {"output.value": quoted, "output.mime_type": "text/plain"})
     assert with_response_id(span) is span
     assert not read_spans([span]).calls[0].truncated
+
+
+AISDK = {
+    "ai.operationId": "ai.generateText.doGenerate",
+    "ai.telemetry.functionId": "support",
+    "ai.response.id": "chatcmpl-9",
+    "ai.response.finishReason": "stop",
+}
+CALLED = {"type": "tool-call", "toolCallId": "c1", "toolName": "weather", "input": {"city": "Bonn"}}
+LOOKING = {"role": "assistant", "content": [{"type": "text", "text": "let me look"}, CALLED]}
+
+
+def test_the_ai_sdks_own_attributes_count_beside_those_that_openinference_adds() -> None:
+    """As ``@arizeai/openinference-vercel`` writes it: calls are numbered by their place among a message's parts."""
+    added = {
+        "openinference.span.kind": "LLM",
+        "output.value": "sunny",
+        "output.mime_type": "text/plain",
+        "llm.input_messages.0.message.role": "assistant",
+        "llm.input_messages.0.message.contents.0.message_content.text": "let me look",
+        "llm.input_messages.0.message.tool_calls.1.tool_call.id": "c1",
+        "llm.input_messages.0.message.tool_calls.1.tool_call.function.name": "weather",
+    }
+    span = spanned(AISDK | {"ai.response.text": "sunny", "ai.prompt.messages": json.dumps([LOOKING])} | added)
+    (call,) = read_spans([span]).calls
+    assert (call.agent, call.response_id, call.finish_reason) == ("support", "chatcmpl-9", "stop")
+    said = dialect_of(span).conversation(span)
+    assert said.input_messages[0]["parts"][1]["name"] == "weather"
+    assert said.output_messages == ({"role": "assistant", "parts": [{"type": "text", "content": "sunny"}]},)
+    # A span around the calls, which counts for nothing.
+    around = spanned({"ai.operationId": "ai.generateText", "openinference.span.kind": "AGENT", "output.value": "sunny"})
+    assert dialect_of(around).model_call(around) is None
+    tool = spanned({"ai.operationId": "ai.toolCall", "ai.toolCall.name": "weather", "openinference.span.kind": "TOOL"})
+    assert dialect_of(tool).tool(tool) == "weather"
+
+
+def test_what_traceloop_moves_out_of_the_ai_sdks_attributes_is_read() -> None:
+    """Its Node SDK removes the words under ``ai.*``, and writes them under the conventions' names."""
+    asked = [{"role": "user", "parts": [{"type": "text", "content": "weather?"}]}]
+    called = {"type": "tool_call", "tool_call": {"name": "weather", "arguments": '{"city": "Bonn"}'}}
+    moved = {
+        "gen_ai.input.messages": json.dumps(asked),
+        "gen_ai.output.messages": json.dumps([{"role": "assistant", "parts": [called]}]),
+        "llm.request.functions.0.name": "weather",
+        "traceloop.workflow.name": "w",
+    }
+    span = spanned(AISDK | moved)
+    (call,) = read_spans([span]).calls
+    assert (call.agent, call.response_id) == ("support", "chatcmpl-9")
+    said = dialect_of(span).conversation(span)
+    assert said.input_messages == tuple(asked)
+    assert said.tools_called == ("weather",)
+    assert [tool["name"] for tool in said.tools] == ["weather"]
+    assert chat_answer(said.output_messages[0])["tool_calls"] == [
+        {"type": "function", "function": {"name": "weather", "arguments": {"city": "Bonn"}}}
+    ]
+    # A text beside the calls is in the numbered attributes alone.
+    numbered = {
+        "gen_ai.completion.0.role": "assistant",
+        "gen_ai.completion.0.content": "let me look",
+        "gen_ai.completion.0.tool_calls.0.name": "weather",
+        "gen_ai.completion.0.tool_calls.0.arguments": '{"city": "Bonn"}',
+    }
+    (both,) = dialect_of(span).conversation(spanned(AISDK | moved | numbered)).output_messages
+    assert [part.get("content", part.get("name")) for part in both["parts"]] == ["let me look", "weather"]
+
+
+def moved_by_traceloop(*messages: dict) -> dict:
+    parts = [[{"type": "text", "content": one["content"]}] for one in messages]
+    listed = [{"role": one["role"], "parts": part} for one, part in zip(messages, parts, strict=True)]
+    return AISDK | {"gen_ai.input.messages": json.dumps(listed), "gen_ai.completion.0.content": "sunny"}
+
+
+def test_calls_and_results_that_traceloop_writes_as_text_are_read_and_lost_ones_leave_no_words() -> None:
+    result = {"type": "tool-result", "toolCallId": "c1", "toolName": "weather", "output": {"value": "sunny"}}
+    asked = {"role": "user", "content": '[{"type": "city"}]'}
+    answered = {"role": "tool", "content": json.dumps([result])}
+    whole = spanned(moved_by_traceloop(asked, {"role": "assistant", "content": json.dumps([CALLED])}, answered))
+    user, call, tool = dialect_of(whole).conversation(whole).input_messages
+    assert user["parts"] == [{"type": "text", "content": '[{"type": "city"}]'}]
+    assert call["parts"] == [{"type": "tool_call", "id": "c1", "name": "weather", "arguments": {"city": "Bonn"}}]
+    assert tool["parts"] == [{"type": "tool_call_response", "id": "c1", "response": "sunny"}]
+    # With a text beside it, the call is gone, and so it is from the answer of version 5.
+    torn = spanned(moved_by_traceloop(asked, {"role": "assistant", "content": "let me look"}, answered))
+    assert dialect_of(torn).conversation(torn).input_messages == ()
+    calling = spanned(moved_by_traceloop(asked) | {"ai.response.finishReason": "tool-calls"})
+    assert dialect_of(calling).conversation(calling).output_messages == ()
