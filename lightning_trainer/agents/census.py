@@ -19,7 +19,7 @@ from lightning_trainer.agents import meeting
 from lightning_trainer.ingest.agreement import statement_of
 from lightning_trainer.ingest.ancestry import SpanKey, enclosing, key_of, outer_of, resolve_identities, unique
 from lightning_trainer.ingest.calls import JoinedCall, fidelity_of, joined_calls, server_of, tokens_of
-from lightning_trainer.ingest.dialects import langsmith
+from lightning_trainer.ingest.dialects import langsmith, span_events
 from lightning_trainer.ingest.dialects.dialect import ModelCall
 from lightning_trainer.ingest.dialects.genai import stream_part
 from lightning_trainer.ingest.dialects.lightning import is_gateway, is_ours
@@ -79,7 +79,7 @@ class AgentCensus:
 
 
 def slim(span: Span) -> Span:
-    """Remove what the census does not read: events, long texts, and all token ids except their number."""
+    """Remove what the census does not read: long texts, events without an answer, all token ids except their number."""
     kept = {
         name: value
         for name, value in span.attributes.items()
@@ -102,7 +102,8 @@ def slim(span: Span) -> Span:
                 for c in tokens.choices
             },
         }
-    return replace(span, attributes=kept, events=())
+    events = tuple(event for event in span.events if event.name in span_events.ANSWERS)
+    return replace(span, attributes=kept, events=events)
 
 
 def _abridged(ids: Ids) -> bytes:

@@ -2,8 +2,8 @@
 
 Read from ``opentelemetry-instrumentation-genai-openai`` and ``-genai-langchain`` 1.3b0 and ``-openai-v2`` 2.4b0.
 Messages are on the span (``gen_ai.input.messages``, ``gen_ai.output.messages``, ``gen_ai.system_instructions``) if the
-user turned on content capture for spans. Otherwise, and in everything that follows the conventions up to 1.36, they
-travel as log records, another OTLP signal that is not received here: such a call is counted by its id but has no text.
+user turned on content capture for spans, or in the span's events (``span_events.py``). Otherwise they travel as log
+records, another OTLP signal that is not received here: such a call is counted by its id but has no text.
 """
 
 import zlib
@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from lightning_instrumentation import semconv
 
-from lightning_trainer.ingest.dialects.dialect import Conversation, Dialect, ModelCall, Naming, Usage
+from lightning_trainer.ingest.dialects import span_events
+from lightning_trainer.ingest.dialects.dialect import Conversation, Dialect, Message, ModelCall, Naming, Usage
 from lightning_trainer.ingest.dialects.values import count, json_of, objects, text, texts, texts_of
 from lightning_trainer.types import Span, SpanStatus
 
@@ -34,8 +35,12 @@ def is_call(span: Span) -> bool:
 
 def is_answered(span: Span) -> bool:
     """Whether anything shows that a model answered: then tokens were sampled, whatever went wrong later."""
-    return text(span, semconv.RESPONSE_ID) is not None or any(
-        name in span.attributes for name in (semconv.FINISH_REASONS, semconv.OUTPUT_MESSAGES, semconv.OUTPUT_TOKENS)
+    return (
+        text(span, semconv.RESPONSE_ID) is not None
+        or any(
+            name in span.attributes for name in (semconv.FINISH_REASONS, semconv.OUTPUT_MESSAGES, semconv.OUTPUT_TOKENS)
+        )
+        or span_events.has_answer(span)
     )
 
 
@@ -59,7 +64,7 @@ def finish_reasons(span: Span) -> tuple[str | None, ...]:
         return reasons
     reasons = json_of(span.attributes.get(semconv.FINISH_REASONS))  # Spring AI writes every value as text
     if not isinstance(reasons, list):
-        messages = objects(json_of(span.attributes.get(semconv.OUTPUT_MESSAGES)))
+        messages = _output_messages(span)
         reasons = [message.get("finish_reason") for message in messages]
     found = texts_of(reasons)
     return found if any(found) else ()
@@ -91,14 +96,18 @@ def failed(span: Span) -> bool:
 
 
 def conversation(span: Span) -> Conversation:
-    """Read the JSON of the message attributes, with the system instructions as the first message."""
-    system = objects(json_of(span.attributes.get(_SYSTEM_INSTRUCTIONS)))
+    """Read the JSON of the message attributes, with the system instructions as the first message, else the events."""
+    system = objects(span_events.written(span, _SYSTEM_INSTRUCTIONS))
     head = ({"role": "system", "parts": list(system)},) if system else ()
     return Conversation(
-        input_messages=head + objects(json_of(span.attributes.get(semconv.INPUT_MESSAGES))),
-        output_messages=objects(json_of(span.attributes.get(semconv.OUTPUT_MESSAGES))),
-        tools=tool_definitions(json_of(span.attributes.get(semconv.TOOL_DEFINITIONS))),
+        input_messages=head + (span_events.written_messages(span, semconv.INPUT_MESSAGES) or span_events.prompts(span)),
+        output_messages=_output_messages(span),
+        tools=tool_definitions(span_events.written(span, semconv.TOOL_DEFINITIONS)),
     )
+
+
+def _output_messages(span: Span) -> tuple[Message, ...]:
+    return span_events.written_messages(span, semconv.OUTPUT_MESSAGES) or span_events.answers(span)
 
 
 def tool_definitions(defined: Any) -> tuple[Mapping[str, Any], ...]:
