@@ -72,7 +72,7 @@ def message_text(message: Message) -> str:
         elif kind == "tool_call":
             said.append(f"(calls the tool {part.get('name')} with {_plain(part.get('arguments'))})")
         elif kind == "tool_call_response":
-            said.append(f"(the tool answers) {_plain(part.get('response', part.get('result')))}")
+            said.append(f"(the tool answers) {_plain(part.get('response'))}")
         else:
             said.append(f"({kind or 'a part'}, not shown)")
     return "\n".join(said)

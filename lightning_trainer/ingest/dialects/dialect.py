@@ -83,21 +83,32 @@ def _is_part(part: Any) -> bool:
 
 
 def _is_other_form(part: Mapping[str, Any]) -> bool:
-    return part.get("type") == "tool_call" and isinstance(part.get("tool_call"), Mapping)
+    match part.get("type"):
+        case "tool_call":  # Traceloop's is an object inside the part
+            return isinstance(part.get("tool_call"), Mapping)
+        case "tool_call_response":  # Pydantic AI's
+            return "result" in part and "response" not in part
+        case kind:
+            return kind == "thinking"  # Pydantic AI's
 
 
 def _as_part(part: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return Traceloop's tool call, which is an object inside the part, as others write it."""
+    """Return a part in the form of the conventions."""
     if not _is_other_form(part):
         return part
-    call = part["tool_call"]
-    name = call.get("name")
-    return {
-        "type": "tool_call",
-        "id": call.get("id", part.get("id")),
-        "name": name if isinstance(name, str) else None,
-        "arguments": arguments(call.get("arguments")),
-    }
+    match part["type"]:
+        case "tool_call":
+            call = part["tool_call"]
+            name = call.get("name")
+            return {
+                "type": "tool_call",
+                "id": call.get("id", part.get("id")),
+                "name": name if isinstance(name, str) else None,
+                "arguments": arguments(call.get("arguments")),
+            }
+        case "tool_call_response":
+            return {("response" if name == "result" else name): value for name, value in part.items()}
+    return {**part, "type": "reasoning"}
 
 
 def _as_message(message: Message) -> Message:

@@ -4,9 +4,11 @@ import json
 
 import pytest
 
+from lightning_trainer.ingest.dialects.dialect import Conversation
 from lightning_trainer.ingest.dialects.registry import dialect_of, with_response_id
 from lightning_trainer.ingest.reading import read_spans
-from lightning_trainer.retokenize.chat import chat_answer
+from lightning_trainer.judges.rendering import message_text
+from lightning_trainer.retokenize.chat import chat_answer, chat_messages
 from lightning_trainer.types import Span
 
 OPENINFERENCE = {"openinference.span.kind": "LLM", "output.mime_type": "application/json"}
@@ -192,3 +194,27 @@ def test_calls_and_results_that_traceloop_writes_as_text_are_read_and_lost_ones_
     assert dialect_of(torn).conversation(torn).input_messages == ()
     calling = spanned(moved_by_traceloop(asked) | {"ai.response.finishReason": "tool-calls"})
     assert dialect_of(calling).conversation(calling).output_messages == ()
+
+
+def test_results_and_thoughts_in_pydantic_ais_words_are_those_of_the_conventions() -> None:
+    asked = [
+        {"role": "user", "parts": [{"type": "text", "content": "weather?"}]},
+        {"role": "assistant", "parts": [{"type": "tool_call", "id": "c1", "name": "weather", "arguments": "{}"}]},
+        {"role": "user", "parts": [{"type": "tool_call_response", "id": "c1", "name": "weather", "result": "sunny"}]},
+    ]
+    answer = {"role": "assistant", "parts": [{"type": "thinking", "content": "hm"}, {"type": "text", "content": "5"}]}
+    written = {"gen_ai.input.messages": json.dumps(asked), "gen_ai.output.messages": json.dumps([answer])}
+    said = dialect_of(span := spanned(GENAI | written)).conversation(span)
+    assert chat_messages(said.input_messages)[2] == {"role": "tool", "tool_call_id": "c1", "content": "sunny"}
+    assert chat_answer(said.output_messages[0]) == {"role": "assistant", "content": "5", "reasoning_content": "hm"}
+    assert said.input_messages[2]["parts"] == [
+        {"type": "tool_call_response", "id": "c1", "name": "weather", "response": "sunny"}
+    ]
+    assert message_text(said.input_messages[2]) == "(the tool answers) sunny"
+    assert message_text(said.output_messages[0]) == "(thinking) hm\n5"
+
+
+def test_a_response_that_is_there_is_not_replaced() -> None:
+    part = {"type": "tool_call_response", "id": "c1", "response": "sunny", "result": "ok"}
+    (message,) = Conversation(({"role": "tool", "parts": [part]},)).input_messages
+    assert message["parts"] == [part]
