@@ -87,7 +87,8 @@ def _not_captured(one: AgentCensus, claiming: PolicyConfig | None, policies: Seq
         said.append(
             f"{_calls(one.calls)} without an agent's name: {who}put @lt.agent(...) around the code that makes "
             "them, or, where the framework names its agents on OpenTelemetry spans (Google ADK, Strands), give the "
-            "program a TracerProvider of OpenTelemetry's SDK, without which these spans say nothing"
+            "program a TracerProvider of OpenTelemetry's SDK, without which these spans say nothing; in other "
+            "languages, set gen_ai.agent.name on the span or one above it (AI SDK: functionId)"
         )
     if one.fell_back:
         said.append(f"{_calls(one.fell_back)} without token ids (the daemon was away, so another model answered)")

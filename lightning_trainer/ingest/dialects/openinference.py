@@ -9,6 +9,8 @@ parents of the OpenAI client's (those start their own traces), so records are jo
 from collections.abc import Mapping
 from typing import Any
 
+from lightning_instrumentation import semconv
+
 from lightning_trainer.ingest.dialects import langgraph
 from lightning_trainer.ingest.dialects.dialect import Conversation, Dialect, Message, ModelCall, Naming, Usage
 from lightning_trainer.ingest.dialects.values import (
@@ -150,10 +152,10 @@ def conversation(span: Span) -> Conversation:
 def _message(item: Mapping[str, AttributeValue]) -> Message:
     role = item.get("message.role")
     content = item.get("message.content")
+    listed = [_part(part) for part in unflattened(item, "message.contents")]
     if role == "tool":
-        return tool_message(item.get("message.tool_call_id"), content)
-    parts: list[dict[str, Any]] = [{"type": "text", "content": content}] if content else []
-    parts += [_part(part) for part in unflattened(item, "message.contents")]
+        return tool_message(item.get("message.tool_call_id"), content or _result(listed))
+    parts: list[dict[str, Any]] = [{"type": "text", "content": content}, *listed] if content else listed
     parts += [
         tool_call_part(
             call.get("tool_call.id"), call.get("tool_call.function.name"), call.get("tool_call.function.arguments")
@@ -162,6 +164,11 @@ def _message(item: Mapping[str, AttributeValue]) -> Message:
     ]
     name = item.get("message.name")
     return {"role": role, "parts": parts, **({"name": name} if name else {})}
+
+
+def _result(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
+    said = [part["content"] for part in parts if part.get("type") == "text" and isinstance(part.get("content"), str)]
+    return "".join(said) if len(said) == len(parts) else parts
 
 
 def _part(part: Mapping[str, AttributeValue]) -> dict[str, Any]:
@@ -174,10 +181,11 @@ def _part(part: Mapping[str, AttributeValue]) -> dict[str, Any]:
 
 
 def naming(span: Span) -> Naming | None:
-    """Take LangGraph's name in ``metadata``, then ``agent.name``, then the graph node of an ``AGENT`` span."""
+    """Take LangGraph's name in ``metadata``, then ``agent.name``, then ``gen_ai.agent.name``, then the graph node of an
+    ``AGENT`` span."""
     metadata = json_of(span.attributes.get("metadata"))
     agent = langgraph.agent_of(metadata) if isinstance(metadata, dict) else None
-    agent = agent or text(span, "agent.name")
+    agent = agent or text(span, "agent.name", semconv.AGENT_NAME)
     if agent is None and span.attributes.get(KIND) == "AGENT":
         agent = text(span, "graph.node.name", "graph.node.id")
     return None if agent is None else Naming(agent, NAME)

@@ -44,7 +44,9 @@ def test_the_table_has_who_claims_whom_and_fits_80_columns(state_dir):
     assert solver.split()[-2:] == ["calculator", "langchain"]
     assert nobody.startswith("(no name)")
     assert nobody.split()[2] == "none"
-    assert "without an agent's name: only a policy with agents" in " ".join(said.split())
+    said = " ".join(said.split())
+    assert "without an agent's name: only a policy with agents" in said
+    assert "in other languages, set gen_ai.agent.name on the span or one above it (AI SDK: functionId)" in said
 
 
 def test_json_has_everything(state_dir):

@@ -1,6 +1,7 @@
 """Forms of spans that no recording here has, written as their instrumentations write them."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -218,3 +219,36 @@ def test_a_response_that_is_there_is_not_replaced() -> None:
     part = {"type": "tool_call_response", "id": "c1", "response": "sunny", "result": "ok"}
     (message,) = Conversation(({"role": "tool", "parts": [part]},)).input_messages
     assert message["parts"] == [part]
+
+
+@pytest.mark.parametrize(
+    ("written", "response"),
+    [
+        ({"contents.0.message_content.type": "text", "contents.0.message_content.text": "sunny"}, "sunny"),
+        ({"contents.0.message_content.text": "sun", "contents.1.message_content.text": "ny"}, "sunny"),
+        ({"content": "rain", "contents.0.message_content.text": "sunny"}, "rain"),
+        (
+            {"contents.0.message_content.text": "a", "contents.1.message_content.image.image.url": "http://x"},
+            [{"type": "text", "content": "a"}, {"type": "uri", "modality": "image", "uri": "http://x"}],
+        ),
+        ({}, ""),
+    ],
+)
+def test_a_tools_result_in_parts_is_read_from_openinference(written, response) -> None:
+    head = "llm.input_messages.0.message."
+    message = {"role": "tool", "tool_call_id": "c1", **written}
+    span = spanned(OPENINFERENCE | {"output.value": "{}"} | {head + name: value for name, value in message.items()})
+    (read,) = dialect_of(span).conversation(span).input_messages
+    assert read["parts"] == [{"type": "tool_call_response", "id": "c1", "response": response}]
+
+
+@pytest.mark.parametrize("signs", [OPENINFERENCE, AISDK, {"llm.request.type": "chat"}, {"langsmith.span.kind": "llm"}])
+def test_an_agent_named_by_the_conventions_attribute_is_known_in_any_dialect(signs) -> None:
+    """What ``agents`` advises where our decorator cannot be used."""
+    signs = {name: value for name, value in signs.items() if name != "ai.telemetry.functionId"}
+    answer = {"gen_ai.response.id": "r", "output.value": "{}"}
+    inner = Span("1" * 32, "2" * 16, "3" * 16, "call", 1, 2, signs | answer)
+    outer = Span("1" * 32, "3" * 16, None, "run", 0, 3, {"gen_ai.agent.name": "solver"})
+    named = replace(inner, attributes={**inner.attributes, "gen_ai.agent.name": "solver"})
+    assert [call.agent for call in read_spans([named]).calls] == ["solver"]
+    assert [call.agent for call in read_spans([inner, outer]).calls] == ["solver"]
