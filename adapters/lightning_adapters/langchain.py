@@ -34,8 +34,9 @@ def agent_of(metadata: Mapping[str, Any]) -> Agent | None:
         # The agent's own graph is the innermost level; the levels around it tell it from an agent with the same name.
         return Agent(str(agent_name), "langchain", "|".join(levels[:-1]))
     for depth in range(len(levels), 0, -1):
-        name = levels[depth - 1].partition(":")[0]
-        if name and not _is_generic(name):
+        # A level without a colon counts the graphs that a node calls, from the second on.
+        name, is_node, _ = levels[depth - 1].partition(":")
+        if is_node and not _is_generic(name):
             return Agent(name, "langgraph", "|".join(levels[:depth]))
     return Agent(str(node), "langgraph", namespace, explicit=False) if node else None
 

@@ -332,6 +332,8 @@ def test_answers_and_messages_are_the_same_with_and_without_us(recording, chat):
         ({"langgraph_node": "model", "lc_agent_name": "a", "langgraph_checkpoint_ns": "model:1"}, "a", True),
         ({"langgraph_node": "n", "lc_agent_name": "a", "langgraph_checkpoint_ns": "tools:1|n:2"}, "n", True),
         ({"langgraph_node": "model", "langgraph_checkpoint_ns": "writer:1|model:2"}, "writer", True),
+        ({"langgraph_node": "model", "langgraph_checkpoint_ns": "writer:1|1|model:2"}, "writer", True),
+        ({"langgraph_node": "model", "langgraph_checkpoint_ns": "tools:1|1|model:2"}, "model", False),
         ({"langgraph_node": "X.before_model", "langgraph_checkpoint_ns": "X.before_model:2"}, "X.before_model", False),
         ({"langgraph_node": "model"}, "model", False),
         ({"lc_agent_name": "a"}, "a", True),
