@@ -22,10 +22,11 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnableParallel
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import create_react_agent
-from langgraph.types import Send
+from langgraph.types import Command, Send, interrupt
 from langgraph.warnings import LangGraphDeprecatedSinceV10
 from lightning_instrumentation import semconv
 from lightning_instrumentation.wire.call import silence
@@ -599,3 +600,44 @@ def test_forty_items_of_a_batch_each_in_a_rollout_of_its_own(recording, world):
 
     RunnableLambda(attempt).batch(list(range(MANY)), {"max_concurrency": MANY})
     assert spoken(recording) == {"left": MANY, "right": MANY}
+
+
+def test_a_graph_that_waits_for_a_person_or_hands_over_has_not_failed(recording, world):
+    asked = world("r1")
+
+    @tool
+    def approve(question: str) -> str:
+        """Approve."""
+        return str(interrupt("may I?"))
+
+    @lt.agent("clerk")
+    def clerk(state: State) -> dict:
+        return {"said": [interrupt("which one?")]}
+
+    @lt.tool
+    def choose() -> str:
+        return interrupt("this one?")
+
+    @lt.agent("leader")
+    def leader(state: State) -> Command:
+        return Command(goto="last", graph=Command.PARENT)
+
+    def paused(node: Any) -> Any:
+        return StateGraph(State).add_node("node", node).add_edge(START, "node").compile(checkpointer=InMemorySaver())
+
+    thread: Any = {"configurable": {"thread_id": "1"}}
+    agent = create_agent(asked.chat, [approve], name="boss", checkpointer=InMemorySaver())
+    with lt.rollout("t", rollout_id="r1"):
+        agent.invoke(asked.question("boss"), thread)
+        agent.invoke(Command(resume="yes"), thread)
+        paused(clerk).invoke(EMPTY, thread)
+        paused(lambda state: {"said": [choose()]}).invoke(EMPTY, thread)
+        inner = StateGraph(State).add_node("leader", leader).add_edge(START, "leader").compile()
+        chain(inner=inner, last=asked.node("last")).invoke(EMPTY)
+    paused(lt.rollout("decorated")(clerk)).invoke(EMPTY, thread)
+    ended = [*recording.spans("execute_tool"), *recording.spans("invoke_agent"), *recording.spans("rollout")]
+    assert [span.name.split()[-1] for span in ended if span.error is not None] == []
+    assert sorted(span.name.split()[-1] for span in ended) == [
+        "approve", "approve", "choose", "clerk", "clerk", "decorated", "leader", "t"
+    ]  # fmt: skip
+    assert not any(span.attributes.get("error.type") for span in ended)
