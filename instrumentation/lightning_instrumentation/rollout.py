@@ -8,6 +8,7 @@ launcher began it is that attempt: whoever began it decides what is compared, an
 from __future__ import annotations
 
 import json
+import signal
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass, replace
@@ -181,7 +182,7 @@ class Rollout(Block):
         self._end(error)
 
     def _end(self, error: BaseException | None) -> None:
-        if isinstance(error, KeyboardInterrupt):
+        if guarded("rollout", _is_of_a_person, error):
             guarded("rollout", self.retried)  # cut off by a person, it says nothing about the agent
         span, self._span = self._span, None
         if isinstance(error, GeneratorExit):
@@ -189,6 +190,27 @@ class Rollout(Block):
             spans.end_soon(span)
         else:
             spans.end(span, error)
+
+
+def _is_of_a_person(error: BaseException | None) -> bool:
+    """Whether it is a Ctrl-C, or what asyncio makes of one.
+
+    asyncio cancels the main task, and with it what that awaits; all others when the main task has ended, while it
+    raises the ``KeyboardInterrupt``.
+    """
+    if error is None or isinstance(error, (Exception, GeneratorExit)):
+        return False
+    if isinstance(error, KeyboardInterrupt):
+        return True
+    import asyncio  # whoever is cancelled has it
+
+    if not isinstance(error, asyncio.CancelledError):
+        return False
+    handler = signal.getsignal(signal.SIGINT)
+    runner = getattr(getattr(handler, "func", None), "__self__", None)
+    if isinstance(runner, asyncio.Runner) and getattr(runner, "_interrupt_count", 0) > 0:
+        return True
+    return isinstance(error.__context__, KeyboardInterrupt)
 
 
 class _Call:
