@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import signal
 import uuid
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
@@ -33,6 +34,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _MODES = ("train", "evaluate", "baseline", "record")
 _RETRIED = "retried"
+_MOST_ENDED = 10_000
+_ended: OrderedDict[str, None] = OrderedDict()
+"""Ids of attempts that have ended in this process, of those that the user gave."""
 _USAGE = 'write @lt.rollout("task") above a function, or `with lt.rollout("task"):` around code'
 
 
@@ -72,6 +76,7 @@ class Rollout(Block):
         self.trace_id: str | None = None
         """The attempt's trace id, 32 hex digits; None before it is entered and if nothing is recorded."""
         self._mode_given = mode is not None
+        self._attempt_given = attempt_id is not None and not self._of_run
         self._input = input
         self._policies = [policies] if isinstance(policies, str) else [str(policy) for policy in policies]
         self._span: Span | None = None
@@ -135,6 +140,13 @@ class Rollout(Block):
         mode = _incoming_mode() if around is None else around.mode
         if mode is not None and not self._mode_given:
             self.mode = mode
+        if self._attempt_given and self.attempt_id in _ended:
+            failures.say(
+                "rollout-ended",
+                f"attempt {self.attempt_id!r} has ended, and its first end counts: what a second lt.rollout records "
+                "may come too late; give each attempt an id of its own, or leave out lt.rollout for one that pauses "
+                'and goes on later (docs/rollouts.md, "An attempt that pauses")',
+            )
         identity = Identity(self.rollout_id, self.attempt_id, self.task_id, self.group_id, self.mode, self._of_run)
         return Scope(identity, before.agent, before.around, uncaptured=before.uncaptured)
 
@@ -184,12 +196,20 @@ class Rollout(Block):
     def _end(self, error: BaseException | None) -> None:
         if guarded("rollout", _is_of_a_person, error):
             guarded("rollout", self.retried)  # cut off by a person, it says nothing about the agent
+        if self._attempt_given and not self._joined:
+            guarded("rollout", _has_ended, self.attempt_id)
         span, self._span = self._span, None
         if isinstance(error, GeneratorExit):
             # A generator that was closed early, perhaps by garbage collection, has not failed.
             spans.end_soon(span)
         else:
             spans.end(span, error)
+
+
+def _has_ended(attempt_id: str) -> None:
+    _ended[attempt_id] = None
+    if len(_ended) > _MOST_ENDED:
+        _ended.popitem(last=False)
 
 
 def _is_of_a_person(error: BaseException | None) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 import lightning_instrumentation as lt
 import pytest
 from lightning_instrumentation import runtime, semconv
+from lightning_instrumentation.failures import failures
 from lightning_instrumentation.scope import current
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
@@ -94,6 +95,18 @@ def test_a_coroutine_that_is_cancelled_otherwise_has_failed(recording):
     root = recording.span("rollout")
     assert root.attributes[semconv.ROLLOUT_MODE] == "train"
     assert root.attributes["error.type"] == "asyncio.exceptions.CancelledError"
+
+
+def test_an_attempt_that_has_ended_is_not_entered_again_without_a_word(recording, monkeypatch, caplog):
+    monkeypatch.setattr(failures, "_said", set())
+    for number in range(3):
+        with lt.rollout("t", rollout_id="r1", attempt_id=f"a{number}"):
+            pass
+    assert "has ended" not in caplog.text
+    for _ in range(2):
+        with lt.rollout("t", rollout_id="r1", attempt_id="a1"):
+            pass
+    assert caplog.text.count("attempt 'a1' has ended, and its first end counts") == 1
 
 
 @pytest.mark.parametrize("policies", ["p", ["p"]])
