@@ -2,11 +2,13 @@
 
 The innermost name that the user chose wins. A model call made directly in a node of a graph is that node's. One made by
 an agent of ``create_agent`` happens in a node called ``model`` or ``tools``, a name that the user did not choose, so it
-is the agent's (``lc_agent_name``) or, if the agent has no name, the nearest enclosing named node's.
+is the agent's (``lc_agent_name``, or the name that its graph was compiled with) or, if the agent has no name, the
+nearest enclosing named node's or agent's.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -22,26 +24,107 @@ _GENERIC_NODES = frozenset({"model", "agent", "tools", "__start__", "__end__"})
 _MIDDLEWARE_HOOKS = (".before_agent", ".before_model", ".after_model", ".after_agent")
 
 
-def agent_of(metadata: Mapping[str, Any]) -> Agent | None:
+_UNNAMED_GRAPH = "LangGraph"
+_MOST_RUNS = 10_000
+"""Runs that are remembered; one whose stream nobody reads to its end may never end."""
+
+
+class _Run:
+    """A run of LangChain's that has begun: of a graph, a node, a chain, a tool."""
+
+    __slots__ = ("agent_name", "graph", "graph_name", "node", "parent", "place")
+
+    def __init__(self, metadata: Mapping[str, Any], parent: _Run | None = None, graph_name: str | None = None) -> None:
+        self.node = str(metadata.get("langgraph_node") or "")
+        self.agent_name = str(metadata.get("lc_agent_name") or "")
+        """Of the agent that set it, which everything below inherits."""
+        self.place = str(metadata.get("langgraph_checkpoint_ns") or "")
+        self.parent = parent
+        self.graph_name = graph_name
+        """What a graph's run is compiled as; None for other runs and without a name."""
+        # A run whose place is new is a node's, and began in its graph's run.
+        self.graph: _Run | None = parent if parent is None or parent.place != self.place else parent.graph
+        """The innermost graph around it; None if there is none, or none that was seen to begin."""
+
+
+def agent_of(metadata: Mapping[str, Any], parent: _Run | None = None) -> Agent | None:
     """Return who speaks in a run with this metadata; None if it is outside of graphs and does not name an agent."""
-    node = metadata.get("langgraph_node")
-    agent_name = metadata.get("lc_agent_name")
-    namespace = str(metadata.get("langgraph_checkpoint_ns") or "")
-    levels = namespace.split("|") if namespace else []
-    if node and not _is_generic(str(node)):
-        return Agent(str(node), "langgraph", namespace)
-    if agent_name:
-        # The agent's own graph is the innermost level; the levels around it tell it from an agent with the same name.
-        return Agent(str(agent_name), "langchain", "|".join(levels[:-1]))
+    innermost = run = _Run(metadata, parent)
+    while run is not None and (graph := run.graph) is not None:
+        agent = _named_in(run, graph)
+        if agent is not None:
+            return agent
+        run = graph.parent
+    agent = _by_metadata(run) if run is not None else None
+    if agent is not None and agent.explicit:
+        return agent
+    return Agent(innermost.node, "langgraph", innermost.place, explicit=False) if innermost.node else None
+
+
+def _named_in(run: _Run, graph: _Run) -> Agent | None:
+    """Return the agent that a run's node, or the graph that the node is in, names."""
+    if run.node and not _is_generic(run.node):
+        return Agent(run.node, "langgraph", run.place)
+    # The agent's own graph is the innermost level; the levels around it tell it from an agent with the same name.
+    place = run.place.rpartition("|")[0]
+    around = graph.parent
+    inherited = around is not None and run.agent_name == around.agent_name and run.agent_name != graph.graph_name
+    if run.agent_name and not inherited:
+        return Agent(run.agent_name, "langchain", place)
+    return Agent(graph.graph_name, "langgraph", place) if graph.graph_name else None
+
+
+def _by_metadata(run: _Run) -> Agent | None:
+    """Return who speaks as far as a run's own metadata says: whether an agent's name is inherited, it does not."""
+    levels = run.place.split("|") if run.place else []
+    if run.node and not _is_generic(run.node):
+        return Agent(run.node, "langgraph", run.place)
+    if run.agent_name:
+        return Agent(run.agent_name, "langchain", "|".join(levels[:-1]))
     for depth in range(len(levels), 0, -1):
-        name = levels[depth - 1].partition(":")[0]
-        if name and not _is_generic(name):
+        # A level without a colon counts the graphs that a node calls, from the second on.
+        name, is_node, _ = levels[depth - 1].partition(":")
+        if is_node and not _is_generic(name):
             return Agent(name, "langgraph", "|".join(levels[:depth]))
-    return Agent(str(node), "langgraph", namespace, explicit=False) if node else None
+    return Agent(run.node, "langgraph", run.place, explicit=False) if run.node else None
 
 
 def _is_generic(node: str) -> bool:
     return node in _GENERIC_NODES or node.endswith(_MIDDLEWARE_HOOKS)
+
+
+# -- the runs that have begun ----------------------------------------------------------------------------------------
+
+
+_runs: OrderedDict[UUID, _Run] = OrderedDict()
+_graph_name: ContextVar[str | None] = ContextVar("lightning.langchain.graph_name", default=None)
+
+
+def name_graphs(module: Any) -> None:
+    """Hook of ``langgraph.pregel``: a graph asks for its own name right before its run begins.
+
+    The run itself is told the name that a caller may have given it (``run_name``), a ticket's, say.
+    """
+    patching.wrap(module, "Pregel.get_name", _get_name)
+
+
+def _get_name(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    name = getattr(instance, "name", None)
+    _graph_name.set(str(name) if name and name != _UNNAMED_GRAPH else None)
+    return wrapped(*args, **kwargs)
+
+
+def _run_begins(run_id: UUID, parent_id: UUID | None, metadata: Mapping[str, Any] | None) -> None:
+    graph_name = _graph_name.get()
+    if graph_name is not None:
+        _graph_name.set(None)
+    _runs[run_id] = _Run(metadata or {}, _run_of(parent_id), graph_name)
+    if len(_runs) > _MOST_RUNS:
+        _runs.popitem(last=False)
+
+
+def _run_of(run_id: UUID | None) -> _Run | None:
+    return _runs.get(run_id) if run_id is not None else None
 
 
 # -- who speaks in the code that runs here ---------------------------------------------------------------------------
@@ -58,7 +141,9 @@ def watch_config(module: Any) -> None:
         if run is not None and run.active and run.config is config:
             return run.agent
         metadata = config.get("metadata") if config else None
-        return agent_of(metadata) if metadata else None
+        if config is None or not metadata:
+            return None
+        return agent_of(metadata, _run_of(getattr(config.get("callbacks"), "parent_run_id", None)))
 
     add_framework(ask)
 
@@ -91,28 +176,35 @@ def watch_models(module: Any) -> None:
         def __init__(self) -> None:
             self._runs: dict[UUID, _ModelRun] = {}
 
-        def on_chat_model_start(self, serialized: Any, messages: Any, *, run_id: UUID, **options: Any) -> None:
-            guarded("langchain-model", self._begin, run_id, options.get("metadata") or {})
+        def on_chain_start(self, *given: Any, run_id: UUID, parent_run_id: UUID | None = None, **options: Any) -> None:
+            guarded("langchain-run", _run_begins, run_id, parent_run_id, options.get("metadata"))
 
-        def on_llm_start(self, serialized: Any, prompts: Any, *, run_id: UUID, **options: Any) -> None:
-            guarded("langchain-model", self._begin, run_id, options.get("metadata") or {})
+        on_tool_start = on_retriever_start = on_chain_start
 
-        def on_llm_end(self, response: Any, *, run_id: UUID, **options: Any) -> None:
-            self._end(run_id)
+        def on_chain_end(self, *given: Any, run_id: UUID, **options: Any) -> None:
+            _runs.pop(run_id, None)
 
-        def on_llm_error(self, error: BaseException, *, run_id: UUID, **options: Any) -> None:
-            self._end(run_id)
+        on_chain_error = on_tool_end = on_tool_error = on_retriever_end = on_retriever_error = on_chain_end
 
-        def _begin(self, run_id: UUID, metadata: Mapping[str, Any]) -> None:
-            agent = agent_of(metadata)
-            if agent is not None:
-                run = self._runs[run_id] = _ModelRun(agent, var_child_runnable_config.get())
-                _model_run.set(run)
+        def on_chat_model_start(
+            self, *given: Any, run_id: UUID, parent_run_id: UUID | None = None, **options: Any
+        ) -> None:
+            guarded("langchain-model", self._begin, run_id, parent_run_id, options.get("metadata") or {})
 
-        def _end(self, run_id: UUID) -> None:
+        on_llm_start = on_chat_model_start
+
+        def on_llm_end(self, *given: Any, run_id: UUID, **options: Any) -> None:
             run = self._runs.pop(run_id, None)
             if run is not None:
                 run.active = False
+
+        on_llm_error = on_llm_end
+
+        def _begin(self, run_id: UUID, parent_id: UUID | None, metadata: Mapping[str, Any]) -> None:
+            agent = agent_of(metadata, _run_of(parent_id))
+            if agent is not None:
+                run = self._runs[run_id] = _ModelRun(agent, var_child_runnable_config.get())
+                _model_run.set(run)
 
     watcher = ModelWatcher()
     module.register_configure_hook(ContextVar("lightning.langchain.watcher", default=watcher), inheritable=True)

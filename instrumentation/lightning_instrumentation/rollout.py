@@ -8,7 +8,9 @@ launcher began it is that attempt: whoever began it decides what is compared, an
 from __future__ import annotations
 
 import json
+import signal
 import uuid
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
@@ -32,6 +34,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _MODES = ("train", "evaluate", "baseline", "record")
 _RETRIED = "retried"
+_MOST_ENDED = 10_000
+_ended: OrderedDict[str, None] = OrderedDict()
+"""Ids of attempts that have ended in this process, of those that the user gave."""
 _USAGE = 'write @lt.rollout("task") above a function, or `with lt.rollout("task"):` around code'
 
 
@@ -71,6 +76,7 @@ class Rollout(Block):
         self.trace_id: str | None = None
         """The attempt's trace id, 32 hex digits; None before it is entered and if nothing is recorded."""
         self._mode_given = mode is not None
+        self._attempt_given = attempt_id is not None and not self._of_run
         self._input = input
         self._policies = [policies] if isinstance(policies, str) else [str(policy) for policy in policies]
         self._span: Span | None = None
@@ -134,6 +140,13 @@ class Rollout(Block):
         mode = _incoming_mode() if around is None else around.mode
         if mode is not None and not self._mode_given:
             self.mode = mode
+        if self._attempt_given and self.attempt_id in _ended:
+            failures.say(
+                "rollout-ended",
+                f"attempt {self.attempt_id!r} has ended, and its first end counts: what a second lt.rollout records "
+                "may come too late; give each attempt an id of its own, or leave out lt.rollout for one that pauses "
+                'and goes on later (docs/rollouts.md, "An attempt that pauses")',
+            )
         identity = Identity(self.rollout_id, self.attempt_id, self.task_id, self.group_id, self.mode, self._of_run)
         return Scope(identity, before.agent, before.around, uncaptured=before.uncaptured)
 
@@ -181,14 +194,43 @@ class Rollout(Block):
         self._end(error)
 
     def _end(self, error: BaseException | None) -> None:
-        if isinstance(error, KeyboardInterrupt):
+        if guarded("rollout", _is_of_a_person, error):
             guarded("rollout", self.retried)  # cut off by a person, it says nothing about the agent
+        if self._attempt_given and not self._joined:
+            guarded("rollout", _has_ended, self.attempt_id)
         span, self._span = self._span, None
         if isinstance(error, GeneratorExit):
             # A generator that was closed early, perhaps by garbage collection, has not failed.
             spans.end_soon(span)
         else:
             spans.end(span, error)
+
+
+def _has_ended(attempt_id: str) -> None:
+    _ended[attempt_id] = None
+    if len(_ended) > _MOST_ENDED:
+        _ended.popitem(last=False)
+
+
+def _is_of_a_person(error: BaseException | None) -> bool:
+    """Whether it is a Ctrl-C, or what asyncio makes of one.
+
+    asyncio cancels the main task, and with it what that awaits; all others when the main task has ended, while it
+    raises the ``KeyboardInterrupt``.
+    """
+    if error is None or isinstance(error, (Exception, GeneratorExit)):
+        return False
+    if isinstance(error, KeyboardInterrupt):
+        return True
+    import asyncio  # whoever is cancelled has it
+
+    if not isinstance(error, asyncio.CancelledError):
+        return False
+    handler = signal.getsignal(signal.SIGINT)
+    runner = getattr(getattr(handler, "func", None), "__self__", None)
+    if isinstance(runner, asyncio.Runner) and getattr(runner, "_interrupt_count", 0) > 0:
+        return True
+    return isinstance(error.__context__, KeyboardInterrupt)
 
 
 class _Call:

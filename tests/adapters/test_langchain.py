@@ -11,10 +11,12 @@ import openai
 import pytest
 from langchain.agents import create_agent
 from langchain_core.messages import ToolMessage
+from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import InjectedToolArg, InjectedToolCallId, ToolException, tool
 from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command
+from lightning_adapters import langchain
 from lightning_adapters.langchain import agent_of
 from lightning_instrumentation import semconv
 from lightning_instrumentation.telemetry.packing import unpack_token_ids
@@ -278,6 +280,28 @@ def test_a_model_run_that_has_ended_names_nobody(recording, chat):
     assert [name for name, _ in agents_of(recording.spans("chat"))] == ["configured", None, None]
 
 
+async def test_runs_are_forgotten_at_their_end_and_are_bounded_without_one(recording, chat, monkeypatch):
+    def fails(value: int) -> float:
+        return 1 / value
+
+    runs = langchain._runs
+    runs.clear()
+    agent = create_agent(chat, [calculator], name="solver")
+    agent.invoke(QUESTION)
+    await agent.ainvoke(QUESTION)
+    with pytest.raises(ZeroDivisionError):
+        RunnableLambda(fails).invoke(0)
+    assert not runs
+    monkeypatch.setattr(langchain, "_MOST_RUNS", 3)
+    agent.invoke(QUESTION)
+    assert not runs
+    streams = [agent.stream(QUESTION) for _ in range(9)]
+    for stream in streams:
+        next(stream)
+    assert 0 < len(runs) <= 3
+    assert {name for name, _ in agents_of(recording.spans("chat"))} == {"solver"}
+
+
 def test_forty_rollouts_of_one_agent_in_threads_and_tasks_stay_apart(recording, chat):
     agent = create_agent(chat, [calculator], name="solver")
 
@@ -332,6 +356,8 @@ def test_answers_and_messages_are_the_same_with_and_without_us(recording, chat):
         ({"langgraph_node": "model", "lc_agent_name": "a", "langgraph_checkpoint_ns": "model:1"}, "a", True),
         ({"langgraph_node": "n", "lc_agent_name": "a", "langgraph_checkpoint_ns": "tools:1|n:2"}, "n", True),
         ({"langgraph_node": "model", "langgraph_checkpoint_ns": "writer:1|model:2"}, "writer", True),
+        ({"langgraph_node": "model", "langgraph_checkpoint_ns": "writer:1|1|model:2"}, "writer", True),
+        ({"langgraph_node": "model", "langgraph_checkpoint_ns": "tools:1|1|model:2"}, "model", False),
         ({"langgraph_node": "X.before_model", "langgraph_checkpoint_ns": "X.before_model:2"}, "X.before_model", False),
         ({"langgraph_node": "model"}, "model", False),
         ({"lc_agent_name": "a"}, "a", True),

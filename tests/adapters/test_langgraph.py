@@ -7,6 +7,7 @@ import asyncio
 import json
 import operator
 import threading
+import warnings
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -21,9 +22,12 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnableParallel
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.func import entrypoint, task
-from langgraph.graph import END, START, StateGraph
-from langgraph.types import Send
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.prebuilt import create_react_agent
+from langgraph.types import Command, Send, interrupt
+from langgraph.warnings import LangGraphDeprecatedSinceV10
 from lightning_instrumentation import semconv
 from lightning_instrumentation.wire.call import silence
 from pydantic import SecretStr
@@ -91,14 +95,14 @@ class World:
         return {"messages": [("user", self.text(name))]}
 
 
-def chain(**nodes: Any) -> Any:
+def chain(graph_name: str | None = None, /, **nodes: Any) -> Any:
     """A graph of nodes, one after the other."""
     graph = StateGraph(State)
     for name, node in nodes.items():
         graph.add_node(name, node)
     for before, after in zip([START, *nodes], [*nodes, END], strict=True):
         graph.add_edge(before, after)
-    return graph.compile()
+    return graph.compile(name=graph_name)
 
 
 def fan(**nodes: Any) -> Any:
@@ -212,14 +216,15 @@ async def async_agents_as_tools(world: World) -> Any:
     return _messages(await world.agent("boss", ask_helper).ainvoke(world.question("boss")))
 
 
+def _asking(agent: Any, world: World, name: str) -> Any:
+    return lambda state: {"said": [agent.invoke(world.question(name))["messages"][-1].content]}
+
+
 def nested_agents(world: World) -> Any:
     """A named agent, and one without a name, as nodes of a graph that is itself a node."""
 
-    def asking(agent: Any, name: str) -> Any:
-        return lambda state: {"said": [agent.invoke(world.question(name))["messages"][-1].content]}
-
     named, unnamed = world.agent("named"), world.agent(None)
-    stage = chain(first=asking(named, "named"), second=asking(unnamed, "second"))
+    stage = chain(first=_asking(named, world, "named"), second=_asking(unnamed, world, "second"))
     return chain(stage=stage, last=world.node("last")).invoke(EMPTY)
 
 
@@ -369,6 +374,62 @@ def functional_api(world: World) -> Any:
     return flow.invoke("x")
 
 
+def _react(world: World, name: str) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LangGraphDeprecatedSinceV10)
+        return create_react_agent(world.chat, [], name=name)
+
+
+def graphs_called_in_turn(world: World) -> Any:
+    unnamed, digging = world.agent(None), chain(agent=world.node("boss"))
+
+    def boss(state: State) -> dict:
+        for _ in range(3):
+            unnamed.invoke(world.question("boss"))
+            digging.invoke(EMPTY)
+        with lt.agent("mine"):
+            return {"said": [unnamed.invoke(world.question("mine"))["messages"][-1].content for _ in range(2)]}
+
+    return chain(boss=boss).invoke(EMPTY)
+
+
+def below_a_named_agent(world: World) -> Any:
+    """Everything here inherits the metadata of ``boss``, which names it."""
+    helper, unnamed = _react(world, "helper"), world.agent(None)
+    digging = chain(digger=_asking(unnamed, world, "digger"))
+    research = chain("research", agent=world.node("research"))
+    sorting = StateGraph(MessagesState).add_node("sorter", unnamed).add_edge(START, "sorter").compile()
+
+    @tool
+    def delegate(question: str) -> str:
+        """Delegate."""
+        helper.invoke(world.question("helper"))
+        digging.invoke(EMPTY)
+        research.invoke(EMPTY)
+        sorting.invoke(world.question("sorter"))
+        unnamed.invoke(world.question("boss"))
+        with lt.agent("mine"):
+            unnamed.invoke(world.question("mine"))
+            chain(agent=world.node("mine")).invoke(EMPTY)
+            helper.invoke(world.question("helper"))
+            world.agent("named").invoke(world.question("named"), {"run_name": "of a ticket"})
+            unnamed.invoke(world.question("mine"), {"run_name": "of a ticket"})
+        return world.ask_raw("boss")
+
+    return _messages(world.agent("boss", delegate).invoke(world.question("boss")))
+
+
+async def async_named_graphs_side_by_side(world: World) -> Any:
+    agents = {name: _react(world, name) for name in ("left", "right")}
+    research = chain("research", agent=world.anode("research"))
+
+    async def ask(name: str) -> Any:
+        return _messages(await agents[name].ainvoke(world.question(name), {"run_name": "of a ticket"}))
+
+    with lt.agent("around"):
+        return await asyncio.gather(ask("left"), ask("right"), ask("left"), research.ainvoke(EMPTY))
+
+
 SCENARIOS: dict[Callable[[World], Any], dict[str, int]] = {
     subgraph_as_a_node: {"boss": 1, "digger": 1, "sorter": 1, "clerk": 1},
     subgraph_called_in_a_node: {"boss": 2, "digger": 1},
@@ -392,6 +453,9 @@ SCENARIOS: dict[Callable[[World], Any], dict[str, int]] = {
     tasks_and_threads: {"left": 7, "right": 7},
     chains_in_a_node: {"left": 2, "right": 2},
     functional_api: {"translate": 3, "flow": 1},
+    graphs_called_in_turn: {"boss": 6, "mine": 2},
+    below_a_named_agent: {"boss": 4, "helper": 2, "digger": 1, "research": 1, "sorter": 1, "mine": 3, "named": 1},
+    async_named_graphs_side_by_side: {"left": 2, "right": 1, "research": 1},
 }
 """Calls by agent. The streams that are read while something else is asked are below: their lengths differ."""
 STREAMS = (
@@ -536,3 +600,44 @@ def test_forty_items_of_a_batch_each_in_a_rollout_of_its_own(recording, world):
 
     RunnableLambda(attempt).batch(list(range(MANY)), {"max_concurrency": MANY})
     assert spoken(recording) == {"left": MANY, "right": MANY}
+
+
+def test_a_graph_that_waits_for_a_person_or_hands_over_has_not_failed(recording, world):
+    asked = world("r1")
+
+    @tool
+    def approve(question: str) -> str:
+        """Approve."""
+        return str(interrupt("may I?"))
+
+    @lt.agent("clerk")
+    def clerk(state: State) -> dict:
+        return {"said": [interrupt("which one?")]}
+
+    @lt.tool
+    def choose() -> str:
+        return interrupt("this one?")
+
+    @lt.agent("leader")
+    def leader(state: State) -> Command:
+        return Command(goto="last", graph=Command.PARENT)
+
+    def paused(node: Any) -> Any:
+        return StateGraph(State).add_node("node", node).add_edge(START, "node").compile(checkpointer=InMemorySaver())
+
+    thread: Any = {"configurable": {"thread_id": "1"}}
+    agent = create_agent(asked.chat, [approve], name="boss", checkpointer=InMemorySaver())
+    with lt.rollout("t", rollout_id="r1"):
+        agent.invoke(asked.question("boss"), thread)
+        agent.invoke(Command(resume="yes"), thread)
+        paused(clerk).invoke(EMPTY, thread)
+        paused(lambda state: {"said": [choose()]}).invoke(EMPTY, thread)
+        inner = StateGraph(State).add_node("leader", leader).add_edge(START, "leader").compile()
+        chain(inner=inner, last=asked.node("last")).invoke(EMPTY)
+    paused(lt.rollout("decorated")(clerk)).invoke(EMPTY, thread)
+    ended = [*recording.spans("execute_tool"), *recording.spans("invoke_agent"), *recording.spans("rollout")]
+    assert [span.name.split()[-1] for span in ended if span.error is not None] == []
+    assert sorted(span.name.split()[-1] for span in ended) == [
+        "approve", "approve", "choose", "clerk", "clerk", "decorated", "leader", "t"
+    ]  # fmt: skip
+    assert not any(span.attributes.get("error.type") for span in ended)

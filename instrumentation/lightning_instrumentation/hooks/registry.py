@@ -31,6 +31,7 @@ _HOOKS: tuple[tuple[str, str], ...] = (
     ("langchain_core.runnables.config", "lightning_adapters.langchain:watch_config"),
     ("langchain_core.tracers.context", "lightning_adapters.langchain:watch_models"),
     ("langchain_core.tools.base", "lightning_adapters.langchain:wrap_tools"),
+    ("langgraph.pregel", "lightning_adapters.langchain:name_graphs"),
     ("autogen_core._single_threaded_agent_runtime", "lightning_adapters.autogen:carry_scope"),
     ("autogen_core._base_agent", "lightning_adapters.autogen:watch_handlers"),
     ("autogen_core.tools._base", "lightning_adapters.autogen:wrap_tools"),

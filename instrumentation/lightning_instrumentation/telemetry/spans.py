@@ -30,9 +30,16 @@ def end(span: Span | None, error: BaseException | None = None) -> None:
     do_waiting()
     if span is None:
         return
-    if error is not None:
+    if error is not None and not _is_control_flow(error):
         guarded("span-error", mark_error, span, error)
     guarded("span-end", span.end)
+
+
+def _is_control_flow(error: BaseException) -> bool:
+    """Whether LangGraph raised it to leave a node, to wait for a person (``interrupt``) or to hand over."""
+    return any(
+        kind.__name__ == "GraphBubbleUp" and kind.__module__ == "langgraph.errors" for kind in type(error).__mro__
+    )
 
 
 def open(

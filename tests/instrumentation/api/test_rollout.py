@@ -1,8 +1,10 @@
 """A rollout holds what happens in its block, and nothing else."""
 
+import asyncio
 import json
 import logging
 import random
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -14,6 +16,7 @@ from typing import Any
 import lightning_instrumentation as lt
 import pytest
 from lightning_instrumentation import runtime, semconv
+from lightning_instrumentation.failures import failures
 from lightning_instrumentation.scope import current
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
@@ -58,6 +61,52 @@ def test_an_attempt_that_a_person_interrupts_does_not_count(recording, mode):
     with pytest.raises(KeyboardInterrupt), lt.rollout("t", mode=mode):
         raise KeyboardInterrupt
     assert recording.span("rollout").attributes[semconv.ROLLOUT_MODE] == "retried"
+
+
+@pytest.mark.parametrize("awaited", [True, False])
+def test_a_coroutine_that_a_person_interrupts_does_not_count(recording, awaited):
+    """asyncio cancels the main task and what that awaits, and when that has ended, all others."""
+
+    async def attempt() -> None:
+        async with lt.rollout("t"):
+            await asyncio.sleep(60)
+
+    async def interrupted() -> None:
+        tasks = [asyncio.create_task(attempt()) for _ in range(2)]
+        asyncio.get_running_loop().call_later(0.01, signal.raise_signal, signal.SIGINT)
+        await (asyncio.gather(*tasks) if awaited else asyncio.sleep(60))
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(interrupted())
+    assert [span.attributes[semconv.ROLLOUT_MODE] for span in recording.spans("rollout")] == ["retried"] * 2
+
+
+def test_a_coroutine_that_is_cancelled_otherwise_has_failed(recording):
+    async def attempt() -> None:
+        async with lt.rollout("t"):
+            await asyncio.sleep(60)
+
+    async def cancelling() -> None:
+        task = asyncio.create_task(attempt())
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(task, 0.01)
+
+    asyncio.run(cancelling())
+    root = recording.span("rollout")
+    assert root.attributes[semconv.ROLLOUT_MODE] == "train"
+    assert root.attributes["error.type"] == "asyncio.exceptions.CancelledError"
+
+
+def test_an_attempt_that_has_ended_is_not_entered_again_without_a_word(recording, monkeypatch, caplog):
+    monkeypatch.setattr(failures, "_said", set())
+    for number in range(3):
+        with lt.rollout("t", rollout_id="r1", attempt_id=f"a{number}"):
+            pass
+    assert "has ended" not in caplog.text
+    for _ in range(2):
+        with lt.rollout("t", rollout_id="r1", attempt_id="a1"):
+            pass
+    assert caplog.text.count("attempt 'a1' has ended, and its first end counts") == 1
 
 
 @pytest.mark.parametrize("policies", ["p", ["p"]])

@@ -280,4 +280,6 @@ async def test_of_several_attempts_the_trained_one_is_told(store, take_step, exp
 
 async def test_an_attempt_that_made_no_call(store, explain, attempt):
     await store.append(attempt("a1", turns=()).spans)
-    assert "no calls: it has 1 span and no model call" in explain("r-a1")[0]
+    said = explain("r-a1")[0]
+    assert "no calls: it has 1 span and no model call" in said
+    assert "a cache of answers" in said

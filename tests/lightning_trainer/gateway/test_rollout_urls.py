@@ -191,6 +191,24 @@ async def test_a_rollout_is_rewarded_and_ended_and_is_then_one_trace(daemon, sto
     assert {(call.trace_id, call.parent_span_id) for call in reading.calls} == {(root.trace_id, root.span_id)}
 
 
+async def test_an_attempt_that_goes_on_in_another_process_is_one_until_its_end(daemon, store) -> None:
+    """As "An attempt that pauses" in docs/rollouts.md has it: each process has traces of its own, and no root span."""
+    for process in ("a", "b"):
+        headers = {
+            "baggage": "lightning.rollout.id=ticket-7,lightning.attempt.id=ticket-7,gen_ai.agent.name=support",
+            "traceparent": f"00-{process * 32}-{process * 16}-01",
+        }
+        assert (await daemon.http.post("/v1/chat/completions", json=_BODY, headers=headers)).status_code == 200
+        assert (await store.attempt("ticket-7")).state is AttemptState.RUNNING
+    body = {"task_id": "refund", "reward": 1.0}
+    assert (await daemon.http.post("/rollouts/ticket-7/end", json=body)).json()["state"] == "succeeded"
+    attempt = await store.attempt("ticket-7")
+    assert (attempt.task_id, attempt.group_id, attempt.state) == ("refund", "refund", AttemptState.SUCCEEDED)
+    reading = read_spans(await store.spans_of_attempts(["ticket-7"]))
+    assert [(call.agent, call.attempt_id) for call in reading.calls] == [("support", "ticket-7")] * 2
+    assert [(e.value, e.attempt_id) for e in reading.evaluations] == [(1.0, "ticket-7")]
+
+
 async def test_an_end_may_bring_the_reward_and_is_counted_once(daemon, store) -> None:
     await daemon.http.post("/rollouts/r/v1/chat/completions", json=_BODY)
     body = {"reward": -1, "error": "gave up", "mode": "evaluate"}

@@ -15,5 +15,6 @@ def diagnose(case: Case) -> Finding | None:
     return Finding(
         "no calls",
         f"it has {counted(len(case.spans), 'span')} and no model call; see that its program runs under "
-        "`lightning-trainer run`, or that its client calls the gateway",
+        "`lightning-trainer run`, or that its client calls the gateway, and whether a cache of answers made the call "
+        "unnecessary",
     )
