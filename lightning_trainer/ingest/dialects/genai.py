@@ -54,7 +54,7 @@ def model_call(span: Span) -> ModelCall | None:
 
 
 def _complete(span: Span, reasons: tuple[str | None, ...]) -> bool | None:
-    if span.status is SpanStatus.ERROR or _CUT_OFF in reasons:
+    if span.status is SpanStatus.ERROR or any(reason and reason.lower() == _CUT_OFF for reason in reasons):
         return False
     # The counts come with the last chunk; a stream may end without them (they have to be requested).
     return True if any(reasons) or count(span, semconv.OUTPUT_TOKENS) is not None else None
