@@ -121,9 +121,9 @@ def _tools(span: Span) -> Iterable[Mapping[str, Any]]:
 
 
 def naming(span: Span) -> Naming | None:
-    """Take ``ai.telemetry.functionId``."""
+    """Take ``gen_ai.agent.name``, which its metadata may give, else ``ai.telemetry.functionId``."""
     # The name that users give a call; the framework has no agent names of its own.
-    agent = text(span, "ai.telemetry.functionId")
+    agent = text(span, semconv.AGENT_NAME, "ai.telemetry.functionId")
     return None if agent is None else Naming(agent, NAME)
 
 

@@ -186,7 +186,7 @@ class _Receiver:
             async with self._memory.body(request.stream(), limit=self._max_body_bytes) as body:
                 with self._place():
                     export = await self._decoded(body, media_type, encoding)
-                    await self._sink.append([as_stored(span) for span in export.spans])
+                    await self._sink.append(as_stored(export.spans))
                     return _acceptance(media_type, export)
         except tuple(_REFUSED) as error:
             return _refuse(media_type, _status_of(error), str(error))
