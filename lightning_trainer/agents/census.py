@@ -17,7 +17,15 @@ from lightning_instrumentation.telemetry.packing import pack_token_ids
 
 from lightning_trainer.agents import meeting
 from lightning_trainer.ingest.agreement import statement_of
-from lightning_trainer.ingest.ancestry import SpanKey, enclosing, key_of, outer_of, resolve_identities, unique
+from lightning_trainer.ingest.ancestry import (
+    SpanKey,
+    enclosing,
+    key_of,
+    outer_of,
+    process_agent,
+    resolve_identities,
+    unique,
+)
 from lightning_trainer.ingest.calls import JoinedCall, fidelity_of, joined_calls, server_of, tokens_of
 from lightning_trainer.ingest.dialects import langsmith, span_events
 from lightning_trainer.ingest.dialects.dialect import ModelCall
@@ -138,7 +146,7 @@ def _rows(spans: list[Span], counted: dict[str | None, AgentCensus]) -> Iterator
         dialect = dialect_of(span)
         tool = dialect.tool(span)
         if tool is not None:
-            _note_tools(_of(counted, identities[key].agent), [tool])
+            _note_tools(_of(counted, identities[key].agent or process_agent(span).agent), [tool])
         if dialect.failed(span):
             failed.append(span)
     by_gateway: set[str | None] = set()
@@ -149,7 +157,8 @@ def _rows(spans: list[Span], counted: dict[str | None, AgentCensus]) -> Iterator
     for span in failed:
         if is_ours(span) and span.span_id in by_gateway:
             continue  # the gateway's record of the request is counted
-        yield meeting.Failed(_name(key_of(span)), identities[key_of(span)].agent, span.scope, _outer(span))
+        agent = identities[key_of(span)].agent or process_agent(span).agent
+        yield meeting.Failed(_name(key_of(span)), agent, span.scope, _outer(span))
         if not is_ours(span):
             foreign.append(key_of(span))
     if foreign:

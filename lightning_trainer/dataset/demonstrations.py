@@ -158,8 +158,7 @@ class _Reader:
         return not said or all(one in self._tokenizer.decoded(ids) for one in said)
 
     def _answer_ids(self, prompt: list, tools: Any, words: Any, where: str, *, truncated: bool) -> Sequence[int]:
-        finish_reason = "length" if truncated else "stop"
-        ids = next(self._tokenizer.answers(prompt, tools, {"content": "", **words}, finish_reason), None)
+        ids = next(self._tokenizer.answers(prompt, tools, {"content": "", **words}, truncated=truncated), None)
         if ids is None:
             raise DatasetError(f"{where}: the policy's tokenizer cannot spell the answer; leave the row out")
         spelled = self._tokenizer.decoded(ids)

@@ -1,30 +1,30 @@
-"""The caller's identity: W3C ``traceparent`` and our own keys of W3C ``baggage``, read with OpenTelemetry's
-propagators.
+"""The caller's identity: W3C ``traceparent`` and our own keys of W3C ``baggage``.
 
-The propagators limit what they read (8 KiB of baggage, 180 members) and ignore malformed input. Our Python client sends
-both a second time (``hosts.OURS``), and the copies take precedence: an instrumentation of the caller's HTTP client may
-have replaced the others. The only other header that is read says that a call's texts are not to be recorded
-(``hosts.CAPTURE_CONTENT``), so no credential ever gets into a span. A caller that sends none of these may be identified
-by its URL (``/rollouts/{id}/v1``): all calls of a rollout then form one trace, below the root span that the rollout's
-end will bring.
+Malformed and oversized input is ignored. Our Python client sends both a second time (``hosts.OURS``), and the copies
+take precedence: an instrumentation of the caller's HTTP client may have replaced the others. The only other header that
+is read says that a call's texts are not to be recorded (``hosts.CAPTURE_CONTENT``), so no credential ever gets into a
+span. A caller that sends none of these may be identified by its URL (``/rollouts/{id}/v1``): all calls of a rollout
+then form one trace, below the root span that the rollout's end will bring.
 """
 
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 from lightning_instrumentation import semconv
 from lightning_instrumentation.gateway.hosts import CAPTURE_CONTENT, LONGEST_VALUE, OURS
-from opentelemetry import baggage, trace
-from opentelemetry.baggage.propagation import W3CBaggagePropagator
+from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from starlette.datastructures import Headers
 
 from lightning_trainer.ingest.http.rollout_urls import RolloutUrl, root_span_ids
 
 _PARENT, _BAGGAGE = "traceparent", "baggage"
 _trace_context = TraceContextTextMapPropagator()
-_baggage = W3CBaggagePropagator()
+_LONGEST_BAGGAGE, _LONGEST_MEMBER = 8192, 4096
+"""Bytes, percent-encoded: what W3C's propagators read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +40,16 @@ class Caller:
     """False: the caller, or its base URL, wants no texts of the call recorded."""
 
 
-def read_caller(headers: Mapping[str, str], place: RolloutUrl | None = None) -> Caller:
-    """Read the caller's identity from request headers (names in lower case).
+def read_caller(headers: Headers, place: RolloutUrl | None = None) -> Caller:
+    """Read the caller's identity from request headers.
 
     Args:
         place: the rollout whose base URL the call used; baggage is sent per call and takes precedence over it.
     """
     parent = trace.get_current_span(_trace_context.extract({_PARENT: parent_of(headers)}, Context())).get_span_context()
-    members = {**_members(headers.get(_BAGGAGE)), **_members(headers.get(f"{OURS}{_BAGGAGE}"))}
+    members = {**_members(headers, _BAGGAGE), **_members(headers, f"{OURS}{_BAGGAGE}")}
     attributes = {
-        key: value
-        for key in semconv.GATEWAY_BAGGAGE_KEYS
-        if isinstance(value := members.get(key), str) and 0 < len(value) <= LONGEST_VALUE
+        key: value for key in semconv.GATEWAY_BAGGAGE_KEYS if 0 < len(value := members.get(key, "")) <= LONGEST_VALUE
     }
     capture_content = headers.get(CAPTURE_CONTENT, "1") == "1" and (place is None or place.capture_content)
     if place is not None:
@@ -71,5 +69,16 @@ def parent_of(headers: Mapping[str, str]) -> str:
     return headers.get(f"{OURS}{_PARENT}") or headers.get(_PARENT, "")
 
 
-def _members(header: str | None) -> Mapping[str, object]:
-    return {} if header is None else baggage.get_all(_baggage.extract({_BAGGAGE: header}, Context()))
+def _members(headers: Headers, name: str) -> dict[str, str]:
+    """Return the members of all headers of that name, which are one list; of two with one key the last counts."""
+    # OpenTelemetry's propagator for Python reads the first header only, takes a member's properties for its value, and
+    # a plus sign for a space.
+    header = ",".join(headers.getlist(name))
+    if len(header) > _LONGEST_BAGGAGE:
+        return {}
+    members: dict[str, str] = {}
+    for member in header.split(","):
+        key, _, value = member.partition("=")
+        if len(member) <= _LONGEST_MEMBER and member.isascii():
+            members[key.strip()] = unquote(value.partition(";")[0].strip())
+    return members

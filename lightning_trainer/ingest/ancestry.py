@@ -12,6 +12,7 @@ from typing import NamedTuple
 from lightning_instrumentation import semconv
 
 from lightning_trainer.ingest.dialects.genai import paired, stream_part
+from lightning_trainer.ingest.dialects.lightning import is_ours
 from lightning_trainer.ingest.dialects.registry import dialect_of
 from lightning_trainer.ingest.dialects.values import text
 from lightning_trainer.types import Span
@@ -99,6 +100,14 @@ class _Identities(dict[SpanKey, Identity]):
 
 
 _NOBODY = Identity()
+
+
+def process_agent(span: Span) -> Identity:
+    """Return the agent that the resource of a foreign program names (``OTEL_RESOURCE_ATTRIBUTES``), if no span does."""
+    agent = span.resource.get(semconv.AGENT_NAME)
+    if not isinstance(agent, str) or not agent or is_ours(span):
+        return _NOBODY
+    return Identity(agent=agent, agent_source="resource")
 
 
 def _parent(span: Span) -> SpanKey | None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from lightning_instrumentation import semconv
 
-from lightning_trainer.ingest.ancestry import Identity, SpanKey, key_of
+from lightning_trainer.ingest.ancestry import Identity, SpanKey, key_of, process_agent
 from lightning_trainer.ingest.dialects import agentops, lightning
 from lightning_trainer.ingest.dialects.dialect import ModelCall
 from lightning_trainer.ingest.dialects.registry import dialect_of
@@ -40,7 +40,7 @@ class JoinedCall(NamedTuple):
             if identity.complete:
                 break
             identity = identity.else_from(self.identities[key_of(record.span)])
-        return identity
+        return self._else_of_process(identity)
 
     @property
     def agent_source(self) -> str | None:
@@ -48,7 +48,14 @@ class JoinedCall(NamedTuple):
         identity = self.identities[key_of(self.best.span)]
         for record in self.records[1:]:
             identity = identity.else_from(self.identities[key_of(record.span)])
-        return identity.agent_source
+        return self._else_of_process(identity).agent_source
+
+    def _else_of_process(self, identity: Identity) -> Identity:
+        for record in self.records:
+            if identity.agent is not None:
+                break
+            identity = identity.else_from(process_agent(record.span))
+        return identity
 
     @property
     def best(self) -> ModelCall:

@@ -141,7 +141,7 @@ def _spelled(call: Call, words: Words, tokenizer: PolicyTokenizer) -> tuple[tupl
     else:
         messages, tools = [], []
         prompt_ids = tokenizer.text_ids(_text(words.prompt))
-    return prompt_ids, list(tokenizer.answers(messages, tools, answer, call.finish_reason))
+    return prompt_ids, list(tokenizer.answers(messages, tools, answer, truncated=call.truncated))
 
 
 def _text(prompt: Sequence[Message]) -> str:

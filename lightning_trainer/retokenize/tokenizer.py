@@ -58,7 +58,7 @@ class PolicyTokenizer:
         return self._ids(text, special=True)
 
     def answers(
-        self, messages: Sequence[ChatMessage], tools: Sequence[dict], answer: ChatMessage, finish_reason: str | None
+        self, messages: Sequence[ChatMessage], tools: Sequence[dict], answer: ChatMessage, *, truncated: bool
     ) -> Iterator[tuple[int, ...]]:
         """Yield tokenizations of an answer, the likeliest first; each decodes to the answer's words.
 
@@ -83,7 +83,7 @@ class PolicyTokenizer:
             return
         closed = (*ids, self._tokenizer.eos_token_id)
         # An answer cut at max_tokens has no end token; neither does one that a stop sequence of the user's ended.
-        yield from (ids, closed) if finish_reason == "length" else (closed, ids)
+        yield from (ids, closed) if truncated else (closed, ids)
 
     def decoded(self, ids: Sequence[int]) -> str:
         """Return the text that ids spell, special tokens included."""

@@ -66,7 +66,7 @@ def read_rollouts(attempts: Sequence[Attempt], spans: Sequence[Span], policy: Po
                 reward=rewards.get(attempt_id),
                 failed=known[attempt_id].state is AttemptState.FAILED,
                 tool_errors=attempt_id in erred,
-                refused=any(call.finish_reason in _REFUSALS for call in own),
+                refused=any((call.finish_reason or "").lower() in _REFUSALS for call in own),
                 tokens=sum(len(call.response_ids) for call in own),
                 seconds=sum(call.end_ns - call.start_ns for call in own) / 1e9,
             )

@@ -154,9 +154,9 @@ def _tools(span: Span) -> Iterable[Mapping[str, Any]]:
 
 
 def naming(span: Span) -> Naming | None:
-    """Take ``ai.telemetry.functionId``, else a name that the program or another instrumentation has set."""
+    """Take ``gen_ai.agent.name``, which its metadata or another instrumentation may give, else ``functionId``."""
     # The name that users give a call; the framework has no agent names of its own.
-    agent = text(span, "ai.telemetry.functionId", semconv.AGENT_NAME, "agent.name")
+    agent = text(span, semconv.AGENT_NAME, "ai.telemetry.functionId", "agent.name")
     return None if agent is None else Naming(agent, NAME)
 
 

@@ -62,16 +62,12 @@ def finish_reasons(span: Span) -> tuple[str | None, ...]:
     """Return one finish reason per choice, also from the captured answer; empty if the span has none."""
     if reasons := texts(span, semconv.FINISH_REASONS):
         return reasons
-    reasons = json_of(span.attributes.get(semconv.FINISH_REASONS))  # Spring AI writes every value as text
-    if not isinstance(reasons, list):
-        messages = _output_messages(span)
-        reasons = [message.get("finish_reason") for message in messages]
-    found = texts_of(reasons)
+    found = texts_of(message.get("finish_reason") for message in _output_messages(span))
     return found if any(found) else ()
 
 
 def _complete(span: Span, reasons: tuple[str | None, ...]) -> bool | None:
-    if span.status is SpanStatus.ERROR or _CUT_OFF in reasons:
+    if span.status is SpanStatus.ERROR or any(reason and reason.lower() == _CUT_OFF for reason in reasons):
         return False
     # The counts come with the last chunk; a stream may end without them (they have to be requested).
     return True if any(reasons) or count(span, semconv.OUTPUT_TOKENS) is not None else None

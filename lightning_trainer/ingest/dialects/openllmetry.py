@@ -19,6 +19,7 @@ from lightning_trainer.ingest.dialects.values import (
     numbered,
     objects,
     text,
+    texts,
     texts_of,
     tool_call_part,
     tool_message,
@@ -90,8 +91,7 @@ def is_answered(span: Span) -> bool:
 
 def finish_reasons(span: Span) -> tuple[str | None, ...]:
     """Return one finish reason per choice, None where it is missing; empty if the span does not list its choices."""
-    said = span.attributes.get(semconv.FINISH_REASONS)
-    reasons = said if isinstance(said, tuple) else ()
+    reasons = texts(span, semconv.FINISH_REASONS)
     if not reasons:
         # If text is captured, the finish reasons are next to it; those of an abandoned stream are empty.
         messages = objects(json_of(span.attributes.get(semconv.OUTPUT_MESSAGES)))

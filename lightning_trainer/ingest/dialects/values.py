@@ -1,4 +1,7 @@
-"""Attribute values by expected type; a value of another type counts as absent and is never guessed at."""
+"""Attribute values by expected type; a value of another type counts as absent and is never guessed at.
+
+Some tracers (Spring AI's, by Micrometer) have text as their only type: they write counts in digits, arrays as JSON.
+"""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,6 +12,8 @@ import orjson
 
 from lightning_trainer.types import AttributeValue, Span
 
+_LONGEST_COUNT = 19
+"""Digits from which on a number may be beyond 64 bits."""
 _MOST_MESSAGES = 10_000
 """Maximum index of numbered attributes that are read."""
 
@@ -33,12 +38,16 @@ def count(span: Span, *names: str) -> int | None:
         value = attributes.get(name)
         if isinstance(value, int) and value is not True and value is not False and value >= 0:
             return value
+        if isinstance(value, str) and len(value) < _LONGEST_COUNT and value.isascii() and value.isdigit():
+            return int(value)
     return None
 
 
 def texts(span: Span, name: str) -> tuple[str | None, ...]:
     """Return the texts of an array attribute; an empty text becomes None."""
     value = span.attributes.get(name)
+    if isinstance(value, str) and isinstance(listed := json_of(value), list):
+        value = tuple(listed)
     if not isinstance(value, tuple):
         return ()
     for item in value:

@@ -20,7 +20,7 @@ from lightning_instrumentation import semconv
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from lightning_trainer.errors import LightningError, MalformedTelemetryError, StoreError
-from lightning_trainer.ingest.dialects.registry import with_response_id
+from lightning_trainer.ingest.arriving import as_stored
 from lightning_trainer.ingest.dialects.values import parse_json
 from lightning_trainer.ingest.http.bodies import (
     BodyMemory,
@@ -186,7 +186,7 @@ class _Receiver:
             async with self._memory.body(request.stream(), limit=self._max_body_bytes) as body:
                 with self._place():
                     export = await self._decoded(body, media_type, encoding)
-                    await self._sink.append([with_response_id(span) for span in export.spans])
+                    await self._sink.append(as_stored(export.spans))
                     return _acceptance(media_type, export)
         except tuple(_REFUSED) as error:
             return _refuse(media_type, _status_of(error), str(error))

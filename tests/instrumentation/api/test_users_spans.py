@@ -20,6 +20,7 @@ from opentelemetry import baggage, context, propagate
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from starlette.datastructures import Headers
 
 from lightning_trainer.gateway.caller import read_caller
 
@@ -209,7 +210,7 @@ def test_the_gateway_knows_the_caller_whatever_is_written_below_our_hook(begin, 
         httpx.post(f"{base_url}/chat/completions", json=ASKED)
     ((_, headers, _),) = daemon.requests
     assert headers["baggage"] == "tenant=one"
-    caller, (call,) = read_caller(headers), daemon.chats()
+    caller, (call,) = read_caller(Headers(headers)), daemon.chats()
     assert (caller.trace_id, caller.parent_span_id) == (call.trace_id, call.span_id)
     assert (caller.attributes[semconv.ROLLOUT_ID], caller.attributes[semconv.AGENT_NAME]) == ("r", "writer")
     assert semconv.SEQUENCE in caller.attributes
@@ -228,7 +229,7 @@ def test_the_gateway_knows_whether_texts_may_be_recorded(begin, daemon, host, po
     with agent:
         post(f"{base_url}/chat/completions", {})
     ((_, headers, _),) = daemon.requests
-    assert read_caller(headers).capture_content is capture_content
+    assert read_caller(Headers(headers)).capture_content is capture_content
 
 
 @pytest.mark.usefixtures("instrumented")
@@ -240,7 +241,7 @@ def test_nor_does_what_is_written_below_our_hook_or_a_long_name_change_that(begi
     with lt.rollout(text, attempt_id="a", rollout_id="r", mode="evaluate"), lt.agent("writer"), lt.state(text):
         httpx.post(f"{host.base_url}/chat/completions", json=ASKED)
     ((_, headers, _),) = daemon.requests
-    caller = read_caller(headers)
+    caller = read_caller(Headers(headers))
     assert not caller.capture_content
     assert caller.attributes.items() >= {
         (semconv.ROLLOUT_ID, "r"),
@@ -256,7 +257,7 @@ def test_nor_does_what_is_written_below_our_hook_or_a_long_name_change_that(begi
 
 @pytest.mark.parametrize("text", ["t" * 1024, "Why is the sky blue?", "質" * 200])
 def test_the_gateway_knows_a_task_whose_name_is_not_too_long(text):
-    said = read_caller({"baggage": hosts.baggage(Identity("r", "a", text, "g"), Agent("writer", "decorator"))})
+    said = read_caller(Headers({"baggage": hosts.baggage(Identity("r", "a", text, "g"), Agent("writer", "decorator"))}))
     assert (said.attributes[semconv.TASK_ID], said.attributes[semconv.GROUP_ID]) == (text, "g")
 
 

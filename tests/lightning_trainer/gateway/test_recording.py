@@ -171,6 +171,30 @@ async def test_the_state_that_baggage_names_is_the_calls(gateway) -> None:
 
 
 @pytest.mark.parametrize(
+    ("member", "rollout_id"),
+    [
+        # Before: "run 1", "2026-11-18T10:00:00 00:00" and "run-1;ttl=3", which no `/rollouts/{id}/end` names
+        ("lightning.rollout.id=run+1", "run+1"),
+        ("lightning.rollout.id=2026-11-18T10:00:00+00:00", "2026-11-18T10:00:00+00:00"),
+        ("lightning.rollout.id=run-1;ttl=3", "run-1"),
+        ("lightning.rollout.id = run-1 ; ttl = 3;hop", "run-1"),
+        ("lightning.rollout.id=a=b%3Bc%2C%20d%25e%2B", "a=b;c, d%e+"),
+    ],
+)
+async def test_a_member_of_baggage_is_read_as_w3c_has_it(gateway, member: str, rollout_id: str) -> None:
+    await gateway.post({"baggage": f"tenant=one, {member} ,other=2"})
+    assert (await gateway.record()).attributes[semconv.ROLLOUT_ID] == rollout_id
+
+
+async def test_several_baggage_headers_are_one_list(gateway) -> None:
+    # Before: only the first was read
+    named = [("baggage", "tenant=one,lightning.attempt.id=a"), ("baggage", "lightning.rollout.id=r")]
+    await gateway.http.post("/v1/chat/completions", json=gateway.body(), headers=named)
+    attributes = (await gateway.record()).attributes
+    assert (attributes[semconv.ROLLOUT_ID], attributes[semconv.ATTEMPT_ID]) == ("r", "a")
+
+
+@pytest.mark.parametrize(
     "headers",
     [
         {"traceparent": "00-zz-11-01", "baggage": ";;;,=,lightning.rollout.id"},

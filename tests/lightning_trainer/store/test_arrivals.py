@@ -9,6 +9,7 @@ from lightning_instrumentation import semconv
 from lightning_instrumentation.gateway.hosts import baggage
 from lightning_instrumentation.runtime import runtime
 from lightning_instrumentation.scope import Identity
+from starlette.datastructures import Headers
 
 from lightning_trainer.gateway.caller import read_caller
 from lightning_trainer.ingest.http.otlp import decode_request
@@ -125,7 +126,7 @@ async def test_what_the_client_writes_is_what_is_counted(store, client) -> None:
     with lt.rollout("t", attempt_id="a", rollout_id="r") as rollout:
         lt.agent("x")(lambda: None)()
         rollout.reward(1.0)
-        said = read_caller({"baggage": baggage(Identity("r", "a"), None)}).attributes
+        said = read_caller(Headers({"baggage": baggage(Identity("r", "a"), None)})).attributes
     started = runtime()
     assert started is not None
     (spool,) = started.outbox._spools()

@@ -103,3 +103,14 @@ def test_means_and_bounds_are_on_the_scale_of_the_rewards():
         assert (said["means"], said["range"]) == ([0.0, 3.0], [-1.0, 3.0])
         assert -1.0 <= said["candidate"][0] < 0.0 < said["candidate"][1] < said["live"][0] < 3.0 == said["live"][1]
         assert found.reason == "its canary is worse: mean 0.000 of 60 rollouts, of the live version 3.000 of 60"
+
+
+@pytest.mark.parametrize(
+    ("reason", "refused"), [("content_filter", True), ("CONTENT_FILTER", True), ("stop", False), (None, False)]
+)
+def test_a_refusal_counts_in_whatever_case_it_is_written(make_policy, attempt_spans, reason, refused: bool):
+    root, call = attempt_spans("a1", [1, 2], 1)
+    ended = {} if reason is None else {semconv.FINISH_REASONS: (reason,)}
+    kept = {name: value for name, value in call.attributes.items() if name != semconv.FINISH_REASONS}
+    spans = [root, replace(call, attributes={**kept, **ended, semconv.AGENT_NAME: "solver"})]
+    assert read_rollouts([ATTEMPT], spans, make_policy(agents=("solver",)))["a1"].refused is refused

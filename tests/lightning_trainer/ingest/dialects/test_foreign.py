@@ -9,6 +9,7 @@ from lightning_trainer.agents.census import count_agents, slim
 from lightning_trainer.ingest.dialects.dialect import Conversation, Usage
 from lightning_trainer.ingest.dialects.openinference import DIALECT as OPENINFERENCE
 from lightning_trainer.ingest.dialects.registry import dialect_of, with_response_id
+from lightning_trainer.ingest.dialects.values import count, texts
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.types import Fidelity, Span
 
@@ -303,3 +304,37 @@ def test_strands_is_not_taken_for_openllmetry():
     span = Span("1" * 32, "2" * 16, None, "chat", 1, 2, attributes, scope="strands.telemetry.tracer")
     assert dialect_of(span).name == "genai"
     assert dialect_of(span).usage(span) == Usage(None, 9, 5)
+
+
+@pytest.mark.parametrize(("reason", "truncated"), [("STOP", False), ("LENGTH", True)])
+def test_a_tracer_that_writes_text_alone_loses_nothing(reason: str, truncated: bool) -> None:
+    """As Spring AI's observations write a model call by Micrometer; before, no counts, and a cut answer was whole."""
+    attributes = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.system": "openai",
+        "gen_ai.response.finish_reasons": f'["{reason}"]',
+        "gen_ai.response.id": "chatcmpl-1",
+        "gen_ai.usage.input_tokens": "9",
+        "gen_ai.usage.output_tokens": "5",
+        "gen_ai.usage.total_tokens": "14",
+    }
+    span = Span("1" * 32, "2" * 16, None, "chat m", 1, 2, attributes, scope="org.springframework.boot")
+    assert dialect_of(span).usage(span) == Usage(None, 9, 5)
+    (call,) = read_spans([span]).calls
+    assert (call.finish_reason, call.truncated, call.complete) == (reason, truncated, True)
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [("9", 9), ("", None), ("-1", None), ("9.0", None), ("٣", None), ("9" * 19, None), (True, None), (" 9", None)],
+)
+def test_a_count_is_a_number_or_its_digits(written, read) -> None:
+    assert count(Span("1" * 32, "2" * 16, None, "s", 1, 2, {"n": written}), "n") == read
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [('["a", "", null, 3]', ("a", None, None, None)), ("a", ()), ("[", ()), ("{}", ()), ("3", ()), ("[]", ())],
+)
+def test_an_array_of_texts_may_be_json(written, read) -> None:
+    assert texts(Span("1" * 32, "2" * 16, None, "s", 1, 2, {"n": written}), "n") == read
