@@ -16,7 +16,7 @@ from lightning_instrumentation import semconv
 
 from lightning_trainer.ingest.dialects import span_events
 from lightning_trainer.ingest.dialects.dialect import Conversation, Dialect, Message, ModelCall, Naming, Usage
-from lightning_trainer.ingest.dialects.values import count, json_of, objects, text, texts, texts_of
+from lightning_trainer.ingest.dialects.values import count, objects, text, texts, texts_of
 from lightning_trainer.types import Span, SpanStatus
 
 NAME = "genai"
