@@ -170,3 +170,20 @@ async def test_a_daemons_folder_gives_the_spans_of_its_store(tmp_path, two_attem
     found = read_source(tmp_path, [])
     assert {span.span_id: span for span in found} == {span.span_id: span for span in two_attempts}
     assert len(found) == len(two_attempts)
+
+
+def test_a_file_is_read_as_the_store_would_have_it(tmp_path) -> None:
+    """Before, a foreign span's attempt in its resource, and a root's mark in text, were lost in files alone."""
+    names = {"lightning.rollout.id": "r", "lightning.attempt.id": "a"}
+    span = {"traceId": "1" * 32, "spanId": "2" * 16, "name": "agent", "startTimeUnixNano": "1", "endTimeUnixNano": "2"}
+    marked = {**span, "attributes": [{"key": "lightning.rollout.root", "value": {"stringValue": "true"}}]}
+    named = [{"key": name, "value": {"stringValue": value}} for name, value in names.items()]
+    document = {
+        "resourceSpans": [
+            {"resource": {"attributes": named}, "scopeSpans": [{"scope": {"name": "spring"}, "spans": [marked]}]}
+        ]
+    }
+    path = tmp_path / "spans.jsonl"
+    path.write_text(json.dumps(document) + "\n")
+    (read_in,) = read_source(path, [])
+    assert read_in.attributes == {**names, "lightning.rollout.root": True}
