@@ -97,10 +97,7 @@ async def test_a_model_that_was_moved_is_known_by_its_weights(served, tmp_path, 
     old = tmp_path / "gone"
     stored(root, model / "model.safetensors", old, 1, AdapterShape(4, 8, ("q_proj",)), model=str(old))
     (tmp_path / "lightning.toml").write_text(CONFIG.replace("random:tiny", str(model)))
-    async with SqliteStore(tmp_path / ".lightning" / "lightning.sqlite") as store:
-        mark = model_mark(model) if same else "of another model"
-        await store.begin_policy("support")
-        await store.write(lambda connection: participations.start_from(connection, "support", mark))
+    await began_from(model_mark(model) if same else "of another model", tmp_path)
     status, said = run("--out", "taken")
     assert status == 0, said
     found = str(model if same else old)
@@ -108,6 +105,27 @@ async def test_a_model_that_was_moved_is_known_by_its_weights(served, tmp_path, 
     assert f"vllm serve {found} --enable-lora" in said
     assert json.loads((tmp_path / "taken" / RECORD).read_text())["model"] == found
     assert json.loads((tmp_path / "taken" / "adapter_config.json").read_text())["base_model_name_or_path"] == found
+
+
+async def began_from(mark: str, tmp_path: Path) -> None:
+    async with SqliteStore(tmp_path / ".lightning" / "lightning.sqlite") as store:
+        await store.begin_policy("support")
+        await store.write(lambda connection: participations.start_from(connection, "support", mark))
+
+
+async def test_an_adapter_is_not_added_to_other_weights_than_it_was_trained_on(served, tmp_path, model) -> None:
+    """The folder is where it was, and something else has been saved in it since."""
+    root = tmp_path / ".lightning" / "versions" / "support"
+    shutil.rmtree(root)
+    stored(root, model / "model.safetensors", model, 1, AdapterShape(4, 8, ("q_proj",)), model=str(model))
+    (tmp_path / "lightning.toml").write_text(CONFIG.replace("random:tiny", str(model)))
+    await began_from(model_mark(model), tmp_path)
+    (model / "model.safetensors").write_text("changed")
+    status, said = run("--out", "taken", "--merge")
+    assert (status, f"{model} has other weights than the model that support@v1 was trained from" in said) == (2, True)
+    assert not (tmp_path / "taken").exists()
+    status, said = run("--out", "taken")
+    assert (status, f"{model} has other weights now than those that support@v1 was trained from" in said) == (0, True)
 
 
 ENGINE = '[engine]\nchat_template = "ours.jinja"\ntool_call_parser = "hermes"\nreasoning_parser = "qwen3"\n'
@@ -194,22 +212,32 @@ def test_a_model_that_transformers_does_not_know_cannot_be_merged(tmp_path, mode
     assert not (tmp_path / "taken").exists()
 
 
-@pytest.mark.torch
-def test_a_merged_adapter_is_the_model_that_peft_computes_with(served, tmp_path, tiny_model) -> None:
+def trained(tmp_path: Path, base: Path, model: str):
+    """Store an adapter of the base as version 1, and return what PEFT computes with."""
     import torch
-    from peft import LoraConfig, PeftModel, get_peft_model
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
 
     torch.manual_seed(0)
     adapted = get_peft_model(
-        AutoModelForCausalLM.from_pretrained(tiny_model),
+        AutoModelForCausalLM.from_pretrained(base),
         LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "down_proj"], init_lora_weights=False),
     )
-    adapted.save_pretrained(tmp_path / "peft")
-    shape = AdapterShape(4, 8, ("down_proj", "q_proj"))
+    adapted.save_pretrained(str(tmp_path / "peft"))
     root = tmp_path / ".lightning" / "versions" / "support"
     shutil.rmtree(root)
-    stored(root, tmp_path / "peft" / "adapter_model.safetensors", tiny_model, 1, shape)
+    shape = AdapterShape(4, 8, ("down_proj", "q_proj"))
+    stored(root, tmp_path / "peft" / "adapter_model.safetensors", base, 1, shape, model=model)
+    return adapted
+
+
+@pytest.mark.torch
+def test_a_merged_adapter_is_the_model_that_peft_computes_with(served, tmp_path, tiny_model) -> None:
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    adapted = trained(tmp_path, tiny_model, "random:tiny")
 
     for arguments, what in (((), "an adapter of random:tiny"), (("--merge",), "a whole model")):
         status, said = run(*arguments, "--out", f"taken{len(arguments)}")
@@ -224,3 +252,17 @@ def test_a_merged_adapter_is_the_model_that_peft_computes_with(served, tmp_path,
     assert (plain - right).abs().max() > 0.01
     assert (merged - right).abs().max() < 1e-5
     assert (loaded - right).abs().max() < 1e-5
+
+
+@pytest.mark.torch
+async def test_a_model_of_the_hub_is_merged_from_a_folder_with_the_same_weights(
+    served, tmp_path, tiny_model, monkeypatch
+) -> None:
+    """The machine has no network: the configuration names what was copied there."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    trained(tmp_path, tiny_model, "owner/first")
+    (tmp_path / "lightning.toml").write_text(CONFIG.replace("random:tiny", str(tiny_model)))
+    await began_from(model_mark(tiny_model), tmp_path)
+    status, said = run("--out", "taken", "--merge")
+    assert status == 0, said
+    assert json.loads((tmp_path / "taken" / RECORD).read_text())["model"] == "owner/first"
