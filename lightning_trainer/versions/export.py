@@ -79,15 +79,19 @@ def merge_version(
     from peft import PeftModel
 
     with whole_folder(out) as partial:
-        copy_beside_weights(model_dir, partial)
         try:
             named = json.loads((model_dir / "config.json").read_text(encoding="utf-8"))["architectures"][0]
             model = getattr(transformers, named).from_pretrained(model_dir, dtype="auto", local_files_only=True)
+            # transformers refuses to write defaults of sampling that contradict each other, as many models have them.
+            model.generation_config = transformers.GenerationConfig()
             PeftModel.from_pretrained(model, str(stored)).merge_and_unload().save_pretrained(partial)
         except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             raise ExportError(
                 f"the adapter cannot be added to the weights of {model_dir} ({error}); leave out --merge"
             ) from error
+        # Its own form of a configuration has other keys than the model's: other programs would miss theirs.
+        (partial / "generation_config.json").unlink(missing_ok=True)
+        copy_beside_weights(model_dir, partial)
         _put_template(partial, chat_template)
         _write_record(partial, record)
 

@@ -266,3 +266,20 @@ async def test_a_model_of_the_hub_is_merged_from_a_folder_with_the_same_weights(
     status, said = run("--out", "taken", "--merge")
     assert status == 0, said
     assert json.loads((tmp_path / "taken" / RECORD).read_text())["model"] == "owner/first"
+
+
+@pytest.mark.torch
+def test_what_is_beside_merged_weights_stands_as_the_model_has_it(served, tmp_path, tiny_model) -> None:
+    """transformers writes its own form of it, in which other servers miss what they look for, and refuses defaults of
+    sampling that contradict each other, as many models have them."""
+    base = tmp_path / "base"
+    shutil.copytree(tiny_model, base)
+    theirs = {**json.loads((base / "config.json").read_text()), "rope_theta": 10000.0, "torch_dtype": "float32"}
+    theirs.pop("rope_parameters", None)
+    (base / "config.json").write_text(json.dumps(theirs))
+    (base / "generation_config.json").write_text('{"do_sample": false, "temperature": 0.6, "eos_token_id": 2}')
+    trained(tmp_path, base, "random:tiny")
+    archived = tmp_path / ".lightning" / "versions" / "support" / "v00000001"
+    merge_version(archived, tmp_path / "taken", model_dir=base, record={})
+    for name in ("config.json", "generation_config.json"):
+        assert (tmp_path / "taken" / name).read_text() == (base / name).read_text()
