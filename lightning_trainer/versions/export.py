@@ -18,7 +18,7 @@ from lightning_trainer.models.resolve import ADAPTER_CONFIG, CHAT_TEMPLATE_FILE,
 from lightning_trainer.serving.adapter import reserved_rank
 from lightning_trainer.store.upkeep.files import PUBLICATION
 from lightning_trainer.training.checkpoint_folder import whole_folder
-from lightning_trainer.versions.archive import copy_beside_weights
+from lightning_trainer.versions.archive import NAMED_TEMPLATES, copy_beside_weights
 
 RECORD = "lightning_trainer.json"
 
@@ -47,9 +47,11 @@ def export_version(
     """
     _check_free(out)
     with whole_folder(out) as partial:
-        for file in stored.iterdir():
-            if file.name != PUBLICATION:
-                shutil.copyfile(file, partial / file.name)
+        for file in stored.rglob("*"):
+            if file.is_file() and file.name != PUBLICATION:
+                target = partial / file.relative_to(stored)
+                target.parent.mkdir(exist_ok=True)
+                shutil.copyfile(file, target)
         base = model if is_hub_id(model) else os.path.expanduser(model)
         if is_adapter(partial) and (is_hub_id(model) or os.path.isdir(base)):
             path = partial / ADAPTER_CONFIG
@@ -120,6 +122,7 @@ def serve_command(out: Path, name: str, engine: EngineConfig) -> str:
 
 def _put_template(folder: Path, chat_template: Path | None) -> None:
     if chat_template is not None:
+        shutil.rmtree(folder / NAMED_TEMPLATES, ignore_errors=True)  # one of them would be taken in its place
         shutil.copyfile(chat_template, folder / CHAT_TEMPLATE_FILE)
 
 

@@ -148,6 +148,21 @@ def test_the_command_serves_a_whole_model_as_the_engine_did(served, tmp_path, en
     assert (out / "chat_template.jinja").read_text() == "our template"
 
 
+@pytest.mark.parametrize("given", [None, "ours.jinja"])
+def test_named_chat_templates_come_along_unless_the_engine_was_given_one(tmp_path, model, given) -> None:
+    named = model / "additional_chat_templates"
+    named.mkdir()
+    (named / "tool_use.jinja").write_text("with tools")
+    (tmp_path / "ours.jinja").write_text("our template")
+    folder = stored(tmp_path / "versions", model / "model.safetensors", model, 1)
+    template = given and tmp_path / given
+    export_version(folder, tmp_path / "taken", model="random:tiny", record={}, chat_template=template)
+    found = sorted(str(path.relative_to(tmp_path / "taken")) for path in (tmp_path / "taken").rglob("*.jinja"))
+    assert found == (
+        ["chat_template.jinja"] if given else ["additional_chat_templates/tool_use.jinja", "chat_template.jinja"]
+    )
+
+
 @pytest.mark.parametrize(("rank", "reserved"), [(4, 8), (16, 16), (48, 64)])
 def test_the_command_serves_an_adapter_as_the_engine_did(served, tmp_path, model, rank, reserved) -> None:
     (tmp_path / "lightning.toml").write_text(CONFIG + ENGINE)
