@@ -113,6 +113,9 @@ def serve_command(out: Path, name: str, engine: EngineConfig) -> str:
             words += ["--chat-template", str(engine.chat_template)]
     else:
         words = [str(out), "--served-model-name", name]
+    words += ["--dtype", engine.dtype, "--max-model-len", str(engine.max_model_len)]
+    if engine.quantization is not None:
+        words += ["--quantization", engine.quantization]
     if engine.tool_call_parser is not None:
         words += ["--enable-auto-tool-choice", "--tool-call-parser", engine.tool_call_parser]
     if engine.reasoning_parser is not None:

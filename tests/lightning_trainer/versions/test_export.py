@@ -128,10 +128,18 @@ async def test_an_adapter_is_not_added_to_other_weights_than_it_was_trained_on(s
     assert (status, f"{model} has other weights now than those that support@v1 was trained from" in said) == (0, True)
 
 
-ENGINE = '[engine]\nchat_template = "ours.jinja"\ntool_call_parser = "hermes"\nreasoning_parser = "qwen3"\n'
-
-
-OF_THE_POLICY = 'engine = { chat_template = "ours.jinja", tool_call_parser = "hermes", reasoning_parser = "qwen3" }\n'
+PRECISION = '[engine]\ndtype = "float32"\nquantization = "fp8"\n'
+ENGINE = f"""{PRECISION}max_model_len = 512
+chat_template = "ours.jinja"
+tool_call_parser = "hermes"
+reasoning_parser = "qwen3"
+"""
+OF_THE_POLICY = f"""[policy.engine]
+max_model_len = 512
+chat_template = "ours.jinja"
+tool_call_parser = "hermes"
+reasoning_parser = "qwen3"
+{PRECISION}"""
 
 
 @pytest.mark.parametrize("engine", [ENGINE, OF_THE_POLICY])
@@ -142,8 +150,8 @@ def test_the_command_serves_a_whole_model_as_the_engine_did(served, tmp_path, en
     assert status == 0, said
     out = tmp_path / "a folder"
     assert said.splitlines()[-1] == (
-        f"vllm serve '{out}' --served-model-name support --enable-auto-tool-choice --tool-call-parser hermes "
-        "--reasoning-parser qwen3 --generation-config vllm"
+        f"vllm serve '{out}' --served-model-name support --dtype float32 --max-model-len 512 --quantization fp8 "
+        "--enable-auto-tool-choice --tool-call-parser hermes --reasoning-parser qwen3 --generation-config vllm"
     )
     assert (out / "chat_template.jinja").read_text() == "our template"
 
@@ -174,8 +182,8 @@ def test_the_command_serves_an_adapter_as_the_engine_did(served, tmp_path, model
     assert status == 0, said
     assert said.splitlines()[-1] == (
         f"vllm serve {model} --enable-lora --lora-modules support={tmp_path / 'taken'} --max-lora-rank {reserved} "
-        f"--chat-template {tmp_path / 'ours.jinja'} --enable-auto-tool-choice --tool-call-parser hermes "
-        "--reasoning-parser qwen3 --generation-config vllm"
+        f"--chat-template {tmp_path / 'ours.jinja'} --dtype float32 --max-model-len 512 --quantization fp8 "
+        "--enable-auto-tool-choice --tool-call-parser hermes --reasoning-parser qwen3 --generation-config vllm"
     )
 
 
