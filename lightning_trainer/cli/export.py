@@ -50,7 +50,7 @@ def export(config_path: Path, policy_name: str | None, version_name: str | None,
             )
         merge_version(stored, out, model_dir=model_dir, record=record, chat_template=engine.chat_template)
     else:
-        export_version(stored, out, model=model, record=record, chat_template=engine.chat_template)
+        export_version(stored, out, model=model, folder=folder, record=record, chat_template=engine.chat_template)
     size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
     what = f"an adapter of {model}" if is_adapter(out) else "a whole model"
     console.print(f"{record['version']} is in {out}: {what}, {size / 1e6:,.1f} MB; {RECORD} says what it is")

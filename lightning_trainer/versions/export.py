@@ -5,7 +5,6 @@ says which version of which policy it is.
 """
 
 import json
-import os
 import shlex
 import shutil
 from collections.abc import Mapping
@@ -29,15 +28,22 @@ def is_adapter(stored: Path) -> bool:
 
 
 def export_version(
-    stored: Path, out: Path, *, model: str, record: Mapping[str, Any], chat_template: Path | None = None
+    stored: Path,
+    out: Path,
+    *,
+    model: str,
+    folder: Path | None = None,
+    record: Mapping[str, Any],
+    chat_template: Path | None = None,
 ) -> None:
     """Copy a stored version.
 
     Args:
         stored: its folder in the archive.
         out: a folder that is not there, or is empty.
-        model: what the policy's configuration names; an adapter's configuration refers to it if it is a folder, or on
-            the Hugging Face Hub.
+        model: what the policy's configuration names; an adapter's configuration refers to it if it is on the Hugging
+            Face Hub.
+        folder: of the model on this machine, to which an adapter refers otherwise; None: it is not here.
         record: what ``RECORD`` says.
         chat_template: the one that the engine was given; a whole model gets it in the place of its own.
 
@@ -52,10 +58,10 @@ def export_version(
                 target = partial / file.relative_to(stored)
                 target.parent.mkdir(exist_ok=True)
                 shutil.copyfile(file, target)
-        base = model if is_hub_id(model) else os.path.expanduser(model)
-        if is_adapter(partial) and (is_hub_id(model) or os.path.isdir(base)):
+        base = model if is_hub_id(model) else folder
+        if is_adapter(partial) and base is not None:
             path = partial / ADAPTER_CONFIG
-            document = {**json.loads(path.read_text(encoding="utf-8")), "base_model_name_or_path": base}
+            document = {**json.loads(path.read_text(encoding="utf-8")), "base_model_name_or_path": str(base)}
             path.write_text(json.dumps(document, indent=2), encoding="utf-8")
         elif not is_adapter(partial):
             _put_template(partial, chat_template)

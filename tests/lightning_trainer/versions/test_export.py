@@ -172,7 +172,11 @@ def test_named_chat_templates_come_along_unless_the_engine_was_given_one(tmp_pat
 
 
 @pytest.mark.parametrize(("rank", "reserved"), [(4, 8), (16, 16), (48, 64)])
-def test_the_command_serves_an_adapter_as_the_engine_did(served, tmp_path, model, rank, reserved) -> None:
+def test_the_command_serves_an_adapter_as_the_engine_did(served, tmp_path, model, monkeypatch, rank, reserved) -> None:
+    """The model is in this machine's cache; the version was stored on another, where the cache was elsewhere."""
+    here = tmp_path / "cache" / "random-tiny"
+    here.mkdir(parents=True)
+    monkeypatch.setattr("lightning_trainer.cli.export.found_model", lambda spec, cache: here)
     (tmp_path / "lightning.toml").write_text(CONFIG + ENGINE)
     (tmp_path / "ours.jinja").write_text("our template")
     root = tmp_path / ".lightning" / "versions" / "support"
@@ -181,7 +185,7 @@ def test_the_command_serves_an_adapter_as_the_engine_did(served, tmp_path, model
     status, said = run("--out", "taken")
     assert status == 0, said
     assert said.splitlines()[-1] == (
-        f"vllm serve {model} --enable-lora --lora-modules support={tmp_path / 'taken'} --max-lora-rank {reserved} "
+        f"vllm serve {here} --enable-lora --lora-modules support={tmp_path / 'taken'} --max-lora-rank {reserved} "
         f"--chat-template {tmp_path / 'ours.jinja'} --dtype float32 --max-model-len 512 --quantization fp8 "
         "--enable-auto-tool-choice --tool-call-parser hermes --reasoning-parser qwen3 --generation-config vllm"
     )
