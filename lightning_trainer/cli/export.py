@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_trainer.cli.terminal.console import TerminalConsole
-from lightning_trainer.cli.versions import named_version, read_versions
+from lightning_trainer.cli.versions import named_version, read_other_policies, read_versions
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.config.file import load_config
 from lightning_trainer.errors import ExportError
@@ -72,7 +72,8 @@ def _stored(config: Config, policy: PolicyConfig, version: int | None) -> tuple[
     if version is None:
         version = next((row["version"] for row in rows if row["state"] == Whereabouts.SERVING), None)
         if version is None:
-            raise ExportError(f"no version of {policy.name!r} is served yet; see `lightning-trainer versions`")
+            others = read_other_policies(config) or "see `lightning-trainer versions`"
+            raise ExportError(f"no version of {policy.name!r} is served yet; {others}")
     row = next((row for row in rows if row["version"] == version), None)
     kept = stored_versions(root)
     if row is None or version not in kept:

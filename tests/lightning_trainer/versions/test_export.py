@@ -191,6 +191,17 @@ def test_the_command_serves_an_adapter_as_the_engine_did(served, tmp_path, model
     )
 
 
+def test_a_policy_that_was_renamed_is_pointed_at(served, tmp_path) -> None:
+    (tmp_path / "lightning.toml").write_text(CONFIG.replace('name = "support"', 'name = "helpdesk"'))
+    also = "the store also has policy 'support' (2 versions), which the configuration does not name"
+    status, said = run("--out", "taken")
+    assert (status, f"no version of 'helpdesk' is served yet; {also}" in said) == (2, True), said
+    said = CliRunner().invoke(app, ["versions"], env={"COLUMNS": "400"}).output
+    assert said.rstrip().endswith(also)
+    (tmp_path / "lightning.toml").write_text(CONFIG)
+    assert "also has" not in CliRunner().invoke(app, ["versions"]).output
+
+
 def test_what_is_there_is_not_replaced(served, tmp_path) -> None:
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "mine.txt").write_text("mine")
