@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_trainer.cli.terminal.console import TerminalConsole
-from lightning_trainer.cli.versions import named_version, read_versions
+from lightning_trainer.cli.versions import named_version, read_other_policies, read_versions
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.config.file import load_config
 from lightning_trainer.errors import ExportError
@@ -35,18 +35,33 @@ def export(config_path: Path, policy_name: str | None, version_name: str | None,
         config, policy, version = named_version(config_path, policy_name, version_name)
     row, stored = _stored(config, policy, version)
     out, console = out.absolute(), TerminalConsole()
-    model = _model(config, policy, stored)
+    with reading(place_of(config)) as connection:
+        started_from = participations.started_from(connection, policy.name)
+    model, folder = _base(policy, stored, started_from)
     record, engine = _record(policy, row, model), config.engine_of(policy)
     if merge:
         if not is_adapter(stored):
             raise ExportError(f"{record['version']} is a whole model, not an adapter; leave out --merge")
-        model_dir = resolve_model(model, model_cache())
+        model_dir = resolve_model(str(folder or model), model_cache())
+        if started_from not in (None, model_mark(model_dir)):
+            raise ExportError(
+                f"{model_dir} has other weights than the model that {record['version']} was trained from; name a "
+                f"folder with those as policy.{policy.name}.model, or leave out --merge"
+            )
         merge_version(stored, out, model_dir=model_dir, record=record, chat_template=engine.chat_template)
     else:
-        export_version(stored, out, model=model, record=record, chat_template=engine.chat_template)
-    size = sum(file.stat().st_size for file in out.iterdir())
+        export_version(stored, out, model=model, folder=folder, record=record, chat_template=engine.chat_template)
+    size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
     what = f"an adapter of {model}" if is_adapter(out) else "a whole model"
     console.print(f"{record['version']} is in {out}: {what}, {size / 1e6:,.1f} MB; {RECORD} says what it is")
+    if is_adapter(out) and folder is not None and started_from not in (None, model_mark(folder)):
+        console.print(
+            f"{folder} has other weights now than those that {record['version']} was trained from: the adapter does "
+            "not fit them",
+            style="yellow",
+            markup=False,
+            soft_wrap=True,
+        )
     console.print(serve_command(out, policy.name, engine), style="dim", markup=False, soft_wrap=True)
 
 
@@ -57,7 +72,8 @@ def _stored(config: Config, policy: PolicyConfig, version: int | None) -> tuple[
     if version is None:
         version = next((row["version"] for row in rows if row["state"] == Whereabouts.SERVING), None)
         if version is None:
-            raise ExportError(f"no version of {policy.name!r} is served yet; see `lightning-trainer versions`")
+            others = read_other_policies(config) or "see `lightning-trainer versions`"
+            raise ExportError(f"no version of {policy.name!r} is served yet; {others}")
     row = next((row for row in rows if row["version"] == version), None)
     kept = stored_versions(root)
     if row is None or version not in kept:
@@ -68,15 +84,20 @@ def _stored(config: Config, policy: PolicyConfig, version: int | None) -> tuple[
     return row, version_folder(root, version)
 
 
-def _model(config: Config, policy: PolicyConfig, stored: Path) -> str:
-    """Return the name of the model that the version was trained from: the one that was noted with it, or the configured
-    one where that is the same model, in another place."""
-    noted, folder = stored_model(stored) or policy.model, found_model(policy.model, model_cache())
-    if folder is None or is_hub_id(noted) or found_model(noted, model_cache()) is not None:
-        return noted
-    with reading(place_of(config)) as connection:
-        started_from = participations.started_from(connection, policy.name)
-    return policy.model if model_mark(folder) == started_from else noted
+def _base(policy: PolicyConfig, stored: Path, started_from: str | None) -> tuple[str, Path | None]:
+    """Return the name of the model that the version was trained from, and its folder.
+
+    The name is the one that was noted with the version. The folder is the model's of that name or, if only that has the
+    weights that the policy started from, the configured model's, whose name it then is unless the noted one is on the
+    Hub: a model may have been moved, or copied to a machine that does not reach the Hub. Where neither has them, it is
+    the folder of the noted name, or None.
+    """
+    noted = stored_model(stored) or policy.model
+    folders = {name: found_model(name, model_cache()) for name in (noted, policy.model)}
+    for name, folder in folders.items():
+        if folder is not None and model_mark(folder) == started_from:
+            return noted if is_hub_id(noted) else name, folder
+    return noted, folders[noted]
 
 
 def _record(policy: PolicyConfig, row: VersionRow, model: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from lightning_trainer.config.file import load_config
 from lightning_trainer.errors import UnknownVersionError
 from lightning_trainer.store.places import place_of, reading
 from lightning_trainer.versions.archive import archive_root, stored_versions
-from lightning_trainer.versions.listing import CanaryRow, VersionRow, best_version, list_versions
+from lightning_trainer.versions.listing import CanaryRow, VersionRow, best_version, list_versions, other_policies
 
 _BEST = "best"
 
@@ -36,6 +36,8 @@ def versions(config_path: Path, policy: str | None, *, as_json: bool, limit: int
         if rows and len(rows) == limit and rows[0]["version"] > 0:
             older = f"the older ones: --before {rows[0]['version']}"
             console.print(older, style="dim", highlight=False, soft_wrap=True)
+        if (others := read_other_policies(config)) is not None:
+            console.print(others, style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 def read_versions(
@@ -50,6 +52,12 @@ def read_versions(
             before=before,
             newest=limit,
         )
+
+
+def read_other_policies(config: Config) -> str | None:
+    """Say which policies of the store the configuration does not name; None: it names all."""
+    with reading(place_of(config)) as connection:
+        return other_policies(connection, [policy.name for policy in config.policy])
 
 
 def named_version(config_path: Path, policy_name: str | None, version_name: str) -> tuple[Config, PolicyConfig, int]:

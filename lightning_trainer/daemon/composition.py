@@ -32,6 +32,7 @@ from lightning_trainer.store.tables import steps
 from lightning_trainer.store.worklist import waiting
 from lightning_trainer.training.remote import cluster_session, make_trainers
 from lightning_trainer.training.settings import TrainerSettings, schedule_notes, trainer_settings
+from lightning_trainer.versions.listing import other_policies
 
 if TYPE_CHECKING:
     from lightning_trainer.training.on_ray.session import RaySession
@@ -222,6 +223,10 @@ async def _say_what_is_known(
         if (note := await begin(policy, model_dirs[policy.name], store)) is not None:
             runtime.progress.say(note)
         runtime.progress.steps_done = await store.scan(partial(steps.last_done, policy=policy.name))
+        if not runtime.progress.steps_done and not store.shared:  # else the others may be another daemon's
+            named = [one.name for one in config.policy]
+            if (note := await store.scan(partial(other_policies, named=named))) is not None:
+                runtime.progress.say(note)
 
 
 def _what_of_images(policy: PolicyConfig, *, sees: bool) -> str | None:

@@ -201,7 +201,7 @@ def vocabulary_of(folder: Path) -> int | None:
     return size if isinstance(size, int) else None
 
 
-_HUB_FILES = ["*.json", "*.jinja", "*.model", "*.txt", "model.safetensors"]
+_HUB_FILES = ["*.json", "*.jinja", "*.model", "*.txt", "LICENSE", "NOTICE", "model.safetensors"]
 """The shards come after their index: many models have a second copy of their weights under other names."""
 
 

@@ -37,8 +37,9 @@ class PolicyTokenizer:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         except (OSError, ValueError) as error:
             raise ModelError(f"the model {folder} has no tokenizer that can be loaded: {error}") from error
-        self._template = chat_template or self._tokenizer.chat_template
-        if not self._template:
+        self._template = chat_template
+        """None: the model's own, of which it may have several; which one is meant depends on the tools."""
+        if not (chat_template or self._tokenizer.chat_template):
             raise ModelError(f"the model {folder} has no chat template; name one as engine.chat_template")
 
     def prompt_ids(self, messages: Sequence[ChatMessage], tools: Sequence[dict]) -> tuple[int, ...]:

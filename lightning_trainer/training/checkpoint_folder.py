@@ -25,7 +25,7 @@ _FIRST_PART = re.compile(r"model_world_size_(\d+)_rank_0\.pt")
 """As verl names it."""
 THE_WAY_ON = (
     "begin anew with what was trained: `lightning-trainer export` (--merge for an adapter) writes it to a folder that "
-    "model can name, with a new [daemon] state_dir"
+    "model can name, with another name of the policy or a new [daemon] state_dir"
 )
 """The advice where a configuration cannot go on from the checkpoints that are there."""
 

@@ -26,7 +26,9 @@ _NAME = re.compile(r"v(\d{8,})")
 _WEIGHTS = "model.safetensors"
 _MODEL = "model"
 """In ``PUBLICATION``: what the policy's configuration named."""
-_BESIDE_WEIGHTS = ("*.json", "*.jinja", "*.model", "*.txt")
+NAMED_TEMPLATES = "additional_chat_templates"
+"""The folder of a model's further chat templates, such as the one for chats with tools (transformers)."""
+_BESIDE_WEIGHTS = ("*.json", "*.jinja", f"{NAMED_TEMPLATES}/*.jinja", "*.model", "*.txt", "LICENSE", "NOTICE")
 
 
 class VersionArchive:
@@ -119,11 +121,13 @@ class VersionArchive:
 
 
 def copy_beside_weights(model_dir: Path, folder: Path) -> None:
-    """Copy what a model's folder has beside its weights: configuration, tokenizer, chat template."""
+    """Copy what a model's folder has beside its weights: configuration, tokenizer, chat templates, license."""
     for pattern in _BESIDE_WEIGHTS:
         for file in model_dir.glob(pattern):
             if not file.name.endswith(".index.json"):  # of the initial model's own weight files
-                shutil.copyfile(file, folder / file.name)
+                target = folder / file.relative_to(model_dir)
+                target.parent.mkdir(exist_ok=True)
+                shutil.copyfile(file, target)
 
 
 def _weights_name(publication: Publication) -> str:

@@ -5,7 +5,6 @@ says which version of which policy it is.
 """
 
 import json
-import os
 import shlex
 import shutil
 from collections.abc import Mapping
@@ -18,7 +17,7 @@ from lightning_trainer.models.resolve import ADAPTER_CONFIG, CHAT_TEMPLATE_FILE,
 from lightning_trainer.serving.adapter import reserved_rank
 from lightning_trainer.store.upkeep.files import PUBLICATION
 from lightning_trainer.training.checkpoint_folder import whole_folder
-from lightning_trainer.versions.archive import copy_beside_weights
+from lightning_trainer.versions.archive import NAMED_TEMPLATES, copy_beside_weights
 
 RECORD = "lightning_trainer.json"
 
@@ -29,15 +28,22 @@ def is_adapter(stored: Path) -> bool:
 
 
 def export_version(
-    stored: Path, out: Path, *, model: str, record: Mapping[str, Any], chat_template: Path | None = None
+    stored: Path,
+    out: Path,
+    *,
+    model: str,
+    folder: Path | None = None,
+    record: Mapping[str, Any],
+    chat_template: Path | None = None,
 ) -> None:
     """Copy a stored version.
 
     Args:
         stored: its folder in the archive.
         out: a folder that is not there, or is empty.
-        model: what the policy's configuration names; an adapter's configuration refers to it if it is a folder, or on
-            the Hugging Face Hub.
+        model: what the policy's configuration names; an adapter's configuration refers to it if it is on the Hugging
+            Face Hub.
+        folder: of the model on this machine, to which an adapter refers otherwise; None: it is not here.
         record: what ``RECORD`` says.
         chat_template: the one that the engine was given; a whole model gets it in the place of its own.
 
@@ -47,13 +53,15 @@ def export_version(
     """
     _check_free(out)
     with whole_folder(out) as partial:
-        for file in stored.iterdir():
-            if file.name != PUBLICATION:
-                shutil.copyfile(file, partial / file.name)
-        base = model if is_hub_id(model) else os.path.expanduser(model)
-        if is_adapter(partial) and (is_hub_id(model) or os.path.isdir(base)):
+        for file in stored.rglob("*"):
+            if file.is_file() and file.name != PUBLICATION:
+                target = partial / file.relative_to(stored)
+                target.parent.mkdir(exist_ok=True)
+                shutil.copyfile(file, target)
+        base = model if is_hub_id(model) else folder
+        if is_adapter(partial) and base is not None:
             path = partial / ADAPTER_CONFIG
-            document = {**json.loads(path.read_text(encoding="utf-8")), "base_model_name_or_path": base}
+            document = {**json.loads(path.read_text(encoding="utf-8")), "base_model_name_or_path": str(base)}
             path.write_text(json.dumps(document, indent=2), encoding="utf-8")
         elif not is_adapter(partial):
             _put_template(partial, chat_template)
@@ -79,15 +87,19 @@ def merge_version(
     from peft import PeftModel
 
     with whole_folder(out) as partial:
-        copy_beside_weights(model_dir, partial)
         try:
             named = json.loads((model_dir / "config.json").read_text(encoding="utf-8"))["architectures"][0]
             model = getattr(transformers, named).from_pretrained(model_dir, dtype="auto", local_files_only=True)
+            # transformers refuses to write defaults of sampling that contradict each other, as many models have them.
+            model.generation_config = transformers.GenerationConfig()
             PeftModel.from_pretrained(model, str(stored)).merge_and_unload().save_pretrained(partial)
         except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             raise ExportError(
                 f"the adapter cannot be added to the weights of {model_dir} ({error}); leave out --merge"
             ) from error
+        # Its own form of a configuration has other keys than the model's: other programs would miss theirs.
+        (partial / "generation_config.json").unlink(missing_ok=True)
+        copy_beside_weights(model_dir, partial)
         _put_template(partial, chat_template)
         _write_record(partial, record)
 
@@ -107,6 +119,9 @@ def serve_command(out: Path, name: str, engine: EngineConfig) -> str:
             words += ["--chat-template", str(engine.chat_template)]
     else:
         words = [str(out), "--served-model-name", name]
+    words += ["--dtype", engine.dtype, "--max-model-len", str(engine.max_model_len)]
+    if engine.quantization is not None:
+        words += ["--quantization", engine.quantization]
     if engine.tool_call_parser is not None:
         words += ["--enable-auto-tool-choice", "--tool-call-parser", engine.tool_call_parser]
     if engine.reasoning_parser is not None:
@@ -116,6 +131,7 @@ def serve_command(out: Path, name: str, engine: EngineConfig) -> str:
 
 def _put_template(folder: Path, chat_template: Path | None) -> None:
     if chat_template is not None:
+        shutil.rmtree(folder / NAMED_TEMPLATES, ignore_errors=True)  # one of them would be taken in its place
         shutil.copyfile(chat_template, folder / CHAT_TEMPLATE_FILE)
 
 

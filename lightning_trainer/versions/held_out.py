@@ -53,7 +53,7 @@ class HeldOutScore:
     @property
     def rank(self) -> tuple[float, int]:
         """What the best version has most of: the mean less two standard errors, about the lower end of its 95 %
-        interval, so that one lucky attempt does not win. Where all have equally many attempts, it orders by the mean.
+        interval, so that one lucky task does not win. Where all have equally many tasks, it orders by the mean.
         """
         return self.mean - 2 * (self.error or 0.0), self.attempts
 

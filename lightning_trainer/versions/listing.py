@@ -15,6 +15,17 @@ from lightning_trainer.versions.held_out import HeldOutScore, held_out_scores, s
 from lightning_trainer.versions.lineage import Lineage
 
 
+def other_policies(connection: Connection, named: Collection[str]) -> str | None:
+    """Say which policies have versions and are not named: a policy that was renamed looks as if they were lost."""
+    counts = version_table.count_of_policies(connection)
+    others = [
+        f"policy {policy!r} ({count:,} version{'s' * (count != 1)})"
+        for policy, count in counts.items()
+        if policy not in named
+    ]
+    return f"the store also has {', '.join(others)}, which the configuration does not name" if others else None
+
+
 class Whereabouts(StrEnum):
     """Where a version is."""
 

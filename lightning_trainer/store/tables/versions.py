@@ -85,6 +85,11 @@ def select_served(connection: Connection, policy: str, newest: int) -> list[int]
     return sorted(version for (version,) in rows)
 
 
+def count_of_policies(connection: Connection) -> dict[str, int]:
+    """Return how many versions each policy has, by its name."""
+    return dict(connection.execute("SELECT policy, count(*) FROM versions GROUP BY policy ORDER BY policy").fetchall())
+
+
 def select_live(connection: Connection, policy: str) -> PolicyVersion | None:
     """Return the live version; None if there is none."""
     row = connection.execute(

@@ -1,7 +1,9 @@
 """Ids made again from words, with the tiny model's real tokenizer and template: confirmed, or the reason why not."""
 
+import shutil
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import httpx
 import pytest
@@ -159,3 +161,15 @@ def test_what_is_no_engine_is_one_sentence(monkeypatch):
         scorer.score([1, 2])
     with pytest.raises(EngineError, match=r"'http://\[::1/v1' is not a URL"):
         EngineScorer("http://[::1/v1", "m")
+
+
+def test_a_model_with_named_templates_writes_prompts_as_the_engine_does(tmp_path: Path, tiny_model: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model, folder)
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "tool_use.jinja").write_text("TOOLS")
+    user = {"role": "user", "content": "hi"}
+    tool = {"type": "function", "function": {"name": "add", "description": "", "parameters": {"type": "object"}}}
+    found = PolicyTokenizer(folder)
+    assert found.decoded(found.prompt_ids([user], [tool])) == "TOOLS"
+    assert found.prompt_ids([user], []) == PolicyTokenizer(tiny_model).prompt_ids([user], [])

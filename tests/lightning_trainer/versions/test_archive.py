@@ -49,6 +49,18 @@ def test_what_is_stored_is_the_publication_with_another_path(archive, tmp_path):
     ]
 
 
+def test_named_chat_templates_and_the_license_are_stored_too(archive, tmp_path):
+    """transformers takes ``tool_use`` for a chat with tools, so the old version would see another prompt without it."""
+    model = tmp_path / "model"
+    (model / "additional_chat_templates").mkdir()
+    (model / "additional_chat_templates" / "tool_use.jinja").write_text("with tools")
+    (model / "LICENSE").write_text("MIT")
+    archive.add(publication(tmp_path, 1))
+    folder = archive.folder(1)
+    assert (folder / "additional_chat_templates" / "tool_use.jinja").read_text() == "with tools"
+    assert (folder / "LICENSE").read_text() == "MIT"
+
+
 def test_a_version_that_is_stored_is_not_written_again(archive, tmp_path):
     archive.add(publication(tmp_path, 1))
     before = archive.folder(1).stat().st_ino

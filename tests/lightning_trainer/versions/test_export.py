@@ -97,10 +97,7 @@ async def test_a_model_that_was_moved_is_known_by_its_weights(served, tmp_path, 
     old = tmp_path / "gone"
     stored(root, model / "model.safetensors", old, 1, AdapterShape(4, 8, ("q_proj",)), model=str(old))
     (tmp_path / "lightning.toml").write_text(CONFIG.replace("random:tiny", str(model)))
-    async with SqliteStore(tmp_path / ".lightning" / "lightning.sqlite") as store:
-        mark = model_mark(model) if same else "of another model"
-        await store.begin_policy("support")
-        await store.write(lambda connection: participations.start_from(connection, "support", mark))
+    await began_from(model_mark(model) if same else "of another model", tmp_path)
     status, said = run("--out", "taken")
     assert status == 0, said
     found = str(model if same else old)
@@ -110,10 +107,39 @@ async def test_a_model_that_was_moved_is_known_by_its_weights(served, tmp_path, 
     assert json.loads((tmp_path / "taken" / "adapter_config.json").read_text())["base_model_name_or_path"] == found
 
 
-ENGINE = '[engine]\nchat_template = "ours.jinja"\ntool_call_parser = "hermes"\nreasoning_parser = "qwen3"\n'
+async def began_from(mark: str, tmp_path: Path) -> None:
+    async with SqliteStore(tmp_path / ".lightning" / "lightning.sqlite") as store:
+        await store.begin_policy("support")
+        await store.write(lambda connection: participations.start_from(connection, "support", mark))
 
 
-OF_THE_POLICY = 'engine = { chat_template = "ours.jinja", tool_call_parser = "hermes", reasoning_parser = "qwen3" }\n'
+async def test_an_adapter_is_not_added_to_other_weights_than_it_was_trained_on(served, tmp_path, model) -> None:
+    """The folder is where it was, and something else has been saved in it since."""
+    root = tmp_path / ".lightning" / "versions" / "support"
+    shutil.rmtree(root)
+    stored(root, model / "model.safetensors", model, 1, AdapterShape(4, 8, ("q_proj",)), model=str(model))
+    (tmp_path / "lightning.toml").write_text(CONFIG.replace("random:tiny", str(model)))
+    await began_from(model_mark(model), tmp_path)
+    (model / "model.safetensors").write_text("changed")
+    status, said = run("--out", "taken", "--merge")
+    assert (status, f"{model} has other weights than the model that support@v1 was trained from" in said) == (2, True)
+    assert not (tmp_path / "taken").exists()
+    status, said = run("--out", "taken")
+    assert (status, f"{model} has other weights now than those that support@v1 was trained from" in said) == (0, True)
+
+
+PRECISION = '[engine]\ndtype = "float32"\nquantization = "fp8"\n'
+ENGINE = f"""{PRECISION}max_model_len = 512
+chat_template = "ours.jinja"
+tool_call_parser = "hermes"
+reasoning_parser = "qwen3"
+"""
+OF_THE_POLICY = f"""[policy.engine]
+max_model_len = 512
+chat_template = "ours.jinja"
+tool_call_parser = "hermes"
+reasoning_parser = "qwen3"
+{PRECISION}"""
 
 
 @pytest.mark.parametrize("engine", [ENGINE, OF_THE_POLICY])
@@ -124,14 +150,33 @@ def test_the_command_serves_a_whole_model_as_the_engine_did(served, tmp_path, en
     assert status == 0, said
     out = tmp_path / "a folder"
     assert said.splitlines()[-1] == (
-        f"vllm serve '{out}' --served-model-name support --enable-auto-tool-choice --tool-call-parser hermes "
-        "--reasoning-parser qwen3 --generation-config vllm"
+        f"vllm serve '{out}' --served-model-name support --dtype float32 --max-model-len 512 --quantization fp8 "
+        "--enable-auto-tool-choice --tool-call-parser hermes --reasoning-parser qwen3 --generation-config vllm"
     )
     assert (out / "chat_template.jinja").read_text() == "our template"
 
 
+@pytest.mark.parametrize("given", [None, "ours.jinja"])
+def test_named_chat_templates_come_along_unless_the_engine_was_given_one(tmp_path, model, given) -> None:
+    named = model / "additional_chat_templates"
+    named.mkdir()
+    (named / "tool_use.jinja").write_text("with tools")
+    (tmp_path / "ours.jinja").write_text("our template")
+    folder = stored(tmp_path / "versions", model / "model.safetensors", model, 1)
+    template = given and tmp_path / given
+    export_version(folder, tmp_path / "taken", model="random:tiny", record={}, chat_template=template)
+    found = sorted(str(path.relative_to(tmp_path / "taken")) for path in (tmp_path / "taken").rglob("*.jinja"))
+    assert found == (
+        ["chat_template.jinja"] if given else ["additional_chat_templates/tool_use.jinja", "chat_template.jinja"]
+    )
+
+
 @pytest.mark.parametrize(("rank", "reserved"), [(4, 8), (16, 16), (48, 64)])
-def test_the_command_serves_an_adapter_as_the_engine_did(served, tmp_path, model, rank, reserved) -> None:
+def test_the_command_serves_an_adapter_as_the_engine_did(served, tmp_path, model, monkeypatch, rank, reserved) -> None:
+    """The model is in this machine's cache; the version was stored on another, where the cache was elsewhere."""
+    here = tmp_path / "cache" / "random-tiny"
+    here.mkdir(parents=True)
+    monkeypatch.setattr("lightning_trainer.cli.export.found_model", lambda spec, cache: here)
     (tmp_path / "lightning.toml").write_text(CONFIG + ENGINE)
     (tmp_path / "ours.jinja").write_text("our template")
     root = tmp_path / ".lightning" / "versions" / "support"
@@ -140,10 +185,21 @@ def test_the_command_serves_an_adapter_as_the_engine_did(served, tmp_path, model
     status, said = run("--out", "taken")
     assert status == 0, said
     assert said.splitlines()[-1] == (
-        f"vllm serve {model} --enable-lora --lora-modules support={tmp_path / 'taken'} --max-lora-rank {reserved} "
-        f"--chat-template {tmp_path / 'ours.jinja'} --enable-auto-tool-choice --tool-call-parser hermes "
-        "--reasoning-parser qwen3 --generation-config vllm"
+        f"vllm serve {here} --enable-lora --lora-modules support={tmp_path / 'taken'} --max-lora-rank {reserved} "
+        f"--chat-template {tmp_path / 'ours.jinja'} --dtype float32 --max-model-len 512 --quantization fp8 "
+        "--enable-auto-tool-choice --tool-call-parser hermes --reasoning-parser qwen3 --generation-config vllm"
     )
+
+
+def test_a_policy_that_was_renamed_is_pointed_at(served, tmp_path) -> None:
+    (tmp_path / "lightning.toml").write_text(CONFIG.replace('name = "support"', 'name = "helpdesk"'))
+    also = "the store also has policy 'support' (2 versions), which the configuration does not name"
+    status, said = run("--out", "taken")
+    assert (status, f"no version of 'helpdesk' is served yet; {also}" in said) == (2, True), said
+    said = CliRunner().invoke(app, ["versions"], env={"COLUMNS": "400"}).output
+    assert said.rstrip().endswith(also)
+    (tmp_path / "lightning.toml").write_text(CONFIG)
+    assert "also has" not in CliRunner().invoke(app, ["versions"]).output
 
 
 def test_what_is_there_is_not_replaced(served, tmp_path) -> None:
@@ -194,22 +250,32 @@ def test_a_model_that_transformers_does_not_know_cannot_be_merged(tmp_path, mode
     assert not (tmp_path / "taken").exists()
 
 
-@pytest.mark.torch
-def test_a_merged_adapter_is_the_model_that_peft_computes_with(served, tmp_path, tiny_model) -> None:
+def trained(tmp_path: Path, base: Path, model: str):
+    """Store an adapter of the base as version 1, and return what PEFT computes with."""
     import torch
-    from peft import LoraConfig, PeftModel, get_peft_model
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
 
     torch.manual_seed(0)
     adapted = get_peft_model(
-        AutoModelForCausalLM.from_pretrained(tiny_model),
+        AutoModelForCausalLM.from_pretrained(base),
         LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "down_proj"], init_lora_weights=False),
     )
-    adapted.save_pretrained(tmp_path / "peft")
-    shape = AdapterShape(4, 8, ("down_proj", "q_proj"))
+    adapted.save_pretrained(str(tmp_path / "peft"))
     root = tmp_path / ".lightning" / "versions" / "support"
     shutil.rmtree(root)
-    stored(root, tmp_path / "peft" / "adapter_model.safetensors", tiny_model, 1, shape)
+    shape = AdapterShape(4, 8, ("down_proj", "q_proj"))
+    stored(root, tmp_path / "peft" / "adapter_model.safetensors", base, 1, shape, model=model)
+    return adapted
+
+
+@pytest.mark.torch
+def test_a_merged_adapter_is_the_model_that_peft_computes_with(served, tmp_path, tiny_model) -> None:
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    adapted = trained(tmp_path, tiny_model, "random:tiny")
 
     for arguments, what in (((), "an adapter of random:tiny"), (("--merge",), "a whole model")):
         status, said = run(*arguments, "--out", f"taken{len(arguments)}")
@@ -224,3 +290,34 @@ def test_a_merged_adapter_is_the_model_that_peft_computes_with(served, tmp_path,
     assert (plain - right).abs().max() > 0.01
     assert (merged - right).abs().max() < 1e-5
     assert (loaded - right).abs().max() < 1e-5
+
+
+@pytest.mark.torch
+async def test_a_model_of_the_hub_is_merged_from_a_folder_with_the_same_weights(
+    served, tmp_path, tiny_model, monkeypatch
+) -> None:
+    """The machine has no network: the configuration names what was copied there."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    trained(tmp_path, tiny_model, "owner/first")
+    (tmp_path / "lightning.toml").write_text(CONFIG.replace("random:tiny", str(tiny_model)))
+    await began_from(model_mark(tiny_model), tmp_path)
+    status, said = run("--out", "taken", "--merge")
+    assert status == 0, said
+    assert json.loads((tmp_path / "taken" / RECORD).read_text())["model"] == "owner/first"
+
+
+@pytest.mark.torch
+def test_what_is_beside_merged_weights_stands_as_the_model_has_it(served, tmp_path, tiny_model) -> None:
+    """transformers writes its own form of it, in which other servers miss what they look for, and refuses defaults of
+    sampling that contradict each other, as many models have them."""
+    base = tmp_path / "base"
+    shutil.copytree(tiny_model, base)
+    theirs = {**json.loads((base / "config.json").read_text()), "rope_theta": 10000.0, "torch_dtype": "float32"}
+    theirs.pop("rope_parameters", None)
+    (base / "config.json").write_text(json.dumps(theirs))
+    (base / "generation_config.json").write_text('{"do_sample": false, "temperature": 0.6, "eos_token_id": 2}')
+    trained(tmp_path, base, "random:tiny")
+    archived = tmp_path / ".lightning" / "versions" / "support" / "v00000001"
+    merge_version(archived, tmp_path / "taken", model_dir=base, record={})
+    for name in ("config.json", "generation_config.json"):
+        assert (tmp_path / "taken" / name).read_text() == (base / name).read_text()
