@@ -61,10 +61,8 @@ async def folder(tmp_path, script, attempt_to_judge, monkeypatch):
 
 async def test_a_scheme_of_your_own_gives_each_call_its_number(judge, attempt_to_judge, tmp_path):
     """docs/credit.md, as it stands there."""
-    settings, function = (
-        re.search(rf"## A scheme of your own.*?```{language}\n(.*?)```", CREDIT, re.DOTALL)[1]
-        for language in ("toml", "python")
-    )
+    section = CREDIT.partition("## A scheme of your own")[2]
+    settings, function = (re.findall(rf"```{one}\n(.*?)```", section, re.DOTALL)[0] for one in ("toml", "python"))
     (tmp_path / "lightning.toml").write_text(settings)
     (tmp_path / "shares.py").write_text(function)
     config = load_config(tmp_path / "lightning.toml")
@@ -72,8 +70,8 @@ async def test_a_scheme_of_your_own_gives_each_call_its_number(judge, attempt_to
     spans = attempt_to_judge("a", ["Ask.", "It is 6.....", "So it is 6."], agents=["planner", "worker", "planner"])
     score = {semconv.EVALUATION_NAME: "score", semconv.EVALUATION_SCORE: 0.5}
     spans[0] = replace(spans[0], events=(SpanEvent(semconv.EVALUATION_EVENT, spans[0].end_ns, score),))
-    (section,) = config.judge
-    judged, sink = await judge("program", {}, spans=spans, **section.model_dump(exclude={"kind"}))
+    (judged_by,) = config.judge
+    judged, sink = await judge("program", {}, spans=spans, **judged_by.model_dump(exclude={"kind"}))
     reading = read_spans([*spans, *sink.spans])
     table = read_rewards(reading.evaluations, reading.calls, {one.attempt_id: one for one in reading.attempts}, "share")
     assert [table.of_calls[call.call_id] for call in reading.calls] == pytest.approx([4 / 54, 12 / 54, 11 / 54])
