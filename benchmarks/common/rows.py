@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 
@@ -50,7 +51,7 @@ def print_table(title: str, rows: Sequence[Row]) -> None:
     table.columns[5].overflow = "fold"
     for row in rows:
         met = "" if row.met is None else "yes" if row.met else "[bold red]NO[/]"
-        table.add_row(row.what, _number(row.figure), row.unit, row.goal, met, row.note)
+        table.add_row(escape(row.what), _number(row.figure), row.unit, row.goal, met, escape(row.note))
     console = Console()
     # A pipe has no width: wide enough that no figure is cut off.
     console.width = max(console.width, 150)

@@ -21,6 +21,7 @@ from typing import Any, Self
 import psutil
 
 from lightning_trainer.environments.errors import EnvironmentFailedError
+from lightning_trainer.environments.memory import children_of, resident_bytes
 
 _INMATE = Path(__file__).with_name("inmate.py")
 _START_S = 20.0
@@ -178,7 +179,7 @@ class Sandbox:
             if left <= 0:
                 return f"the code took longer than {seconds:g} s and was stopped", None
             if memory and now >= look_at:  # however much arrives meanwhile
-                if self._held() > self._limits.memory_mib << 20:
+                if sum(map(resident_bytes, children_of(self._process.pid))) > self._limits.memory_mib << 20:
                     most = self._limits.memory_mib
                     return f"the code and its processes held more than {most} MiB and were stopped", None
                 look_at = time.monotonic() + _LOOK_S
@@ -190,14 +191,6 @@ class Sandbox:
                 if len(read) > _LONGEST_ANSWER:
                     return "the code wrote where it may not", None
         return "", read
-
-    def _held(self) -> int:
-        held = 0
-        with contextlib.suppress(psutil.Error):
-            for child in psutil.Process(self._process.pid).children(recursive=True):
-                with contextlib.suppress(psutil.Error):
-                    held += child.memory_info().rss
-        return held
 
 
 def _object(line: bytes) -> dict[str, Any] | None:

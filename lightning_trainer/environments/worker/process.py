@@ -33,6 +33,7 @@ from lightning_trainer.environments.errors import (
     EnvironmentTimeoutError,
 )
 from lightning_trainer.environments.limits import Limits
+from lightning_trainer.environments.memory import resident_bytes
 from lightning_trainer.environments.protocol import (
     Action,
     Observation,
@@ -334,18 +335,12 @@ class EnvironmentProcess:
         self._stderr = (self._stderr + piece)[-_KEPT_OF_STDERR:]
 
     def _look_at_memory(self, what: str) -> None:
-        """Check the memory now and then, because a check costs more than a step."""
+        """Check the memory now and then, because a check may cost more than a step."""
         now = time.monotonic_ns()
         if now - self._looked_ns < _LOOK_AT_MEMORY_S * 1e9:
             return
         self._looked_ns = now
-        held = 0
-        with contextlib.suppress(psutil.Error):
-            process = psutil.Process(self.pid)
-            held = process.memory_info().rss
-            for child in process.children(recursive=True):
-                with contextlib.suppress(psutil.Error):
-                    held += child.memory_info().rss
+        held = resident_bytes(self.pid)
         if held > self._limits.memory_mib << 20:
             raise self._out_of_memory(what, f"{held >> 20} MiB, and memory_mib is {self._limits.memory_mib}")
 

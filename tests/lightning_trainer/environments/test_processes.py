@@ -4,14 +4,16 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from lightning_trainer.environments import Action, Task
+from lightning_trainer.environments import Action, Task, memory
 from lightning_trainer.environments.errors import (
     EnvironmentDiedError,
     EnvironmentNonsenseError,
@@ -215,7 +217,7 @@ def test_it_dies_with_us_whatever_it_is_doing(how: str, tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 sys.path.insert(0, {str(WORLDS.parent)!r})
-from lightning_trainer.environments import Action, Task
+from lightning_trainer.environments import Action, Task, memory
 from lightning_trainer.environments.limits import Limits
 from lightning_trainer.environments.registry import launch_of
 from lightning_trainer.environments.registry import EnvironmentSpec
@@ -273,3 +275,64 @@ def test_sixty_four_at_once(tmp_path: Path) -> None:
     assert len(pids) == 64
     pool.close()
     assert all(gone(pid) for pid in pids)
+
+
+# -- memory ----------------------------------------------------------------------------------------------------------
+
+
+FAMILY = textwrap.dedent(
+    """
+    import subprocess, sys, threading
+    child = "held = bytearray(40 << 20); print('ready', flush=True); input()"
+    grandparent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    def start():
+        global started
+        started = subprocess.Popen([sys.executable, "-c", grandparent])
+        started.wait()
+    thread = threading.Thread(target=start)
+    thread.start()
+    thread.join()
+    """
+)
+
+
+@pytest.fixture
+def family() -> Iterator[subprocess.Popen[bytes]]:
+    """A process whose thread has started one that has started one, which holds 40 MiB."""
+    command = [sys.executable, "-c", FAMILY]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        yield process
+        process.stdin.close()
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_all_that_a_process_started_counts(family, monkeypatch, listed):
+    if listed and not memory._LISTED:
+        pytest.skip("this kernel does not list a thread's children")
+    monkeypatch.setattr(memory, "_LISTED", listed)
+    below = psutil.Process(family.pid).children(recursive=True)
+    assert len(below) == 2
+    (child,) = memory.children_of(family.pid)
+    assert memory.children_of(child) == [one.pid for one in below if one.pid != child]
+    held = memory.resident_bytes(family.pid)
+    alone = psutil.Process(family.pid).memory_info().rss
+    assert held > alone + (40 << 20)
+
+
+def test_a_process_that_has_ended_holds_nothing():
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    assert (memory.resident_bytes(process.pid), memory.children_of(process.pid)) == (0, [])
+
+
+def test_other_processes_are_not_read(family, monkeypatch):
+    if not memory._LISTED:
+        pytest.skip("this kernel does not list a thread's children")
+    listed, own = [], os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: listed.append(str(path)) or own(path))
+    memory.resident_bytes(family.pid)
+    assert "/proc" not in listed
+    assert len(listed) == 3
