@@ -16,9 +16,9 @@ from typing import Any, BinaryIO
 import orjson
 
 from lightning_trainer.errors import MalformedTelemetryError
-from lightning_trainer.ingest.arriving import as_stored
 from lightning_trainer.ingest.dialects.values import parse_json
 from lightning_trainer.ingest.http.otlp_json import spans_of
+from lightning_trainer.ingest.normalizing import normalize_spans
 from lightning_trainer.otlp.span_codec import span_from_proto
 from lightning_trainer.store.scan import read_only, traces
 from lightning_trainer.types import Span
@@ -49,7 +49,7 @@ def read_source(
             head = file.read(len(_SQLITE))
             if head != _SQLITE:
                 file.seek(0)
-                return as_stored(list(_read_file(watch(file), head, path.name, problems)))
+                return normalize_spans(list(_read_file(watch(file), head, path.name, problems)))
     except OSError as error:
         raise MalformedTelemetryError(f"cannot read the spans in {path}: {error.strerror or error}") from error
     with read_only(path) as connection:

@@ -20,7 +20,6 @@ from lightning_instrumentation import semconv
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from lightning_trainer.errors import LightningError, MalformedTelemetryError, StoreError
-from lightning_trainer.ingest.arriving import as_stored
 from lightning_trainer.ingest.dialects.values import parse_json
 from lightning_trainer.ingest.http.bodies import (
     BodyMemory,
@@ -32,6 +31,7 @@ from lightning_trainer.ingest.http.bodies import (
 from lightning_trainer.ingest.http.otlp_answers import JSON, PROTOBUF, acceptance, media_type_of, refusal
 from lightning_trainer.ingest.http.otlp_json import spans_of
 from lightning_trainer.ingest.http.otlp_logs import read_logs
+from lightning_trainer.ingest.normalizing import normalize_spans
 from lightning_trainer.otlp.span_codec import attributes_from_proto, attributes_to_proto, received_span, span_to_proto
 from lightning_trainer.types import AttributeValue, Span, SpanSink
 
@@ -186,7 +186,7 @@ class _Receiver:
             async with self._memory.body(request.stream(), limit=self._max_body_bytes) as body:
                 with self._place():
                     export = await self._decoded(body, media_type, encoding)
-                    await self._sink.append(as_stored(export.spans))
+                    await self._sink.append(normalize_spans(export.spans))
                     return _acceptance(media_type, export)
         except tuple(_REFUSED) as error:
             return _refuse(media_type, _status_of(error), str(error))

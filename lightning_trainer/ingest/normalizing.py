@@ -1,4 +1,4 @@
-"""Spans as the store can find them, whatever their programs could write: the store reads attributes, each in one form.
+"""Spans in one form, whatever their programs could write: the store reads attributes.
 
 A program that can set no attributes on its spans may name its attempt elsewhere: in its resource
 (``OTEL_RESOURCE_ATTRIBUTES`` of a process that makes one attempt), or in the metadata of the AI SDK's telemetry. What a
@@ -21,7 +21,7 @@ _METADATA = {name: f"ai.telemetry.metadata.{name}" for name in (*_PLACE, semconv
 _NOTHING: Mapping[str, AttributeValue] = {}
 
 
-def as_stored(spans: Sequence[Span]) -> list[Span]:
+def normalize_spans(spans: Sequence[Span]) -> list[Span]:
     """Return the spans of one delivery with their responses' ids, attempts, and roots in the form that the store reads.
 
     Our own spans have all but the first.
