@@ -30,7 +30,7 @@ def test_what_a_killed_daemon_left_is_not_taken_for_the_one_that_starts(tmp_path
     found: list[str] = []
     sleeping = [sys.executable, "-c", "import time; time.sleep(600)"]
     with HTTPServer(("127.0.0.1", 0), _Collecting) as server, subprocess.Popen(sleeping) as daemon:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         waiting = threading.Thread(target=lambda: found.append(_wait_until_collecting(daemon, tmp_path, "p")))
         waiting.start()
         time.sleep(0.2)

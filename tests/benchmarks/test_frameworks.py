@@ -221,7 +221,7 @@ def test_what_sends_their_spans_here_as_well_says_the_token_to_the_daemon_alone(
             self.end_headers()
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Daemon) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         said: dict[str, Any] = {}
         exec(block.replace("http://127.0.0.1:8321", f"http://127.0.0.1:{server.server_port}"), said)
         provider = TracerProvider()

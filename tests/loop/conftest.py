@@ -201,7 +201,7 @@ class _Handler(BaseHTTPRequestHandler):
 def elsewhere() -> Iterator[str]:
     """Base URL of a model provider that is not ours, for agents whose daemon is away."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}/v1"

@@ -80,7 +80,7 @@ class _GivesIds(BaseHTTPRequestHandler):
 def theirs():
     """Host and port of a server that gives token ids."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _GivesIds)
-    Thread(target=server.serve_forever, daemon=True).start()
+    Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     yield f"127.0.0.1:{server.server_port}"
     server.shutdown()
     server.server_close()

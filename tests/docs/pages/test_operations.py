@@ -70,7 +70,7 @@ async def test_the_evaluation_gives_a_score(tmp_path):
     (script,) = blocks("python")
     (tmp_path / "evaluate.py").write_text(script)
     with ThreadingHTTPServer(("127.0.0.1", 0), _Policy) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         given = {
             "LIGHTNING_ENDPOINT": f"http://127.0.0.1:{server.server_address[1]}",
             "LIGHTNING_CANDIDATE": "support@v12",

@@ -129,7 +129,7 @@ def test_a_proxy_is_asked_neither_by_the_quickstart_nor_by_its_agent(tmp_path: P
     monkeypatch.setenv("no_proxy", "example.com")
     code = "import sys, httpx; print(httpx.get(sys.argv[1]).text)"
     with HTTPServer(("127.0.0.1", 0), Daemon) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
         assert _get(url, tmp_path) == {"phase": "collecting"}
         environment = _agent_environment(url, tmp_path)

@@ -40,7 +40,7 @@ def collector() -> Iterator[tuple[str, list[ExportMetricsServiceRequest]]]:
             pass
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}/v1/metrics", came
         server.shutdown()

@@ -32,6 +32,6 @@ def serving(model: Callable[[dict[str, Any]], dict[str, Any]]) -> Iterator[tuple
             self.wfile.write(body)
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/v1", requests
         server.shutdown()

@@ -210,7 +210,7 @@ def test_another_service_and_a_wrong_token_are_told_from_no_daemon(tmp_path, sta
     handler = type("Handler", (_Answers,), {"status": status, "body": body})
     (tmp_path / "tasks.jsonl").write_text('{"id": "a"}\n')
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         command = f"rollouts --policy p --tasks {tmp_path}/tasks.jsonl --steps 1 --endpoint http://127.0.0.1:"
         done = CliRunner().invoke(app, shlex.split(f"{command}{server.server_port} -- sh"), env={"COLUMNS": "300"})
         server.shutdown()
@@ -232,7 +232,7 @@ def test_what_does_not_prove_itself_is_not_waited_for(tmp_path, monkeypatch, ans
     handler = type("Handler", (_Answers,), {"body": json.dumps(answer).encode()})
     (tmp_path / "tasks.jsonl").write_text('{"id": "a"}\n')
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         command = f"rollouts {what} --tasks {tmp_path}/tasks.jsonl --endpoint http://127.0.0.1:{server.server_port}"
         done = CliRunner().invoke(app, shlex.split(f"{command} -- sh"), env={"COLUMNS": "300"})
         server.shutdown()
@@ -246,7 +246,7 @@ def test_an_evaluation_does_not_begin_at_another_service(tmp_path, monkeypatch) 
     handler = type("Handler", (_Answers,), {"body": b'{"status": "UP"}'})
     (tmp_path / "tasks.jsonl").write_text('{"id": "a"}\n')
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         command = f"rollouts --evaluate e --tasks {tmp_path}/tasks.jsonl --endpoint http://127.0.0.1:"
         done = CliRunner().invoke(app, shlex.split(f"{command}{server.server_port} -- touch {tmp_path}/ran"))
         server.shutdown()
@@ -290,7 +290,7 @@ def test_a_daemon_that_cannot_answer_just_now_is_asked_again(status, body, caplo
         def log_message(self, *_: object) -> None: ...
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         client = DaemonClient(f"http://127.0.0.1:{server.server_port}", "p", token="none", patience_s=30.0)
         assert client.policy() == {"phase": "collecting"}
         server.shutdown()

@@ -160,7 +160,7 @@ def test_sigterm_ends_the_programs_of_a_command(tmp_path: Path) -> None:
         def log_message(self, *_: object) -> None: ...
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Healthy) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         options = ["--tasks", str(tmp_path / "tasks.jsonl"), "--evaluate", "e"]
         options += ["--endpoint", f"http://127.0.0.1:{server.server_port}"]
         program = ["sh", "-c", 'echo $$ > "$0"; exec sleep 600', str(pid)]

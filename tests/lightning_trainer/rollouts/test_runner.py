@@ -201,11 +201,12 @@ def serve() -> Iterator:
             def log_message(self, *args: object) -> None: ...
 
         server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         servers.append(server)
         return f"http://127.0.0.1:{server.server_port}"
 
     yield start
+    lt.shutdown()  # else the next test's client waits for this one's daemon
     for server in servers:
         server.shutdown()
 
@@ -736,7 +737,9 @@ def test_a_run_whose_groups_are_dropped_one_after_the_other_ends_in_a_sentence(
 
     def attempt(task: Task) -> float:
         begun[task.step, task.id] += 1
-        daemon.lost.add(f"{RUN}/step-{task.step}/{task.id}")
+        group = f"{RUN}/step-{task.step}/{task.id}"
+        daemon.ended[group] += 1
+        daemon.lost.add(group)
         return 1.0
 
     with pytest.raises(TrainingError, match=r"step 1 will not come: 2[1-9] groups of the run were dropped or deleted"):

@@ -117,7 +117,7 @@ def test_a_command_advises_nothing_that_it_does_not_read(proof, tmp_path):
 
     config = Config(daemon=DaemonConfig(state_dir=tmp_path, token="0123456789abcdef"))
     with ThreadingHTTPServer(("127.0.0.1", 0), Started) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         with pytest.raises(LightningError, match="if that was changed, restart the daemon") as refused:
             daemon_client(f"http://127.0.0.1:{server.server_port}", config)
         server.shutdown()

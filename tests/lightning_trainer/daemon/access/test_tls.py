@@ -189,7 +189,7 @@ def test_what_does_not_speak_tls_is_told_apart(served, tmp_path):
     from threading import Thread
 
     with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as plain:
-        Thread(target=plain.serve_forever, daemon=True).start()
+        Thread(target=plain.serve_forever, args=(0.02,), daemon=True).start()
         endpoint = f"https://127.0.0.1:{plain.server_port}"
         arrived, said = served.agent(2, **served.stranger(LIGHTNING_ENDPOINT=endpoint))
         plain.shutdown()

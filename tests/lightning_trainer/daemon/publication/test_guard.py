@@ -317,7 +317,7 @@ async def test_its_evaluation_reaches_the_daemon_and_the_environments_proxy_hear
         "print(httpx.get(os.environ['LIGHTNING_ENDPOINT'], headers=headers).text)"
     )
     with ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         # The proxy is where nobody listens: what is sent there fails.
         monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
         config = GuardConfig(command=(sys.executable, "-c", code), working_dir=tmp_path)

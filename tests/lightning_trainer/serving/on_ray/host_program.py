@@ -47,7 +47,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 server = ThreadingHTTPServer((settings["host"], 0), Handler)
-threading.Thread(target=server.serve_forever, daemon=True).start()
+threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
 version = settings["engine"]["vllm"].get("seed", "0.31.0")
 print(json.dumps({"port": server.server_port, "vllm": version}), flush=True)
 sys.stdin.read()  # the end of whoever started it
