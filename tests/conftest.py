@@ -299,11 +299,11 @@ class SharedEngine:
 
 
 @pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of ``random:tiny``."""
-    from lightning_trainer.models.resolve import resolve_model
+def tiny_model() -> Path:
+    """The folder of ``random:tiny``, in the user's cache, where the daemons that tests start have it too."""
+    from lightning_trainer.models.resolve import model_cache, resolve_model
 
-    return resolve_model("random:tiny", tmp_path_factory.mktemp("models"))
+    return resolve_model("random:tiny", model_cache())
 
 
 @pytest.fixture(scope="session")

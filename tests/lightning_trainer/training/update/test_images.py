@@ -8,7 +8,7 @@ import pytest
 
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.models.images import image_token_of, use_pil
-from lightning_trainer.models.resolve import resolve_model, vocabulary_of
+from lightning_trainer.models.resolve import model_cache, resolve_model, vocabulary_of
 from lightning_trainer.types import Media, TrainingBatch
 
 pytestmark = pytest.mark.verl
@@ -18,9 +18,9 @@ _SIGNS = {"red": (200, 10, 30), "green": (10, 200, 30), "wide": (9, 9, 240)}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder():
     use_pil()
-    return resolve_model("random:tiny-vision", tmp_path_factory.mktemp("models"))
+    return resolve_model("random:tiny-vision", model_cache())
 
 
 @pytest.fixture(scope="module")
