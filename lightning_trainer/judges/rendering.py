@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from lightning_trainer.config.judges import ModelJudge
+from lightning_trainer.config.model_endpoint import ModelEndpoint
 from lightning_trainer.errors import JudgeError
 from lightning_trainer.ingest.dialects.dialect import Message
 from lightning_trainer.judges.attempts import JudgedAttempt, Turn
@@ -180,7 +180,7 @@ _MATERIAL = (
 )
 
 
-def system_prompt(task: str, config: ModelJudge, shape: type[Answer]) -> str:
+def system_prompt(task: str, config: ModelEndpoint, shape: type[Answer]) -> str:
     """Return the text that precedes every question of a judge.
 
     Args:
