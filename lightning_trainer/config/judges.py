@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from lightning_trainer.config.model_endpoint import Asked, ModelEndpoint, SectionName
 from lightning_trainer.config.sections import Section
 
+
 class JudgeSection(Asked):
     """Settings of every kind of judge; ``reward = { NAME = 1.0 }`` uses the evaluations that it gives by its name."""
 

@@ -19,6 +19,8 @@ class ReflectConfig(ModelEndpoint):
     temperature: float | None = Field(default=1.0, ge=0, le=2)
     """High, since a model that always says the same of the same attempts proposes nothing new."""
     max_chars: int = Field(default=8000, ge=500)
+    attempts: int = Field(default=6, ge=1, le=64)
+    """How many attempts it reads at once."""
 
 
 class ExamplesConfig(Section):
