@@ -174,7 +174,10 @@ def key_that_lacks(config: Asked) -> str | None:
     name = config.api_key_env if isinstance(config, ModelEndpoint) else None
     if name is None or os.environ.get(name, "").strip():
         return None
-    return f"the environment has no {name}, which api_key_env of {config.SECTION} {config.name!r} names: set it where this runs"
+    return (
+        f"the environment has no {name}, which api_key_env of {config.SECTION} {config.name!r} names: set it where "
+        "this runs"
+    )
 
 
 def _failed_status(document: Any) -> int | None:
