@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from lightning_trainer.prompts.proposer import Proposal
-from lightning_trainer.store.prompts import LONGEST_TEXT, PromptVersion
+from lightning_trainer.store.prompts import LONGEST_REASON, LONGEST_TEXT, PromptVersion
 
 from lightning_trainer.config.prompts import ReflectConfig
 from lightning_trainer.errors import JudgeError, ProposalError
@@ -72,7 +72,7 @@ class ReflectProposer:
             )
         except JudgeError as error:
             raise ProposalError(str(error)) from error
-        return Proposal(answer.prompt.strip(), self.made_by, answer.diagnosis)
+        return Proposal(answer.prompt.strip(), self.made_by, answer.diagnosis[:LONGEST_REASON])
 
     async def close(self) -> None:
         await self._client.close()

@@ -85,7 +85,7 @@ def _versions(config: Config, name: str) -> list[PromptVersion]:
     with reading(place_of(config)) as connection:
         versions = prompts.select(connection, name)
     if not versions:
-        raise UnknownVersionError(f"no program has asked for a prompt {name!r}; see: lightning-trainer prompts list")
+        raise UnknownVersionError(prompts.no_prompt(name))
     return versions
 
 

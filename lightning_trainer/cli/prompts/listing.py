@@ -26,23 +26,19 @@ def list_prompts(config_path: Path | None, *, as_json: bool) -> None:
     """
     config = load_usual_config(config_path)
     with reading(place_of(config)) as connection:
-        found = {name: prompts.select(connection, name) for name in prompts.names(connection)}
-    rows = [
-        {"name": name, "versions": len(versions), "live": [one.version for one in versions if one.state == "live"]}
-        for name, versions in found.items()
-    ]
+        found = prompts.names(connection)
     if as_json:
-        print(visible_json(rows))
+        print(visible_json([asdict(one) for one in found]))
         return
     console = TerminalConsole()
-    if not rows:
+    if not found:
         console.print('no program has asked for a prompt yet; write lt.prompt("name", "the text") in one', markup=False)
         return
     table = Table(box=None, pad_edge=False, header_style="dim")
     for heading in ("prompt", "versions", "served"):
         table.add_column(heading, overflow="fold")
-    for row in rows:
-        table.add_row(str(row["name"]), str(row["versions"]), ", ".join(f"v{one}" for one in row["live"]))
+    for one in found:
+        table.add_row(one.name, str(one.versions), ", ".join(f"v{version}" for version in one.live))
     console.print(table, markup=False)
 
 
@@ -56,10 +52,8 @@ def show_prompt(config_path: Path | None, name: str, *, diff: bool, as_json: boo
     name, number = split_version(name)
     with reading(place_of(config)) as connection:
         versions = prompts.select(connection, name)
-        others = prompts.names(connection)
     if not versions:
-        known = ", ".join(others) or "none"
-        raise UnknownVersionError(f"no program has asked for a prompt {name!r}; those that were asked for: {known}")
+        raise UnknownVersionError(prompts.no_prompt(name))
     if number is None:
         print(visible_json([asdict(one) for one in versions])) if as_json else _print_table(versions)
         return
