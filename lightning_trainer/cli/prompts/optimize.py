@@ -11,7 +11,7 @@ from rich.console import Console
 from lightning_trainer.cli.rollouts import Options, Show, ends_at_sigterm, placed, shown
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.errors import ConfigError
-from lightning_trainer.report import mean_difference
+from lightning_trainer.report import MeanDifference, PairedDifference, mean_difference, paired_difference
 from lightning_trainer.rollouts import Command, Event
 from lightning_trainer.rollouts.prompts.optimizer import Candidate, CandidateTried, Optimized, PromptOptimizer
 from lightning_trainer.rollouts.run_name import command_label
@@ -150,7 +150,7 @@ def _held_out(console: Console, found: Optimized) -> bool:
         return False
     before, after = found.held_out
     means = [sum(scores.values()) / len(scores) for scores in (before, after)]
-    difference = mean_difference(list(before.values()), [after[task] for task in before])
+    difference = _difference(list(before.values()), [after[task] for task in before])
     sentence = f"at {len(before)} held-out tasks: {means[0]:.3f} before, {means[1]:.3f} now"
     if difference is None:
         _say(console, f"{sentence}; too few tasks, or all alike, to say how sure that is")
@@ -158,6 +158,12 @@ def _held_out(console: Console, found: Optimized) -> bool:
     low, high = difference.interval
     _say(console, f"{sentence}, {difference.difference:+.3f} (95 %: {low:+.3f} to {high:+.3f})")
     return low > 0
+
+
+def _difference(before: Sequence[float], after: Sequence[float]) -> PairedDifference | MeanDifference | None:
+    if {*before, *after} <= {0.0, 1.0}:
+        return paired_difference([value == 1.0 for value in before], [value == 1.0 for value in after])
+    return mean_difference(before, after)
 
 
 def _serve(candidate: Candidate) -> list[str]:
