@@ -11,7 +11,7 @@ from lightning_instrumentation import semconv
 
 from benchmarks.dashboard.example_attempts import Writer, letters, message
 from lightning_trainer.dashboard.reading.conversation import conversation
-from lightning_trainer.dashboard.reading.prompts import read_prompts, system_prompt
+from lightning_trainer.dashboard.reading.system_prompts import read_prompts, system_prompt
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.types import Span
 
