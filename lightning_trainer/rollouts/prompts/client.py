@@ -4,7 +4,7 @@ import urllib.parse
 from collections.abc import Sequence
 from typing import Any
 
-from lightning_instrumentation.prompt import PromptVersion
+from lightning_instrumentation.prompts.live import PromptVersion
 
 from lightning_trainer.rollouts.daemon_client import DaemonClient, Reached
 

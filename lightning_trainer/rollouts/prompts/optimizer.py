@@ -15,7 +15,8 @@ from statistics import fmean
 from typing import Any, Generic
 
 import lightning_instrumentation as lt
-from lightning_instrumentation.prompt import PromptVersion, serving_prompts
+from lightning_instrumentation.prompts.live import PromptVersion
+from lightning_instrumentation.prompts.prompt import serving_prompts
 
 from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts.attempt import AttemptEnded, AttemptFunction, Event, Task, TaskT
