@@ -16,6 +16,7 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI
 from lightning_instrumentation.access.known import KnownDaemon
+from lightning_instrumentation.redaction.rules import redactor
 
 from lightning_trainer.agents.live_census import LiveCensus
 from lightning_trainer.config import Config, GatewayConfig
@@ -26,6 +27,7 @@ from lightning_trainer.daemon.api.feedback import feedback_api
 from lightning_trainer.daemon.api.health import health_router
 from lightning_trainer.daemon.api.labels import labels_router
 from lightning_trainer.daemon.api.pausing import pausing_router
+from lightning_trainer.daemon.api.prompts import prompts_router
 from lightning_trainer.daemon.api.rollback import rollback_router
 from lightning_trainer.daemon.api.runs import runs_router, selection_router
 from lightning_trainer.daemon.api.scoring import scoring, scoring_router
@@ -276,6 +278,7 @@ class Daemon:
             rollback_router(rollbacks),
             pausing_router(store, rollbacks),
             labels_router(store, sink, config),
+            prompts_router(store, redactor(config.daemon.redact), None),
             scoring_router({policy.policy.name: scoring(policy.upstream) for policy in policies}),
             selection_router(config.policy, gateway),
         )
