@@ -60,6 +60,7 @@ from lightning_trainer.ingest.http.otlp import otlp_router
 from lightning_trainer.ingest.http.rewards import rewards_router
 from lightning_trainer.ingest.http.rollouts import rollouts_router
 from lightning_trainer.ingest.redacting import RedactingSink
+from lightning_trainer.prompts.proposing import PromptProposers, proposers_at_work
 from lightning_trainer.store.places import place_of, store_at
 from lightning_trainer.store.store import Store
 from lightning_trainer.types import SpanSink
@@ -79,6 +80,7 @@ class Daemon:
         self.policies: Sequence[PolicyRuntime] = ()
         """In the order of the configuration; there as soon as it listens."""
         self._slots = Slots(config.gateway.max_concurrent)
+        self._proposers: PromptProposers | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop`` is set, then take everything down.
@@ -155,6 +157,7 @@ class Daemon:
             token=token,
             make_upstream=self._upstream,
         )
+        self._proposers = await stack.enter_async_context(proposers_at_work(store, config.prompt))
         self.policies = await compose(context, stack)
         store.retention.wanted_by = lambda: [one.policy.name for one in self.policies if one.takes_attempts]
         store.retention.repeatable_from = partial(oldest_checkpoints, config.shared_dir / "checkpoints")
@@ -278,7 +281,7 @@ class Daemon:
             rollback_router(rollbacks),
             pausing_router(store, rollbacks),
             labels_router(store, sink, config),
-            prompts_router(store, redactor(config.daemon.redact), None),
+            prompts_router(store, redactor(config.daemon.redact), self._proposers),
             scoring_router({policy.policy.name: scoring(policy.upstream) for policy in policies}),
             selection_router(config.policy, gateway),
         )

@@ -10,15 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from statistics import fmean
 
-from lightning_trainer.prompts.proposer import Proposal
-from lightning_trainer.store.prompts import LONGEST_TEXT, PromptVersion
-
 from lightning_trainer.config.prompts import ExamplesConfig
 from lightning_trainer.errors import ProposalError
 from lightning_trainer.ingest.dialects.dialect import Message
 from lightning_trainer.judges.attempts import JudgedAttempt, Turn
 from lightning_trainer.judges.rendering import message_text
+from lightning_trainer.prompts.proposer import Proposal
 from lightning_trainer.prompts.reflect import placeholders
+from lightning_trainer.store.prompts import LONGEST_TEXT, PromptVersion
 
 _HEADING = "\n\nExamples of tasks that were done well:\n"
 _NAMES = {"assistant": "you", "user": "user", "tool": "tool"}

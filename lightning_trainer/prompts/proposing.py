@@ -3,14 +3,13 @@
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 
-from lightning_trainer.prompts.proposer import Proposal
-from lightning_trainer.store.prompts import PromptVersion
-
 from lightning_trainer.config.prompts import AnyPrompt, ExamplesConfig, ReflectConfig
 from lightning_trainer.errors import ProposalError
 from lightning_trainer.judges.attempts import JudgedSpans
 from lightning_trainer.prompts.examples import ExamplesProposer
+from lightning_trainer.prompts.proposer import Proposal
 from lightning_trainer.prompts.reflect import ReflectProposer
+from lightning_trainer.store.prompts import PromptVersion
 from lightning_trainer.store.store import Store
 
 

@@ -11,9 +11,6 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from lightning_trainer.prompts.proposer import Proposal
-from lightning_trainer.store.prompts import LONGEST_REASON, LONGEST_TEXT, PromptVersion
-
 from lightning_trainer.config.prompts import ReflectConfig
 from lightning_trainer.errors import JudgeError, ProposalError
 from lightning_trainer.judges.attempts import JudgedAttempt
@@ -21,6 +18,8 @@ from lightning_trainer.judges.models.budget import Budget
 from lightning_trainer.judges.models.client import ModelClient, ask
 from lightning_trainer.judges.models.structured_output import Answer, MalformedAnswerError, schema_of, shaped
 from lightning_trainer.judges.rendering import rendered
+from lightning_trainer.prompts.proposer import Proposal
+from lightning_trainer.store.prompts import LONGEST_REASON, LONGEST_TEXT, PromptVersion
 
 _TASK = (
     "You improve a prompt: a text that stands in a program and tells an AI agent how to work. You are shown the "

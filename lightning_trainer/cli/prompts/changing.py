@@ -54,7 +54,8 @@ def add_version(config_path: Path | None, named: str, file: Path, reason: str | 
     if number is None and len(live) > 1:
         listed = ", ".join(f"v{one}" for one in live)
         raise UnknownVersionError(
-            f"{listed} of {name!r} are served, each to programs with another default; write which one the text derives from, as {name}@v{live[-1]}"
+            f"{listed} of {name!r} are served, each to programs with another default; write which one the text "
+            f"derives from, as {name}@v{live[-1]}"
         )
     parent = live[0] if number is None else version_of(versions, name, number).version
     url = running_daemon(config)

@@ -13,6 +13,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, HTTPException, Path, Query, Request
 from fastapi.responses import JSONResponse
+from lightning_instrumentation import semconv
 from lightning_instrumentation.redaction.rules import RedactionError, Redactor
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -112,12 +113,32 @@ class _Prompts:
         name: _Name,
         before: Annotated[int, Query(ge=0, le=_LARGEST)] = _LARGEST,
         limit: Annotated[int, Query(ge=1, le=_LONGEST_PAGE)] = _LONGEST_PAGE,
+        used_in: Annotated[str | None, Query(min_length=1, max_length=512)] = None,
     ) -> dict:
-        """The newest ``limit`` versions (``before``: of those before that one), newest last."""
+        """The newest ``limit`` versions (``before``: of those before that one), newest last; with ``used_in``, the
+        version alone that this attempt ran with."""
+        if used_in is not None:
+            return await self._used_in(name, used_in)
         found = await self._store.scan(lambda connection: prompts.select(connection, name, before=before, newest=limit))
         if not found and before == _LARGEST:
             raise HTTPException(404, prompts.no_prompt(name))
         return {"name": name, "versions": [_shown(one) for one in found]}
+
+    async def _used_in(self, name: str, attempt_id: str) -> dict:
+        for span in await self._store.spans_of_attempts([attempt_id]):
+            number = span.attributes.get(semconv.PROMPT_VERSION)
+            if span.attributes.get(semconv.PROMPT_NAME) == name and isinstance(number, int):
+                try:
+                    return _shown(
+                        await self._store.scan(lambda connection: prompts.select_one(connection, name, number))
+                    )
+                except UnknownVersionError as error:
+                    raise HTTPException(404, str(error)) from error
+        raise HTTPException(
+            404,
+            f"attempt {attempt_id!r} did not ask for prompt {name!r}: write lt.prompt({name!r}, ...) in the program, "
+            "which has to reach this daemon and may not run with capture_content off",
+        )
 
     async def used(self, name: _Name, request: Request) -> JSONResponse:
         """The live version of a root, for a client; its default is registered if the root is new."""
