@@ -125,15 +125,19 @@ class _Prompts:
         return {"name": name, "versions": [_shown(one) for one in found]}
 
     async def _used_in(self, name: str, attempt_id: str) -> dict:
-        for span in await self._store.spans_of_attempts([attempt_id]):
-            number = span.attributes.get(semconv.PROMPT_VERSION)
-            if span.attributes.get(semconv.PROMPT_NAME) == name and isinstance(number, int):
-                try:
-                    return _shown(
-                        await self._store.scan(lambda connection: prompts.select_one(connection, name, number))
-                    )
-                except UnknownVersionError as error:
-                    raise HTTPException(404, str(error)) from error
+        spans = await self._store.spans_of_attempts([attempt_id])
+        numbers = (
+            span.attributes.get(semconv.PROMPT_VERSION)
+            for span in spans
+            if span.attributes.get(semconv.PROMPT_NAME) == name
+        )
+        number = next((number for number in numbers if isinstance(number, int)), None)
+        if number is not None:
+            try:
+                found = await self._store.scan(lambda connection: prompts.select_one(connection, name, number))
+            except UnknownVersionError as error:
+                raise HTTPException(404, str(error)) from error
+            return _shown(found)
         raise HTTPException(
             404,
             f"attempt {attempt_id!r} did not ask for prompt {name!r}: write lt.prompt({name!r}, ...) in the program, "

@@ -197,7 +197,7 @@ def test_what_is_wrong_is_one_sentence(service):
 def test_every_setting_and_its_default_is_in_the_table():
     section = tomllib.loads(blocks("toml")[0])
     assert isinstance(Config.model_validate(section).prompt[0], ReflectConfig)
-    rows = re.findall(r"^\| (`.+?) \| (\S+) \| (.*?) \|", PAGE, flags=re.MULTILINE)
+    rows = re.findall(r"^\| (`.+?) \| (\S+) \|(.*?)\|", PAGE, flags=re.MULTILINE)
     for kind, settings in (("reflect", ReflectConfig), ("examples", ExamplesConfig)):
         told = {
             name: default
