@@ -6,8 +6,9 @@ would change is never stored.
 """
 
 import asyncio
+import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import asdict
 from typing import Annotated
 
@@ -22,11 +23,15 @@ from lightning_trainer.prompts.proposer import Proposers
 from lightning_trainer.store import prompts
 from lightning_trainer.store.prompts import LONGEST_REASON, LONGEST_TEXT, NAME, PromptVersion
 from lightning_trainer.store.store import Store
+from lightning_trainer.types import Span
 
 _LARGEST = 2**62
 _LONGEST_PAGE = 1000
 _MOST_ATTEMPTS = 1000
 """Of one proposal."""
+_USED = "lightning.prompts"
+"""Attribute of a span: labels of the versions that its attempt or agent used (``clerk@v7``)."""
+_LABEL = re.compile(rf"(?P<name>{NAME})@v(?P<version>[0-9]{{1,18}})")
 _Name = Annotated[str, Path(pattern=f"^{NAME}$")]
 _Text = Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)]
 _Version = Annotated[int, Field(strict=True, ge=0, le=_LARGEST)]
@@ -112,12 +117,31 @@ class _Prompts:
         name: _Name,
         before: Annotated[int, Query(ge=0, le=_LARGEST)] = _LARGEST,
         limit: Annotated[int, Query(ge=1, le=_LONGEST_PAGE)] = _LONGEST_PAGE,
+        used_in: Annotated[str | None, Query(min_length=1, max_length=512)] = None,
     ) -> dict:
-        """The newest ``limit`` versions (``before``: of those before that one), newest last."""
+        """The newest ``limit`` versions (``before``: of those before that one), newest last; with ``used_in``, the one
+        alone that this attempt used first."""
+        if used_in is not None:
+            return await self._used_in(name, used_in)
         found = await self._store.scan(lambda connection: prompts.select(connection, name, before=before, newest=limit))
         if not found and before == _LARGEST:
             raise HTTPException(404, prompts.no_prompt(name))
         return {"name": name, "versions": [_shown(one) for one in found]}
+
+    async def _used_in(self, name: str, attempt_id: str) -> dict:
+        spans = await self._store.spans_of_attempts([attempt_id])
+        version = next((number for span in spans for number in _versions_on(span, name)), None)
+        if version is None:
+            raise HTTPException(
+                404,
+                f"no span of attempt {attempt_id!r} says that it used prompt {name!r}: it may be on its way, or the "
+                f"program did not call lt.prompt({name!r}, ...)",
+            )
+        try:
+            found = await self._store.scan(lambda connection: prompts.select_one(connection, name, version))
+        except UnknownVersionError as error:
+            raise HTTPException(404, str(error)) from error
+        return {"version": found.version, "text": found.text}
 
     async def used(self, name: _Name, request: Request) -> JSONResponse:
         """The live version of a root, for a client; its default is registered if the root is new."""
@@ -225,6 +249,15 @@ async def _answer(request: Request, model: type[Body], work: Callable[[Body], Aw
         return error_response(422, str(error))
     except StoreError as error:
         return error_response(503, str(error), retry_after_s=1)
+
+
+def _versions_on(span: Span, name: str) -> Iterator[int]:
+    """Yield the versions of a prompt that a span says were used below it."""
+    labels = span.attributes.get(_USED)
+    for label in labels if isinstance(labels, tuple) else ():
+        found = _LABEL.fullmatch(label) if isinstance(label, str) else None
+        if found is not None and found["name"] == name:
+            yield int(found["version"])
 
 
 def _kept(reason: str) -> str:
