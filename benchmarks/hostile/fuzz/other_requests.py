@@ -28,7 +28,7 @@ _QUESTIONS: dict[str, tuple[str, ...]] = {
     "/lightning/feedback": (),
     "/lightning/challenge": ("nonce",),
     "/lightning/prompts": (),
-    "/lightning/prompts/clerk": ("before", "limit"),
+    "/lightning/prompts/clerk": ("before", "limit", "used_in"),
     "/lightning/prompts/%00": ("before", "limit"),
     "/lightning/policies/math": ("before", "limit", "steps_done", "groups_wanted"),
     "/lightning/policies/math/lost_groups": ("prefix", "after", "limit"),

@@ -10,6 +10,7 @@ import pytest
 from fastapi import FastAPI
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from lightning_instrumentation import semconv
 from lightning_instrumentation.redaction.rules import redactor
 
 from lightning_trainer.config import Config
@@ -20,6 +21,7 @@ from lightning_trainer.errors import ProposalError
 from lightning_trainer.prompts.proposer import Proposal, Proposers
 from lightning_trainer.store import SqliteStore, prompts
 from lightning_trainer.store.prompts import root_of
+from lightning_trainer.types import Span
 
 A, B = "Answer with a number.", "Answer with a word."
 SECRET = "Use the key sk-proj-" + "a1B2" * 12 + "."
@@ -141,6 +143,24 @@ async def test_versions_are_paged_newest_last(client: Client) -> None:
     assert await listed("limit=2&before=3") == [1, 2]
     assert await listed("before=0") == []
     assert (await client.get(f"{URL}?limit=0"))[0] == 422
+
+
+async def test_the_version_that_an_attempt_used_is_read_from_its_spans(client: Client, store: SqliteStore) -> None:
+    for text in (A, B):
+        await client.use(text)
+        await client.use(text, name="clerk.2")
+    used: list[Any] = [("cook@v0", "clerk.2@v0", "clerk@v1"), ("clerk@v0",), "clerk@v0", (7, True), None]
+    used += [("clerk@v1x", "clerk@v-1", "clerk@v" + "9" * 30, "clerk@v9", "clerk\n@v1")]
+    for number, labels in enumerate(used):
+        about = {semconv.ATTEMPT_ID: "a" if number < 2 else f"a{number}", semconv.ROLLOUT_ID: "r"}
+        about |= {} if labels is None else {"lightning.prompts": labels}
+        await store.append([Span("1" * 32, f"{number + 1:016x}", None, "agent", number + 1, 9, about)])
+    assert await client.get(f"{URL}?used_in=a") == (200, {"version": 1, "text": B})
+    assert await client.get("/lightning/prompts/clerk.2?used_in=a") == (200, {"version": 0, "text": A})
+    for attempt in ("a2", "a3", "a4", "none"):
+        status, sentence = await client.get(f"{URL}?used_in={attempt}")
+        assert (status, "it may be on its way, or the program did not call" in sentence) == (404, True), sentence
+    assert await client.get(f"{URL}?used_in=a5") == (404, "prompt 'clerk' has no version 9: its versions are 0 to 1")
 
 
 async def test_a_default_that_must_not_be_kept_is_not_registered(client: Client) -> None:
