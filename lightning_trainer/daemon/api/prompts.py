@@ -6,9 +6,8 @@ would change is never stored.
 """
 
 import asyncio
-import re
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import Annotated
 
@@ -24,15 +23,11 @@ from lightning_trainer.prompts.proposer import Proposers
 from lightning_trainer.store import prompts
 from lightning_trainer.store.prompts import LONGEST_REASON, LONGEST_TEXT, NAME, PromptVersion
 from lightning_trainer.store.store import Store
-from lightning_trainer.types import Span
 
 _LARGEST = 2**62
 _LONGEST_PAGE = 1000
 _MOST_ATTEMPTS = 1000
 """Of one proposal."""
-_USED = "lightning.prompts"
-"""Attribute of a span: labels of the versions that its attempt or agent used (``clerk@v7``)."""
-_LABEL = re.compile(rf"(?P<name>{NAME})@v(?P<version>[0-9]{{1,18}})")
 _Name = Annotated[str, Path(pattern=f"^{NAME}$")]
 _Text = Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)]
 _Version = Annotated[int, Field(strict=True, ge=0, le=_LARGEST)]
@@ -136,17 +131,18 @@ class _Prompts:
             for span in spans
             if span.attributes.get(semconv.PROMPT_NAME) == name
         )
-        number = next((number for number in numbers if isinstance(number, int)), None)
+        number = next((number for number in numbers if type(number) is int), None)
         if number is not None:
             try:
                 found = await self._store.scan(lambda connection: prompts.select_one(connection, name, number))
             except UnknownVersionError as error:
                 raise HTTPException(404, str(error)) from error
-            return _shown(found)
+            return {"version": found.version, "text": found.text}
         raise HTTPException(
             404,
-            f"attempt {attempt_id!r} did not ask for prompt {name!r}: write lt.prompt({name!r}, ...) in the program, "
-            "which has to reach this daemon and may not run with capture_content off",
+            f"attempt {attempt_id!r} did not ask for prompt {name!r}, or what it records has not come: write "
+            f"lt.prompt({name!r}, ...) in the program, which has to reach this daemon and may not have capture_content "
+            "off",
         )
 
     async def used(self, name: _Name, request: Request) -> JSONResponse:
@@ -255,15 +251,6 @@ async def _answer(request: Request, model: type[Body], work: Callable[[Body], Aw
         return error_response(422, str(error))
     except StoreError as error:
         return error_response(503, str(error), retry_after_s=1)
-
-
-def _versions_on(span: Span, name: str) -> Iterator[int]:
-    """Yield the versions of a prompt that a span says were used below it."""
-    labels = span.attributes.get(_USED)
-    for label in labels if isinstance(labels, tuple) else ():
-        found = _LABEL.fullmatch(label) if isinstance(label, str) else None
-        if found is not None and found["name"] == name:
-            yield int(found["version"])
 
 
 def _kept(reason: str) -> str:

@@ -1,13 +1,16 @@
 """The daemon's API for prompts, as an optimizer asks it."""
 
+import time
 import urllib.parse
 from collections.abc import Sequence
 from typing import Any
 
 from lightning_instrumentation.prompts.live import PromptVersion
 
+from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts.daemon_client import DaemonClient, Reached
 
+_AGAIN_S = 0.5
 _PROPOSING_S = 3600.0
 """A model that is busy is waited for by the daemon, as long as the prompt's section says."""
 
@@ -19,14 +22,23 @@ class PromptClient(DaemonClient):
         super().__init__(reached.endpoint, None, token=reached.token, ca_file=reached.ca_file)
         self._prompts = f"{reached.endpoint.rstrip('/')}/lightning/prompts"
 
-    def used_in(self, name: str, attempt_id: str) -> PromptVersion:
+    def used_in(self, name: str, attempt_id: str, *, wait_s: float) -> PromptVersion:
         """Return the version that an attempt ran with.
+
+        Args:
+            wait_s: how long what it has recorded may still be on its way.
 
         Raises:
             LightningError: the attempt is not there, or did not ask for the prompt.
         """
-        query = urllib.parse.urlencode({"used_in": attempt_id})
-        return _version(self._get(f"{self._url_of(name)}?{query}", timeout_s=30.0))
+        query, give_up = urllib.parse.urlencode({"used_in": attempt_id}), time.monotonic() + wait_s
+        while True:
+            try:
+                return _version(self._get(f"{self._url_of(name)}?{query}", timeout_s=30.0))
+            except LightningError:
+                if time.monotonic() > give_up:
+                    raise
+            time.sleep(_AGAIN_S)
 
     def propose(self, name: str, parent: int, attempts: Sequence[str], *, seed: int) -> PromptVersion:
         """Have the daemon make a version of a prompt that may be better than its parent.

@@ -29,6 +29,8 @@ from lightning_trainer.rollouts.task_file import listed_tasks, task_of
 
 _log = logging.getLogger(__name__)
 _FLUSH_S = 30.0
+_ARRIVES_S = 10.0
+"""What a program has recorded comes after its end."""
 _MOST_REFUSED = 5
 """Proposals that the daemon refuses one after the other: then it is over."""
 _MOST_SHOWN = 64
@@ -248,7 +250,7 @@ class PromptOptimizer(Generic[TaskT]):
                 f"none of {len(ended)} attempts got a reward, so no text is better than another: {why}"
             )
         some = next(one for one in ended if one.reward is not None)
-        versions = {name: self._daemon.used_in(name, some.attempt_id) for name in self._names}
+        versions = {name: self._daemon.used_in(name, some.attempt_id, wait_s=_ARRIVES_S) for name in self._names}
         base = Candidate(versions, {one.task_id: self._reward(one) for one in ended})
         self._score(versions, "validation", base.validation)
         self._on_event(CandidateTried(base.name, None, base.mean, len(ended), True, self._left))

@@ -149,18 +149,19 @@ async def test_the_version_that_an_attempt_used_is_read_from_its_spans(client: C
     for text in (A, B):
         await client.use(text)
         await client.use(text, name="clerk.2")
-    used: list[Any] = [("cook@v0", "clerk.2@v0", "clerk@v1"), ("clerk@v0",), "clerk@v0", (7, True), None]
-    used += [("clerk@v1x", "clerk@v-1", "clerk@v" + "9" * 30, "clerk@v9", "clerk\n@v1")]
-    for number, labels in enumerate(used):
-        about = {semconv.ATTEMPT_ID: "a" if number < 2 else f"a{number}", semconv.ROLLOUT_ID: "r"}
-        about |= {} if labels is None else {"lightning.prompts": labels}
-        await store.append([Span("1" * 32, f"{number + 1:016x}", None, "agent", number + 1, 9, about)])
+    used: list[Any] = [("cook", 0), ("clerk.2", 0), ("clerk", 1), ("clerk", 0), ("clerk", "1"), ("clerk", True), (7, 1)]
+    used += [("clerk", None), ("clerk", 9)]
+    for number, (name, version) in enumerate(used):
+        about: dict[str, Any] = {semconv.ATTEMPT_ID: "a" if number < 4 else f"a{number}", semconv.ROLLOUT_ID: "r"}
+        about[semconv.PROMPT_NAME] = name
+        about |= {} if version is None else {semconv.PROMPT_VERSION: version}
+        await store.append([Span("1" * 32, f"{number + 1:016x}", None, f"prompt {name}", number + 1, 9, about)])
     assert await client.get(f"{URL}?used_in=a") == (200, {"version": 1, "text": B})
     assert await client.get("/lightning/prompts/clerk.2?used_in=a") == (200, {"version": 0, "text": A})
-    for attempt in ("a2", "a3", "a4", "none"):
+    for attempt in ("a4", "a5", "a6", "a7", "none"):
         status, sentence = await client.get(f"{URL}?used_in={attempt}")
-        assert (status, "it may be on its way, or the program did not call" in sentence) == (404, True), sentence
-    assert await client.get(f"{URL}?used_in=a5") == (404, "prompt 'clerk' has no version 9: its versions are 0 to 1")
+        assert (status, "did not ask for prompt 'clerk'" in sentence) == (404, True), sentence
+    assert await client.get(f"{URL}?used_in=a8") == (404, "prompt 'clerk' has no version 9: its versions are 0 to 1")
 
 
 async def test_a_default_that_must_not_be_kept_is_not_registered(client: Client) -> None:
