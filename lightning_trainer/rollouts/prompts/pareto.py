@@ -16,6 +16,9 @@ def frontier(candidates: Sequence[Scores]) -> dict[int, int]:
     """Return by index of a candidate at how many tasks it is best, ties included; without those that lead nowhere, or
     only where one leads that leads elsewhere, too.
 
+    Where a candidate leads is what counts, and not how far behind it is elsewhere: in the paper's example the one that
+    leads at task 1 alone is dropped for the one that leads at tasks 1 and 2.
+
     Raises:
         ValueError: there is no candidate, or they were not all tried at the same tasks.
     """
@@ -28,6 +31,10 @@ def frontier(candidates: Sequence[Scores]) -> dict[int, int]:
 
 
 def drawn(candidates: Sequence[Scores], chance: random.Random) -> int:
-    """Return the index of a candidate of the frontier, as likely as it is best at many tasks."""
+    """Return the index of a candidate of the frontier, drawn in proportion to the number of tasks that it is best at.
+
+    Raises:
+        ValueError: as ``frontier``.
+    """
     among = frontier(candidates)
     return chance.choices(list(among), weights=list(among.values()))[0]

@@ -111,9 +111,8 @@ def service(tmp_path_factory):
         try:
             deadline = time.monotonic() + 120
             while not (folder / ".lightning" / "daemon.json").exists():
-                assert daemon.poll() is None and time.monotonic() < deadline, (folder / "daemon.log").read_text()[
-                    -3000:
-                ]
+                assert daemon.poll() is None, (folder / "daemon.log").read_text()[-3000:]
+                assert time.monotonic() < deadline, (folder / "daemon.log").read_text()[-3000:]
                 time.sleep(0.1)
             yield service
         finally:
@@ -125,7 +124,7 @@ def test_the_page_finds_a_better_text_serves_it_and_goes_back(service):
     command = next(line for line in blocks("bash")[0].splitlines() if "optimize" in line)
     words = command.replace("-- python", f"--config lightning.toml -- {sys.executable}").split()[1:]
     said = service.ours(*words, status=0)
-    assert "clerk@v0, which the program has: 0.250 at 4 validation tasks" in said or "clerk@v0" in said
+    assert re.search(r"clerk@v0, which the program has: 0\.\d+ at 4 validation tasks", said), said
     assert "clerk@v1 from clerk@v0" in said
     assert "not better there" in said
     assert re.search(r"clerk@v2 from clerk@v0: 1\.000 at 4 validation tasks, kept", said), said
