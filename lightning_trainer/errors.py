@@ -128,6 +128,14 @@ class DropError(LightningError, ValueError):
     """Something cannot be taken out of what will be trained; everything stays as it was."""
 
 
+class PromptError(LightningError, ValueError):
+    """A version of a prompt cannot be kept as it is; nothing of it was written."""
+
+
+class ProposalError(LightningError, RuntimeError):
+    """A proposer made no version of a prompt; the message says why."""
+
+
 class ForgetError(LightningError, ValueError):
     """There is nothing of that name to forget; everything stays as it was."""
 

@@ -34,6 +34,8 @@ from lightning_trainer.config.policies.versions import CanaryConfig
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.metrics.sampling import sampling_metrics
 from lightning_trainer.samples.batches import build_batch
+from lightning_trainer.store import prompts
+from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.records import StepState
 from lightning_trainer.store.sqlite import SqliteStore
 from lightning_trainer.store.tables import canaries
@@ -66,6 +68,21 @@ def config_text(model: str = "random:nowhere", *, token: str | None = "none") ->
     return CONFIG.format(model=model, token="" if token is None else f'token = "{token}"')
 
 
+_DEFAULT = "You work for a shop.\nAnswer the customer."
+_BETTER = "You work for a shop.\nName the order & the day."
+
+
+def _prompts(connection: Connection, at_ns: int) -> None:
+    """Write versions of a named prompt: the program's own, one that a search found, and a person's."""
+    prompts.register(connection, "support", prompts.root_of(_DEFAULT), _DEFAULT, at_ns)
+    found = prompts.add(connection, "support", _BETTER, 0, "reflect", "It never names the order.", at_ns + SECOND_NS)
+    prompts.add(connection, "support", f"{_DEFAULT}\nBe brief.", 0, "person", None, at_ns + 2 * SECOND_NS)
+    for version, validation, held_out in ((0, 0.48, 0.5), (1, 0.71, 0.675)):
+        scores = {"validation": {"mean": validation, "tasks": 24}, "held-out": {"mean": held_out, "tasks": 40}}
+        prompts.put_scores(connection, "support", version, scores)
+    prompts.use(connection, "support", found.version)
+
+
 async def fill(
     folder: Path,
     *,
@@ -88,6 +105,7 @@ async def fill(
     async with SqliteStore(config.daemon.state_dir / "lightning.sqlite", config.store) as store:
         await store.begin_policy(POLICY)
         await store.put_version(_version(0, begins))
+        await store.write(lambda connection: _prompts(connection, begins))
         head = 0
         held_back = max(2, steps // 2)
         for step in range(1, steps + 1):

@@ -15,6 +15,7 @@ from lightning_instrumentation.agent import agent
 from lightning_instrumentation.block import State, state, uncaptured
 from lightning_instrumentation.errors import ConfigurationError, InstrumentationError
 from lightning_instrumentation.feedback import feedback
+from lightning_instrumentation.prompts.prompt import prompt
 from lightning_instrumentation.reward import reward
 from lightning_instrumentation.rollout import Rollout, rollout
 from lightning_instrumentation.runtime import Stats, flush, init, shutdown, stats
@@ -30,6 +31,7 @@ __all__ = [
     "feedback",
     "flush",
     "init",
+    "prompt",
     "reward",
     "rollout",
     "shutdown",

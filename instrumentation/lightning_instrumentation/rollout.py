@@ -148,7 +148,7 @@ class Rollout(Block):
                 'and goes on later (docs/rollouts.md, "An attempt that pauses")',
             )
         identity = Identity(self.rollout_id, self.attempt_id, self.task_id, self.group_id, self.mode, self._of_run)
-        return Scope(identity, before.agent, before.around, uncaptured=before.uncaptured)
+        return Scope(identity, before.agent, before.around, uncaptured=before.uncaptured, prompts=before.prompts)
 
     def _join(self, attempt: Identity) -> None:
         failures.say(

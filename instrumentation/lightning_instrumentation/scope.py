@@ -7,7 +7,7 @@ become children of ours, the user's propagator must not send our ids to untruste
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from opentelemetry.trace import Span
+
+    from lightning_instrumentation.prompts.live import PromptVersion
 
 T = TypeVar("T")
 
@@ -70,6 +72,8 @@ class Scope:
     """The environment's state, as ``lt.state`` names it; recorded only on model calls."""
     uncaptured: bool = False
     """Whether the user has opted out of capture here."""
+    prompts: Mapping[str, PromptVersion] | None = field(default=None, compare=False)
+    """What a search for better prompts gives the code here, by name."""
     replaced_by: Scope | None = field(default=None, init=False, compare=False, repr=False)
     """The scope around its block, once that has ended where its context could not be restored; never itself replaced
     at that time."""

@@ -115,6 +115,10 @@ BAGGAGE_KEYS: Final = (ROLLOUT_ID, ATTEMPT_ID, TASK_ID, GROUP_ID, ROLLOUT_MODE, 
 STATE: Final = "lightning.state"
 """On a model call: the state of the environment in which it was made, any text; equal texts are the same state."""
 
+PROMPT_NAME: Final = "gen_ai.prompt.name"
+PROMPT_VERSION: Final = "lightning.prompt.version"
+"""On a span ``prompt NAME``: the version of a named prompt that a program got, an integer."""
+
 METADATA: Final = "lightning.metadata."
 """Prefix of a rollout's user metadata: text that our code does not interpret."""
 NOTE: Final = METADATA + "note"

@@ -9,6 +9,7 @@ from lightning_trainer import __version__
 from lightning_trainer.cli.commands import acting, machine, recorded
 from lightning_trainer.cli.commands.store import store
 from lightning_trainer.cli.environments.commands import environments, scenarios
+from lightning_trainer.cli.prompts.commands import prompts
 from lightning_trainer.cli.terminal.console import one_sentence
 from lightning_trainer.errors import EvaluationError, LightningError
 
@@ -160,4 +161,5 @@ for group in (machine, recorded, acting):
     app.add_typer(group.commands)
 app.add_typer(environments, name="environments")
 app.add_typer(scenarios, name="scenarios")
+app.add_typer(prompts, name="prompts")
 app.add_typer(store, name="store")

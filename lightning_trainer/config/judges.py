@@ -3,52 +3,21 @@
 import math
 import re
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
-from urllib.parse import urlsplit
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from lightning_trainer.config.sections import VARIABLE, Section
-
-JudgeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
-
-_ANTHROPIC = "https://api.anthropic.com/v1"
+from lightning_trainer.config.model_endpoint import Asked, ModelEndpoint, SectionName
+from lightning_trainer.config.sections import Section
 
 
-class BudgetConfig(Section):
-    """``[judge.budget]``: what a judge may spend on a step, a canary, or one run of ``lightning-trainer judge``."""
+class JudgeSection(Asked):
+    """Settings of every kind of judge; ``reward = { NAME = 1.0 }`` uses the evaluations that it gives by its name."""
 
-    calls: int | None = Field(default=None, ge=1)
-    tokens: int | None = Field(default=None, ge=1)
-    """Tokens of questions and answers together."""
-    money: float | None = Field(default=None, gt=0)
-    """In the currency of the prices."""
-    price_input: float | None = Field(default=None, ge=0)
-    """Price of a million tokens of questions."""
-    price_output: float | None = Field(default=None, ge=0)
-    """Price of a million tokens of answers."""
+    SECTION: ClassVar[str] = "judge"
 
-    @model_validator(mode="after")
-    def _money_has_prices(self) -> Self:
-        if self.money is not None and (self.price_input is None or self.price_output is None):
-            raise ValueError(
-                f"money = {self.money:g} can only be kept where price_input and price_output are known (of a million "
-                "tokens); add them, or limit tokens"
-            )
-        return self
-
-
-class JudgeSection(Section):
-    """Settings of every kind of judge."""
-
-    name: JudgeName
-    """Name of the evaluations that it gives: ``reward = { NAME = 1.0 }`` uses them."""
-    timeout_s: float = Field(default=60.0, gt=0, le=3600)
-    """Limit of one question to the model with the waits for a busy endpoint, or of one run of the program."""
     wait_s: float = Field(default=300.0, gt=0, le=86400)
     """How long a step waits for the judge; what has not come by then is missing."""
-    concurrency: int = Field(default=8, ge=1, le=256)
-    """Questions, or programs, at once."""
     checked_by: tuple[str, ...] = ()
     """Names of rewards that are right, 0 or 1 (a checker's, a person's label): the judge is compared with them."""
     floor: float = Field(default=0.2, gt=0, le=1)
@@ -80,50 +49,12 @@ class JudgeSection(Section):
         return self
 
 
-class ModelJudge(JudgeSection):
+class ModelJudge(JudgeSection, ModelEndpoint):
     """Settings of judges that ask a model."""
-
-    model: str = Field(min_length=1)
-    """The model's name at the endpoint."""
-    base_url: str = "https://api.openai.com/v1"
-    """Base URL of the endpoint, with ``/v1``; with ``api = "anthropic"`` that of Anthropic unless given."""
-    api: Literal["openai", "anthropic"] = "openai"
-    """Chat completions, or messages."""
-    api_key_env: str | None = Field(default=None, pattern=VARIABLE)
-    """The environment variable that holds the key; absent: none is sent."""
-    instructions: str | None = Field(default=None, max_length=20_000)
-    """What matters, in your own words."""
-    max_chars: int = Field(default=20_000, ge=500)
-    """Longest attempt in a question; a longer one is cut in the middle, and the judge is told."""
-    max_answer_tokens: int = Field(default=2048, ge=16)
-    temperature: float | None = Field(default=0.0, ge=0, le=2)
-    retries: int = Field(default=2, ge=0, le=10)
-    """How often the judge is asked again, with the reason, after an answer that cannot be used."""
-    structured: bool = True
-    """Ask the endpoint to follow the answer's schema; one that refuses is asked without it."""
-    budget: BudgetConfig = BudgetConfig()
 
     NOT_JUDGED_BY: ClassVar[frozenset[str]] = JudgeSection.NOT_JUDGED_BY | {
         *("api_key_env", "retries", "budget", "max_answer_tokens"),
     }
-
-    @model_validator(mode="before")
-    @classmethod
-    def _endpoint_of_the_api(cls, said: Any) -> Any:
-        # Otherwise one provider would get the attempts and the key that are meant for the other.
-        if isinstance(said, dict) and said.get("api") == "anthropic":
-            return {"base_url": _ANTHROPIC, **said}
-        return said
-
-    @field_validator("base_url")
-    @classmethod
-    def _a_url(cls, url: str) -> str:
-        if not url.startswith(("http://", "https://")):
-            raise ValueError("write a base URL, like https://api.openai.com/v1")
-        if urlsplit(url).username is not None:
-            # Sentences and spans name the endpoint; its password would be in them.
-            raise ValueError("it holds a user name or a password; leave them out, and name a key with api_key_env")
-        return url.rstrip("/")
 
 
 Scale = tuple[float, float]
@@ -144,7 +75,7 @@ def checked_scale(scale: Scale | None) -> Scale | None:
 class Criterion(Section):
     """``[[judge.criterion]]``: one thing that a rubric asks."""
 
-    name: JudgeName
+    name: SectionName
     says: str = Field(min_length=1, max_length=4000)
     """What must be true of an attempt."""
     weight: float = Field(default=1.0, gt=0, le=1000)

@@ -1,10 +1,10 @@
 """The whole of ``lightning.toml``."""
 
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 from urllib.parse import urlsplit
 
-from pydantic import field_validator, model_validator
+from pydantic import ValidationInfo, field_validator, model_validator
 
 from lightning_trainer.config.daemon import DaemonConfig
 from lightning_trainer.config.engine import EngineConfig
@@ -18,6 +18,7 @@ from lightning_trainer.config.judges import (
 )
 from lightning_trainer.config.metrics import MetricsConfig
 from lightning_trainer.config.policies.policy import PolicyConfig
+from lightning_trainer.config.prompts import PromptConfig
 from lightning_trainer.config.sections import EnvironmentsConfig, FeedbackConfig, GatewayConfig, RayConfig, Section
 from lightning_trainer.config.store import StoreConfig
 from lightning_trainer.config.training import TrainingConfig
@@ -42,15 +43,19 @@ class Config(Section):
     """Worlds that agents act in (docs/environments.md)."""
     judge: tuple[JudgeConfig, ...] = ()
     """Judges, each of which gives the reward of its name (docs/rewards.md)."""
+    prompt: tuple[PromptConfig, ...] = ()
+    """Prompts, and how better texts of each are proposed (docs/prompts.md); one without a section gets examples."""
 
-    @field_validator("judge")
+    @field_validator("judge", "prompt")
     @classmethod
-    def _judges_differ(cls, judges: tuple[JudgeConfig, ...]) -> tuple[JudgeConfig, ...]:
-        names = [judge.name for judge in judges]
+    def _names_differ(cls, sections: tuple[Any, ...], info: ValidationInfo) -> tuple[Any, ...]:
+        names = [section.name for section in sections]
         for name in names:
             if names.count(name) > 1:
-                raise ValueError(f"{names.count(name)} judges are called {name!r}; give each a name of its own")
-        return judges
+                raise ValueError(
+                    f"{names.count(name)} {info.field_name}s are called {name!r}; give each a name of its own"
+                )
+        return sections
 
     @field_validator("policy")
     @classmethod

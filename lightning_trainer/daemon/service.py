@@ -16,6 +16,7 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI
 from lightning_instrumentation.access.known import KnownDaemon
+from lightning_instrumentation.redaction.rules import redactor
 
 from lightning_trainer.agents.live_census import LiveCensus
 from lightning_trainer.config import Config, GatewayConfig
@@ -26,6 +27,7 @@ from lightning_trainer.daemon.api.feedback import feedback_api
 from lightning_trainer.daemon.api.health import health_router
 from lightning_trainer.daemon.api.labels import labels_router
 from lightning_trainer.daemon.api.pausing import pausing_router
+from lightning_trainer.daemon.api.prompts import prompts_router
 from lightning_trainer.daemon.api.rollback import rollback_router
 from lightning_trainer.daemon.api.runs import runs_router, selection_router
 from lightning_trainer.daemon.api.scoring import scoring, scoring_router
@@ -58,6 +60,7 @@ from lightning_trainer.ingest.http.otlp import otlp_router
 from lightning_trainer.ingest.http.rewards import rewards_router
 from lightning_trainer.ingest.http.rollouts import rollouts_router
 from lightning_trainer.ingest.redacting import RedactingSink
+from lightning_trainer.prompts.proposing import PromptProposers, proposers_at_work
 from lightning_trainer.store.places import place_of, store_at
 from lightning_trainer.store.store import Store
 from lightning_trainer.types import SpanSink
@@ -77,6 +80,7 @@ class Daemon:
         self.policies: Sequence[PolicyRuntime] = ()
         """In the order of the configuration; there as soon as it listens."""
         self._slots = Slots(config.gateway.max_concurrent)
+        self._proposers: PromptProposers | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop`` is set, then take everything down.
@@ -153,6 +157,7 @@ class Daemon:
             token=token,
             make_upstream=self._upstream,
         )
+        self._proposers = await stack.enter_async_context(proposers_at_work(store, config.prompt))
         self.policies = await compose(context, stack)
         store.retention.wanted_by = lambda: [one.policy.name for one in self.policies if one.takes_attempts]
         store.retention.repeatable_from = partial(oldest_checkpoints, config.shared_dir / "checkpoints")
@@ -276,6 +281,7 @@ class Daemon:
             rollback_router(rollbacks),
             pausing_router(store, rollbacks),
             labels_router(store, sink, config),
+            prompts_router(store, redactor(config.daemon.redact), self._proposers),
             scoring_router({policy.policy.name: scoring(policy.upstream) for policy in policies}),
             selection_router(config.policy, gateway),
         )

@@ -16,7 +16,17 @@ from starlette.datastructures import QueryParams
 from lightning_trainer.dashboard.actions import ACTIONS, read_form
 from lightning_trainer.dashboard.live_updates import EventStream, LiveUpdates, SharedPages
 from lightning_trainer.dashboard.openmetrics import CONTENT_TYPE, openmetrics
-from lightning_trainer.dashboard.pages import agents, charts, costs, overview, rollout, rollouts, setup, versions
+from lightning_trainer.dashboard.pages import (
+    agents,
+    charts,
+    costs,
+    overview,
+    prompts,
+    rollout,
+    rollouts,
+    setup,
+    versions,
+)
 from lightning_trainer.dashboard.pages.asking import Asked, PageError
 from lightning_trainer.dashboard.rendering import SECURITY, Pages, static
 from lightning_trainer.dashboard.sessions import Sessions, Visitor, bearer, cookie_name
@@ -30,6 +40,7 @@ NAVIGATION = (
     ("/rollouts", "Rollouts"),
     ("/agents", "Agents"),
     ("/versions", "Versions"),
+    ("/prompts", "Prompts"),
     ("/charts", "Metrics"),
     ("/costs", "Costs"),
     ("/setup", "Set-up"),
@@ -41,7 +52,8 @@ _PAGES: dict[str, tuple[str, str, Context]] = {
     "/rollout": ("Rollout", "rollout.html", rollout.rollout),
     "/span": ("Span", "span.html", rollout.span),
     "/agents": ("Agents", "agents.html", agents.agents),
-    "/agents/prompts": ("Prompts", "prompts.html", agents.prompts),
+    "/agents/prompts": ("System prompts", "system_prompts.html", agents.prompts),
+    "/prompts": ("Prompts", "prompts.html", prompts.prompts),
     "/versions": ("Versions", "versions.html", versions.versions),
     "/versions/compare": ("Versions compared", "compare.html", versions.compare),
     "/versions/rollback": ("Roll back", "confirm/rollback.html", versions.confirm_rollback),

@@ -52,6 +52,8 @@ class JudgedAttempt:
     last_tools: tuple[ToolRun, ...] = ()
     rewards: Mapping[str, float] | None = None
     """The attempt's own rewards, by name."""
+    explanations: tuple[str, ...] = ()
+    """Of its rewards, by time, each after the name of its reward."""
     settled: bool = False
     """Whether something other than the judge gave the reward of its name, as a person who corrects it. That stays: the
     attempt is only what others are compared with."""
@@ -95,6 +97,10 @@ class JudgedSpans:
         for name in {evaluation.name for evaluation in self._reading.evaluations}:
             for attempt_id, value in self._given(name, self._reading.evaluations).of_attempts.items():
                 given.setdefault(attempt_id, {})[name] = value
+        explained: dict[str | None, list[str]] = {}
+        for evaluation in self._reading.evaluations:
+            if evaluation.explanation:
+                explained.setdefault(evaluation.attempt_id, []).append(f"{evaluation.name}: {evaluation.explanation}")
         self.attempts = [
             JudgedAttempt(
                 attempt=attempt,
@@ -102,6 +108,7 @@ class JudgedSpans:
                 turns=tuple(turns[attempt_id]),
                 last_tools=tuple(last_tools.get(attempt_id, ())),
                 rewards=given.get(attempt_id, {}),
+                explanations=tuple(explained.get(attempt_id, ())),
             )
             for attempt_id, attempt in self._attempts.items()
         ]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from lightning_trainer.config.judges import ModelJudge
+from lightning_trainer.config.model_endpoint import ModelEndpoint
 from lightning_trainer.errors import JudgeError
 from lightning_trainer.ingest.dialects.dialect import Message
 from lightning_trainer.judges.attempts import JudgedAttempt, Turn
@@ -34,12 +34,12 @@ class Rendered:
     """The name of each attempt in the text, in order."""
 
 
-def rendered(attempts: Sequence[JudgedAttempt], max_chars: int, *, closing: str = "") -> Rendered:
+def rendered(attempts: Sequence[JudgedAttempt], max_chars: int, *, closings: Sequence[str] = ()) -> Rendered:
     """Return the attempts as text.
 
     Args:
         max_chars: limit for each attempt, and for their common part.
-        closing: stands at the end of each attempt, inside of its marks, and is not cut.
+        closings: what stands at the end of each attempt, inside of its marks, and is not cut; none, or one for each.
 
     Raises:
         JudgeError: the text of an attempt was not recorded.
@@ -48,10 +48,12 @@ def rendered(attempts: Sequence[JudgedAttempt], max_chars: int, *, closing: str 
     shared = _shared(parts) if len(parts) > 1 else 0
     common = "\n\n".join(parts[0][:shared])
     own = ["\n\n".join(one[shared:]) for one in parts]
-    codes = _codes(common, [text + closing for text in own])
+    endings = list(closings) or [""] * len(own)
+    codes = _codes(common, [text + ending for text, ending in zip(own, endings, strict=True)])
     blocks = [_marked("common", codes[-1], _cut(common, max_chars))] if common else []
     blocks += [
-        _marked("attempt", code, _cut(text, max_chars) + closing) for code, text in zip(codes, own, strict=False)
+        _marked("attempt", code, _cut(text, max_chars) + ending)
+        for code, text, ending in zip(codes, own, endings, strict=False)
     ]
     if common:
         blocks.insert(
@@ -180,7 +182,7 @@ _MATERIAL = (
 )
 
 
-def system_prompt(task: str, config: ModelJudge, shape: type[Answer]) -> str:
+def system_prompt(task: str, config: ModelEndpoint, shape: type[Answer]) -> str:
     """Return the text that precedes every question of a judge.
 
     Args:

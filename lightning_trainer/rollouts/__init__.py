@@ -7,6 +7,7 @@ from lightning_trainer.rollouts.attempt import AttemptEnded, Event, StepEnded, T
 from lightning_trainer.rollouts.command import Command
 from lightning_trainer.rollouts.curriculum import Curriculum
 from lightning_trainer.rollouts.on_ray import OnRay
+from lightning_trainer.rollouts.prompts.optimizer import PromptOptimizer
 from lightning_trainer.rollouts.runner import Runner
 
-__all__ = ["AttemptEnded", "Command", "Curriculum", "Event", "OnRay", "Runner", "StepEnded", "Task"]
+__all__ = ["AttemptEnded", "Command", "Curriculum", "Event", "OnRay", "PromptOptimizer", "Runner", "StepEnded", "Task"]

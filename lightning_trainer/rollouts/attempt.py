@@ -31,6 +31,7 @@ class AttemptEnded:
     reward: float | None
     seconds: float
     error: str | None
+    attempt_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,7 @@ def run_attempt(
                     error = f"the reward is {repr(given)[:_SHOWN]}; it must be {limits}, or None"
     except Exception as raised:  # the attempt boundary: a failed attempt is data
         error = f"{type(raised).__name__}: {raised}"
-    return AttemptEnded(stage, step, task.id, reward, time.monotonic() - began, error)
+    return AttemptEnded(stage, step, task.id, reward, time.monotonic() - began, error, name)
 
 
 def _within(attempt: AttemptFunction[NamedT], task: NamedT, timeout_s: float) -> Reward:

@@ -13,10 +13,12 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from typing import IO, Any
 from urllib.parse import quote
 
 import lightning_instrumentation as lt
+from lightning_instrumentation.prompts.prompt import PROMPTS
 from lightning_instrumentation.scope import current
 from lightning_instrumentation.zero_code.environ import (
     BEGUN,
@@ -137,6 +139,8 @@ class Command:
         if self._agent is not None:
             environment["LIGHTNING_AGENT"] = self._agent
         environment["PYTHONPATH"] = with_site(environment.get("PYTHONPATH"))
+        if prompts := current().prompts:
+            environment[PROMPTS] = json.dumps({name: asdict(version) for name, version in prompts.items()})
         identity = current().identity
         if identity is None or identity.attempt_id is None:
             write_rollout(environment, None)

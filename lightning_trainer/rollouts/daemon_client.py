@@ -206,31 +206,40 @@ class DaemonClient:
             raise TrainingError(f"step {steps_done} will not come: training is {status['phase']}: {status['detail']}")
         return status
 
-    def _once(self, url: str, timeout_s: float) -> tuple[int, bytes]:
+    def _once(self, url: str, timeout_s: float, body: bytes | None) -> tuple[int, bytes]:
         """Send a request on a connection whose daemon was proven, so no other process on the port gets the token."""
         connection, token = self._access.open(timeout_s)
         try:
             headers = {"accept": "application/json", "connection": "close", **authorization(token)}
-            connection.request("GET", url.removeprefix(self._origin), headers=headers)
+            if body is not None:
+                headers["content-type"] = "application/json"
+            connection.request(
+                "GET" if body is None else "POST", url.removeprefix(self._origin), body=body, headers=headers
+            )
             response = connection.getresponse()
             return response.status, response.read()
         finally:
             connection.close()
 
     def _get(self, url: str, *, timeout_s: float) -> dict[str, Any]:
+        return self._asked(url, None, timeout_s=timeout_s)
+
+    def _asked(self, url: str, document: Any, *, timeout_s: float) -> dict[str, Any]:
+        """Return the answer to a GET, or to a POST of a document; a request that was cut off is made again."""
+        given = None if document is None else json.dumps(document).encode()
         give_up = time.monotonic() + self._patience_s
         while True:
             try:
-                status, body = self._once(url, timeout_s)
+                status, body = self._once(url, timeout_s, given)
                 if status in COME_AGAIN:
                     raise ConnectionError(refusal(url, status, body[:_LONGEST_ERROR]))
                 if not 200 <= status < 300:
                     raise LightningError(refusal(url, status, body[:_LONGEST_ERROR]))
-                document = json.loads(body)
-                if not isinstance(document, dict):
-                    raise ValueError(document)
+                answer = json.loads(body)
+                if not isinstance(answer, dict):
+                    raise ValueError(answer)
                 self._waiting_said = False
-                return document
+                return answer
             except UnprovenDaemonError as error:
                 if not error.passing or time.monotonic() > give_up:
                     raise LightningError(str(error)) from error

@@ -295,6 +295,23 @@ MIGRATIONS: tuple[str, ...] = (
     ) WITHOUT ROWID;
     CREATE INDEX outer_traces_of_attempt ON outer_traces(attempt_id);
     """,
+    """
+    CREATE TABLE prompts (                      -- texts in users' code, and what was proposed in their place
+        name       TEXT NOT NULL,
+        version    INTEGER NOT NULL,            -- counted for each name from 0
+        root       TEXT NOT NULL,               -- SHA-256 of the default in the code that it derives from, hex
+        text       TEXT NOT NULL,
+        parent     INTEGER,                     -- the version that it was made from; NULL: it is the default itself
+        state      TEXT NOT NULL,
+        made_by    TEXT NOT NULL,
+        reason     TEXT,
+        scores     TEXT NOT NULL,               -- JSON: by stage, its mean and number of tasks
+        created_ns INTEGER NOT NULL,
+        PRIMARY KEY (name, version)
+    );
+    CREATE INDEX prompts_of_root ON prompts(name, root);
+    CREATE UNIQUE INDEX one_live_prompt ON prompts(name, root) WHERE state = 'live';
+    """,
 )
 
 
@@ -350,4 +367,5 @@ _LATER_TABLES = {
     "canaries": "policy, version, live, state, began_ns, ended_ns, evidence, reason",
     "media": "seq, hash, mime_type, size, body",
     "media_uses": "holder, hash",
+    "prompts": "name, version, root, text, parent, state, made_by, reason, scores, created_ns",
 }

@@ -157,6 +157,9 @@ class Receiver(_Server):
 
             def do_POST(self) -> None:
                 body = self.read()
+                if name := self.path.partition("/lightning/prompts/")[2]:
+                    self._prompt(name, json.loads(body))
+                    return
                 spans = decode(body)
                 reply = receiver.decide(spans)
                 receiver.posts.append((len(spans), reply.status, dict(self.headers)))
@@ -165,7 +168,18 @@ class Receiver(_Server):
                     receiver.stored.update({span.span_id: span for span in spans})
                 self.answer(reply.status, reply.body, reply.headers)
 
+            def _prompt(self, name: str, asked: dict[str, Any]) -> None:
+                receiver.asked.append((name, asked))
+                status, said = receiver.prompt(name, asked)
+                self.answer(status, json.dumps(said).encode(), {"content-type": "application/json"})
+
         super().__init__(Handler)
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        """For prompts."""
+        self.prompt: Callable[[str, dict[str, Any]], tuple[int, Any]] = lambda name, asked: (
+            404,
+            {"detail": "Not Found"},
+        )
         self.decide: Callable[[list[ReceivedSpan]], Reply] = lambda spans: Reply()
         self.token: str | None = None
         """That it proves to have."""

@@ -119,10 +119,11 @@ _KINDS: dict[str, tuple[float, Callable[[list[str], random.Random], Request]]] =
     "OTLP, JSON": (0.17, _otlp(otlp_bodies.as_json)),
     "rewards": (0.13, _posted(json_requests.reward)),
     "ends of rollouts": (0.08, _posted(json_requests.end)),
-    "gateway": (0.17, _posted(json_requests.call)),
+    "gateway": (0.15, _posted(json_requests.call)),
     "questions": (0.05, other_requests.asked),
     "feedback": (0.03, other_requests.feedback),
     "by hand": (0.03, other_requests.by_hand),
+    "prompts": (0.02, other_requests.prompt),
     "other signals": (0.02, other_requests.other_signal),
     "forms": (0.01, other_requests.form),
 }

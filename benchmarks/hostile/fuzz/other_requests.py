@@ -1,9 +1,10 @@
-"""Everything else that can be asked for: feedback, logs, what people do by hand, forms of the dashboard, and questions
-with parameters that nobody would write.
+"""Everything else that can be asked for: feedback, logs, what people do by hand, prompts, forms of the dashboard, and
+questions with parameters that nobody would write.
 
 What pauses, drops or forgets names a stranger's own attempts alone.
 """
 
+import hashlib
 import random
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -26,6 +27,9 @@ _QUESTIONS: dict[str, tuple[str, ...]] = {
     "/lightning/selection": (),
     "/lightning/feedback": (),
     "/lightning/challenge": ("nonce",),
+    "/lightning/prompts": (),
+    "/lightning/prompts/clerk": ("before", "limit", "used_in"),
+    "/lightning/prompts/%00": ("before", "limit"),
     "/lightning/policies/math": ("before", "limit", "steps_done", "groups_wanted"),
     "/lightning/policies/math/lost_groups": ("prefix", "after", "limit"),
     "/lightning/policies/math/groups": ("prefix", "mode", "taken_until", "taken_after", "after", "limit"),
@@ -153,6 +157,26 @@ def feedback(names: list[str], rng: random.Random) -> Sent:
         events = [{"id": f"e-{rng.randrange(9)}", "type": kind, "body": body} for kind in ("score-create", "sdk-log")]
         return "POST", "/api/public/ingestion", mutated({"batch": events, "metadata": {}}, rng), _JSON
     return "POST", "/api/public/scores", mutated(body, rng), _JSON
+
+
+def prompt(names: list[str], rng: random.Random) -> Sent:
+    """Versions of prompts: registered, added, proposed, scored and made live."""
+    name = rng.choice(("clerk", "clerk", "cook", f"p{rng.randrange(9)}", "-x", "x" * 80, "%00", "%ff", "a%2fb", "%0a"))
+    version = rng.choice((0, 0, 1, 1, 2, rng.randrange(99), -1, 2**63, 10**30))
+    text = rng.choice(
+        ("Answer with a number.", f"Answer to {names[1]}.", "x" * 65_536, "{name} \u202e \u0000", "é" * 900)
+    )
+    root = hashlib.sha256(text.encode()).hexdigest()
+    path, body = rng.choice(
+        (
+            ("", {"root": root, "default": rng.choice((text, text, None))}),
+            ("/versions", {"text": f"{text[:900]} {rng.randrange(30)}", "parent": version, "reason": "it was vague"}),
+            ("/proposals", {"parent": version, "attempts": names, "seed": rng.choice((0, 7, 2**63))}),
+            (f"/versions/{version}/scores", {"stage": f"s{rng.randrange(40)}", "mean": 0.61, "tasks": 50}),
+            ("/live", {"version": version}),
+        )
+    )
+    return "POST", f"/lightning/prompts/{name}{path}", mutated(body, rng), _JSON
 
 
 def other_signal(names: list[str], rng: random.Random) -> Sent:

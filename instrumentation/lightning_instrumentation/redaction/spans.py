@@ -39,6 +39,13 @@ class Editor:
             except _ForbiddenError:
                 span.status_message = ""
 
+    def leaves(self, text: str) -> bool:
+        """Whether a text may be recorded, and is recorded as it is."""
+        try:
+            return self._text(text) == text
+        except _ForbiddenError:
+            return False
+
     def _edited(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
         edited = dict(attributes)
         self._edit(edited)

@@ -5,7 +5,7 @@ from typing import Any
 from lightning_trainer.agents.report import agents_report
 from lightning_trainer.agents.uncaptured import unread_in_words
 from lightning_trainer.dashboard.pages.asking import Asked
-from lightning_trainer.dashboard.reading.prompts import read_prompts
+from lightning_trainer.dashboard.reading.system_prompts import read_prompts
 from lightning_trainer.dashboard.site import Site
 
 

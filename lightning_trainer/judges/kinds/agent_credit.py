@@ -49,7 +49,7 @@ class AgentCreditJudge:
         shared_by = self._shared_by(one)
         # How each answer begins is the agent's words, which outside of the marks would be instructions.
         calls = "".join(f"\n- {name}: {said}" for name, (_, said) in shared_by.items() if said)
-        shown = rendered([one], self.config.max_chars, closing=f"\n\n[the calls]{calls}" if calls else "")
+        shown = rendered([one], self.config.max_chars, closings=[f"\n\n[the calls]{calls}" if calls else ""])
         named = "\n".join(f"- {name}: {about}" for name, (about, _) in shared_by.items())
         low, high = self.config.scale
         outcome = f"Score the attempt as a whole from {low:g} to {high:g}, and share"

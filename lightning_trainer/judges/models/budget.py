@@ -1,4 +1,4 @@
-"""A judge's budget: calls, tokens, and money, exceeded at most by an endpoint's misreporting.
+"""What asking a model may cost: calls, tokens, and money, exceeded at most by an endpoint's misreporting.
 
 A call first reserves the most that it can cost, and is settled at its actual cost. One that is not answered costs
 nothing.
@@ -6,7 +6,7 @@ nothing.
 
 from dataclasses import dataclass
 
-from lightning_trainer.config.judges import BudgetConfig
+from lightning_trainer.config.model_endpoint import BudgetConfig
 from lightning_trainer.errors import JudgeError
 
 _CHARS_PER_TOKEN = 3
@@ -25,12 +25,21 @@ class Usage:
 
 
 class Budget:
-    """The budget of one step, one canary, or one run by hand; its attributes hold what is spent."""
+    """The budget of one step, one canary, one run by hand, or one prompt; its attributes hold what is spent."""
 
-    def __init__(self, limits: BudgetConfig | None = None, *, part_of: "Budget | None" = None) -> None:
-        """``part_of``: a budget that is charged as well; both limits apply."""
+    def __init__(
+        self,
+        limits: BudgetConfig | None = None,
+        *,
+        part_of: "Budget | None" = None,
+        section: str = "judge",
+        instead: str = ", or judge the rest later with `lightning-trainer judge`",
+    ) -> None:
+        """``part_of``: a budget that is charged as well; both limits apply. ``section`` has the limits, and ``instead``
+        says what else may be done where one is reached."""
         self.limits = limits or BudgetConfig()
         self._whole = part_of
+        self._section, self._instead = section, instead
         self.calls = 0
         self.input_tokens = 0
         self.output_tokens = 0
@@ -58,8 +67,8 @@ class Budget:
         ):
             if limit is not None and needed > limit:
                 self.refusal = (
-                    f"its budget is spent: the next call could bring {name} to {needed:g}, and judge.budget.{name} is "
-                    f"{limit:g}; raise it, or judge the rest later with `lightning-trainer judge`"
+                    f"its budget is spent: the next call could bring {name} to {needed:g}, and "
+                    f"{self._section}.budget.{name} is {limit:g}; raise it{self._instead}"
                 )
                 raise JudgeError(self.refusal)
         if self._whole is not None:

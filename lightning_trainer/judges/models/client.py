@@ -1,4 +1,4 @@
-"""HTTP client of a judge's endpoint, from one question to one validated answer.
+"""HTTP client of a model's endpoint, for judges and for improving prompts: from one question to one validated answer.
 
 Time, concurrency, answer size, and retries are limited; an unusable answer is asked for again, with the reason, a
 limited number of times. The key is read at each request and goes only to the configured host: redirects are not
@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import aiohttp
 from lightning_instrumentation.gateway.hosts import on_this_machine
 
-from lightning_trainer.config.judges import JudgeSection, ModelJudge
+from lightning_trainer.config.model_endpoint import Asked, ModelEndpoint
 from lightning_trainer.errors import JudgeError
 from lightning_trainer.judges.models.budget import Budget
 from lightning_trainer.judges.models.structured_output import Answer, MalformedAnswerError, parsed, schema_of
@@ -50,7 +50,7 @@ class _Failure:
 class ModelClient:
     """Asks one model; belongs to one event loop, and must be closed on it."""
 
-    def __init__(self, config: ModelJudge) -> None:
+    def __init__(self, config: ModelEndpoint) -> None:
         self._config = config
         self._api = api_of(config.api, structured=config.structured)
         self._places = asyncio.Semaphore(config.concurrency)
@@ -169,12 +169,15 @@ class ModelClient:
         )
 
 
-def key_that_lacks(config: JudgeSection) -> str | None:
-    """Return a message if the environment lacks a judge's key; None if the judge needs none or has it."""
-    name = config.api_key_env if isinstance(config, ModelJudge) else None
+def key_that_lacks(config: Asked) -> str | None:
+    """Return a message if the environment lacks an endpoint's key; None if none is needed or it is there."""
+    name = config.api_key_env if isinstance(config, ModelEndpoint) else None
     if name is None or os.environ.get(name, "").strip():
         return None
-    return f"the environment has no {name}, which api_key_env of judge {config.name!r} names: set it where this runs"
+    return (
+        f"the environment has no {name}, which api_key_env of {config.SECTION} {config.name!r} names: set it where "
+        "this runs"
+    )
 
 
 def _failed_status(document: Any) -> int | None:
@@ -213,7 +216,7 @@ _LONGEST_REPEATED = 4000
 
 async def ask(
     client: ModelClient,
-    config: ModelJudge,
+    config: ModelEndpoint,
     budget: Budget,
     *,
     system: str,

@@ -309,6 +309,23 @@ MIGRATIONS: tuple[str, ...] = (
     );
     CREATE INDEX outer_traces_of_attempt ON outer_traces(attempt_id);
     """,
+    """
+    CREATE TABLE prompts (
+        name       TEXT COLLATE "C" NOT NULL,
+        version    BIGINT NOT NULL,
+        root       TEXT COLLATE "C" NOT NULL,
+        text       TEXT COLLATE "C" NOT NULL,
+        parent     BIGINT,
+        state      TEXT COLLATE "C" NOT NULL,
+        made_by    TEXT COLLATE "C" NOT NULL,
+        reason     TEXT COLLATE "C",
+        scores     TEXT COLLATE "C" NOT NULL,
+        created_ns BIGINT NOT NULL,
+        PRIMARY KEY (name, version)
+    );
+    CREATE INDEX prompts_of_root ON prompts(name, root);
+    CREATE UNIQUE INDEX one_live_prompt ON prompts(name, root) WHERE state = 'live';
+    """,
 )
 """Entry ``i`` takes a database from schema ``i`` to ``i + 1``; ``lightning_schema`` says which it has."""
 _MADE = re.compile(r"CREATE TABLE (\w+)")

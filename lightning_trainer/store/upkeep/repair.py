@@ -25,6 +25,7 @@ _BY_NUMBER = {
     "evaluations": "change",
     "feedback": "seq",
     "media": "seq",
+    "prompts": "rowid",
 }
 _BY_KEY = {
     "attempts": "attempt_id",

@@ -16,6 +16,7 @@ PATHS = (
     *("/", "/rollouts", "/group?id=step-3/order-4721", "/rollout?id=r-003-0-1", "/agents", "/versions", "/charts"),
     *("/agents/prompts?agent=support", "/rollout?id=r-photo", "/versions/promote?policy=support&version=3"),
     *("/versions/compare?policy=support&a=2&b=6", "/versions/rollback?policy=support&version=4", "/costs", "/setup"),
+    "/prompts",
 )
 
 

@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 from lightning_trainer.cli.app import app
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_config
-from lightning_trainer.config.judges import KINDS, BudgetConfig, Criterion
+from lightning_trainer.config.judges import KINDS, Criterion
+from lightning_trainer.config.model_endpoint import BudgetConfig
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.samples.rewards.reward_table import read_rewards
 from lightning_trainer.store import SqliteStore

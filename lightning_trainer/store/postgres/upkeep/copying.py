@@ -27,7 +27,7 @@ TABLES = (
     *("resources", "spans", "attempts", "arrivals", "participations", "steps", "assignments", "ledger", "versions"),
     *("rollbacks", "canaries", "policies", "pauses", "waiting", "drops", "totals", "received", "expired"),
     *("evaluations", "verdicts", "cursors", "feedback", "settled", "forgotten", "media", "media_uses"),
-    "outer_traces",
+    *("outer_traces", "prompts"),
 )
 """In dependency order: referenced tables come first."""
 _NUMBERED = {"resources": "id", "spans": "seq", "rollbacks": "seq", "feedback": "seq", "media": "seq"}

@@ -1,0 +1,140 @@
+"""Versions of prompts that the daemon serves, as this process knows them: ``POST {endpoint}/lightning/prompts/{name}``.
+
+What is known is returned at once and asked for anew in a thread, so that neither a daemon that hangs nor one that is
+gone costs a program more than the first second.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+from lightning_instrumentation.access.proof import Access, authorization
+from lightning_instrumentation.failures import failures
+
+PATH: Final = "/lightning/prompts"
+LONGEST_TEXT: Final = 65_536
+"""In characters."""
+_FIRST_S = 1.0
+_TIMEOUT_S = 5.0
+_EVERY_S = 10.0
+_AFTER_FAILURE_S = 30.0
+_MOST = 256
+"""Defaults of one process: more come from one that is put together anew for each call."""
+_LONGEST_ANSWER = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class PromptVersion:
+    """One text of a prompt."""
+
+    version: int
+    text: str
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known of a default."""
+
+    version: PromptVersion | None = None
+    ask_at: float = 0.0
+    """When the daemon is asked again, by the monotonic clock; infinite while it is being asked."""
+    asked: threading.Event = field(default_factory=threading.Event)
+    """Set once the daemon has answered, or has not."""
+
+
+class LivePrompts:
+    """One process's versions; thread-safe."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str, str], _Known] = {}
+        self._lock = threading.Lock()
+
+    def version(self, access: Access, name: str, default: str, *, may_be_sent: bool) -> PromptVersion | None:
+        """Return what the daemon serves in place of a default; None if that is not known.
+
+        Args:
+            may_be_sent: whether the default may leave the process; else only its digest does, and the daemon knows no
+                version of it but those that another process has made known.
+        """
+        key = (access.endpoint, name, default)
+        with self._lock:
+            known = self._known.get(key)
+            if known is None:
+                if len(self._known) >= _MOST:
+                    failures.say(
+                        "prompts-too-many",
+                        f"lt.prompt({name!r}) is one of more than {_MOST} different texts and is used as it is: give "
+                        "lt.prompt a fixed text, and put in what changes afterwards",
+                    )
+                    return None
+                known = self._known[key] = _Known()
+            ask = time.monotonic() >= known.ask_at
+            if ask:
+                known.ask_at = float("inf")
+        if ask:
+            given = default if may_be_sent else None
+            asking = (access, name, hashlib.sha256(default.encode("utf-8", "surrogatepass")).hexdigest(), given, known)
+            threading.Thread(target=_ask, args=asking, name="lightning-prompts", daemon=True).start()
+        known.asked.wait(_FIRST_S)
+        return known.version
+
+    def in_child(self) -> None:
+        """Forget, after a fork, that a thread asks: it does not exist in the child."""
+        self._lock = threading.Lock()
+        for key, known in list(self._known.items()):
+            self._known[key] = _Known(known.version, 0.0, threading.Event())
+
+
+def _ask(access: Access, name: str, root: str, default: str | None, known: _Known) -> None:
+    """Ask for the live version and note it; what goes wrong is said once and leaves what was known."""
+    import http.client  # by those alone who use prompts
+
+    again_s = _AFTER_FAILURE_S
+    try:
+        status, answer = _post(access, f"{PATH}/{quote(name, safe='')}", {"root": root, "default": default})
+        if status == 200:
+            known.version = PromptVersion(int(answer["version"]), str(answer["text"]))
+            again_s = _EVERY_S
+        elif not (status == 404 and default is None):  # nobody has made this default known
+            failures.note("prompt-refused", f"the daemon serves no version of {name!r}: {_said(answer, status)}")
+    except (OSError, http.client.HTTPException):  # the sender says that it cannot be reached
+        failures.count("prompt-unanswered")
+    except Exception as error:
+        failures.note("prompt", f"what answers for {name!r} is not a version of a prompt", error=error)
+    known.ask_at = time.monotonic() + again_s
+    known.asked.set()
+
+
+def _post(access: Access, path: str, document: Any) -> tuple[int, Any]:
+    connection, token = access.open(_TIMEOUT_S)
+    try:
+        headers = {"Content-Type": "application/json", "User-Agent": "lightning-trainer", "Connection": "close"}
+        headers |= authorization(token)
+        url = urlsplit(access.endpoint).path.rstrip("/") + path
+        connection.request("POST", url, body=json.dumps(document).encode(), headers=headers)
+        response = connection.getresponse()
+        body = response.read(_LONGEST_ANSWER + 1)
+    finally:
+        connection.close()
+    if len(body) > _LONGEST_ANSWER:
+        raise ValueError(f"it answered more than {_LONGEST_ANSWER} bytes")
+    return response.status, json.loads(body)
+
+
+def _said(answer: Any, status: int) -> str:
+    try:
+        return str(answer["error"]["message"])
+    except (KeyError, TypeError):
+        return f"it answered {status}, as one that is older and knows no prompts; upgrade it"
+
+
+live = LivePrompts()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=live.in_child)

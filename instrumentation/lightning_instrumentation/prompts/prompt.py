@@ -1,0 +1,105 @@
+"""``lt.prompt("clerk", "You are a clerk.")``: the version of a text that is served, which may be the default itself.
+
+What a search gives an attempt comes first, in this process (``serving_prompts``) or, for a program that it started, in
+the environment; then what the daemon serves. Which version a program got is recorded in a span of its own: a program
+may have no other span that it could be an attribute of.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Final
+
+from lightning_instrumentation import semconv
+from lightning_instrumentation.failures import failures, guarded
+from lightning_instrumentation.prompts.live import LONGEST_TEXT, PromptVersion, live
+from lightning_instrumentation.runtime import runtime
+from lightning_instrumentation.scope import current, use_scope
+from lightning_instrumentation.telemetry import spans
+
+PROMPTS: Final = "LIGHTNING_PROMPTS"
+"""Environment variable for a program: ``{"clerk": {"version": 7, "text": "..."}}``."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+def prompt(name: str, default: str) -> str:
+    """Return the version of a prompt that is served; ``default`` where there is no other, and without a daemon.
+
+    The first use in a process waits for the daemon, for a second at most; later ones return what is known, which is at
+    most some seconds old. Placeholders are filled in by the caller afterwards.
+
+    Args:
+        name: 1 to 64 letters, digits, ``_``, ``.`` or ``-``, a letter or digit first.
+        default: the text in the code. Versions belong to it: a changed default has none at first.
+
+    Raises:
+        TypeError: name or default is no text.
+        ValueError: the name is not one.
+    """
+    if not isinstance(name, str) or not isinstance(default, str):
+        raise TypeError(
+            f"lt.prompt takes a name and a text, got {type(name).__name__} and {type(default).__name__}: write it as "
+            'lt.prompt("name", "the text")'
+        )
+    if _NAME.fullmatch(name) is None:
+        raise ValueError(
+            f"{name!r} is no name of a prompt: write 1 to 64 letters, digits, '_', '.' or '-', a letter or digit first"
+        )
+    version = guarded("prompt", _version, name, default)
+    if version is None:
+        return default
+    guarded("prompt", _record, name, version.version)
+    return version.text
+
+
+def serving_prompts(prompts: Mapping[str, PromptVersion]) -> use_scope:
+    """Give the code of a ``with`` block these versions, whatever the daemon serves."""
+    before = current()
+    return use_scope(replace(before, prompts={**(before.prompts or {}), **prompts}))
+
+
+def _version(name: str, default: str) -> PromptVersion | None:
+    given = (current().prompts or {}).get(name) or _of_environment(os.environ.get(PROMPTS, "")).get(name)
+    if given is not None:
+        return given
+    started = runtime(again=True)
+    if started is None:
+        return None
+    if not 1 <= len(default) <= LONGEST_TEXT:
+        failures.note(
+            "prompt-too-long",
+            f"the default of lt.prompt({name!r}) has {len(default):,} characters, and versions have 1 to "
+            f"{LONGEST_TEXT:,}: it is used as it is",
+        )
+        return None
+    return live.version(started.router.access, name, default, may_be_sent=started.editor.leaves(default))
+
+
+@lru_cache(maxsize=4)
+def _of_environment(text: str) -> Mapping[str, PromptVersion]:
+    if not text:
+        return {}
+    try:
+        return {
+            str(name): PromptVersion(int(told["version"]), str(told["text"])) for name, told in json.loads(text).items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        failures.note(
+            "prompts-malformed",
+            f'{PROMPTS} is not an object like {{"clerk": {{"version": 7, "text": "..."}}}} and is not used',
+            error=error,
+        )
+        return {}
+
+
+def _record(name: str, version: int) -> None:
+    started = runtime()
+    if started is None or current().uncaptured:
+        return
+    used = {semconv.PROMPT_NAME: name, semconv.PROMPT_VERSION: version}
+    spans.end(spans.begin(started.tracer, f"prompt {name}", used))

@@ -1,0 +1,1 @@
+"""``lightning-trainer prompts``: versions of named prompts, and the search for better ones."""

@@ -1,0 +1,127 @@
+"""``prompts list`` and ``prompts show``: read from the store itself, with or without a daemon."""
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.table import Table
+
+from lightning_trainer.cli.terminal.console import TerminalConsole, visible, visible_json
+from lightning_trainer.config.file import load_usual_config
+from lightning_trainer.errors import UnknownVersionError
+from lightning_trainer.store import prompts
+from lightning_trainer.store.places import place_of, reading
+from lightning_trainer.store.prompts import PromptVersion
+
+_REASON_SHOWN = 200
+
+
+def list_prompts(config_path: Path | None, *, as_json: bool) -> None:
+    """Print each prompt with how many versions it has and which are served.
+
+    Raises:
+        LightningError: the configuration or the store cannot be read.
+    """
+    config = load_usual_config(config_path)
+    with reading(place_of(config)) as connection:
+        found = prompts.names(connection)
+    if as_json:
+        print(visible_json([asdict(one) for one in found]))
+        return
+    console = TerminalConsole()
+    if not found:
+        console.print('no program has asked for a prompt yet; write lt.prompt("name", "the text") in one', markup=False)
+        return
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in ("prompt", "versions", "served"):
+        table.add_column(heading, overflow="fold")
+    for one in found:
+        table.add_row(one.name, str(one.versions), ", ".join(f"v{version}" for version in one.live))
+    console.print(table, markup=False)
+
+
+def show_prompt(config_path: Path | None, name: str, *, diff: bool, as_json: bool) -> None:
+    """Print a prompt's versions, or of one the text, or what it changes of its parent.
+
+    Raises:
+        LightningError: the configuration or the store cannot be read, or there is no such prompt or version.
+    """
+    config = load_usual_config(config_path)
+    name, number = split_version(name)
+    with reading(place_of(config)) as connection:
+        versions = prompts.select(connection, name)
+    if not versions:
+        raise UnknownVersionError(prompts.no_prompt(name))
+    if number is None:
+        print(visible_json([asdict(one) for one in versions])) if as_json else _print_table(versions)
+        return
+    found = version_of(versions, name, number)
+    if as_json:
+        print(visible_json(asdict(found)))
+    elif diff and found.parent is not None:
+        print(visible(_changes(version_of(versions, name, found.parent), found)))
+    else:
+        print(visible(found.text))
+
+
+def split_version(name: str) -> tuple[str, int | None]:
+    """Return the name and the number of ``NAME@vN``, or the name alone.
+
+    Raises:
+        UnknownVersionError: what follows the ``@`` is not a version.
+    """
+    name, at, version = name.partition("@")
+    digits = version.removeprefix("v")
+    if not at:
+        return name, None
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 12):
+        raise UnknownVersionError(f"version {version!r} of prompt {name!r} is not a version; write it as {name}@v3")
+    return name, int(digits)
+
+
+def version_of(versions: Sequence[PromptVersion], name: str, number: int) -> PromptVersion:
+    """Return the version of that number.
+
+    Raises:
+        UnknownVersionError: there is none.
+    """
+    for one in versions:
+        if one.version == number:
+            return one
+    raise UnknownVersionError(f"prompt {name!r} has no version {number}; it has v0 to v{versions[-1].version}")
+
+
+def _changes(parent: PromptVersion, child: PromptVersion) -> str:
+    before, after = (one.text.splitlines() for one in (parent, child))
+    names = [f"{one.name}@v{one.version}" for one in (parent, child)]
+    return "\n".join(difflib.unified_diff(before, after, *names, lineterm=""))
+
+
+def _print_table(versions: Sequence[PromptVersion]) -> None:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in ("version", "from", "state", "made by"):
+        table.add_column(heading, no_wrap=True)
+    stages = list(dict.fromkeys(stage for one in versions for stage in one.scores))
+    for stage in stages:
+        table.add_column(stage, justify="right", no_wrap=True)
+    table.add_column("made, UTC", no_wrap=True)
+    for one in versions:
+        scores = [one.scores.get(stage) for stage in stages]
+        table.add_row(
+            f"v{one.version}",
+            "" if one.parent is None else f"v{one.parent}",
+            one.state,
+            one.made_by,
+            *("" if score is None else f"{score['mean']:.3f} of {score['tasks']:.0f}" for score in scores),
+            f"{datetime.fromtimestamp(one.created_ns / 1e9, UTC):%Y-%m-%d %H:%M:%S}",
+            style="bold" if one.state == "live" else None,
+        )
+    console = TerminalConsole()
+    console.print(table, markup=False)
+    for one in versions:
+        if one.reason:
+            reason = " ".join(one.reason.split())
+            shown = reason if len(reason) <= _REASON_SHOWN else f"{reason[:_REASON_SHOWN]} ..."
+            console.print(f"v{one.version}: {shown}", style="dim", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,174 @@
+"""``prompts optimize``: a program over tasks, with one text after another."""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightning_instrumentation.settings import checked_endpoint
+from rich.console import Console
+
+from lightning_trainer.cli.rollouts import Options, Show, ends_at_sigterm, placed, shown
+from lightning_trainer.cli.terminal.console import TerminalConsole
+from lightning_trainer.errors import ConfigError
+from lightning_trainer.report import MeanDifference, PairedDifference, mean_difference, paired_difference
+from lightning_trainer.rollouts import Command, Event
+from lightning_trainer.rollouts.prompts.optimizer import Candidate, CandidateTried, Optimized, PromptOptimizer
+from lightning_trainer.rollouts.run_name import command_label
+from lightning_trainer.rollouts.task_file import read_tasks
+
+_GRACE_S = 30.0
+"""The command's own limit comes first; this much later its thread is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What candidates are tried at, and how long."""
+
+    tasks: Path
+    attempts: int
+    validation: Path | None
+    held_out: Path | None
+    use: bool
+    minibatch: int
+    perfect: float
+    seed: int
+
+
+def optimize_prompts(
+    names: Sequence[str],
+    command: Sequence[str],
+    search: Search,
+    *,
+    config: Path | None,
+    endpoint: str | None,
+    agent: str | None,
+    concurrency: int,
+    timeout_s: float,
+) -> None:
+    """Search, and say what was found and how it is served.
+
+    Args:
+        names: of the prompts.
+        command: the program and its arguments.
+
+    Raises:
+        ConfigError: the program does not exist, or ``--use`` has nothing to go by.
+        LightningError: as ``PromptOptimizer.optimize``.
+    """
+    if shutil.which(command[0]) is None:
+        raise ConfigError(f"there is no command {command[0]!r} on PATH; check its spelling, or give its path")
+    if search.use and search.held_out is None:
+        raise ConfigError("--use goes by tasks that no text was chosen by: name them with --held-out FILE")
+    options = placed(
+        Options(
+            command=tuple(command),
+            tasks=search.tasks,
+            policy=None,
+            steps=None,
+            evaluate=None,
+            endpoint=endpoint,
+            agent=agent,
+            concurrency=concurrency,
+            timeout_s=timeout_s,
+            retries=0,
+            seed=search.seed,
+            config=config,
+        )
+    )
+    reached = checked_endpoint(options.endpoint)
+    tasks = read_tasks(search.tasks)
+    validation, held_out = (
+        None if file is None else read_tasks(file).tasks for file in (search.validation, search.held_out)
+    )
+    program = Command(command, endpoint=reached, agent=agent, timeout_s=timeout_s)
+    program.run_label = command_label(command, tasks.label, search.seed)
+    console = TerminalConsole()
+    most = search.attempts + 2 * len(held_out or ())
+    try:
+        with ends_at_sigterm(), shown(console, 1, most) as show:
+            optimizer = PromptOptimizer(
+                names,
+                program,
+                endpoint=reached,
+                concurrency=concurrency,
+                timeout_s=timeout_s + _GRACE_S,
+                seed=search.seed,
+                on_event=lambda event: _narrate(console, show, event),
+            )
+            found = optimizer.optimize(
+                tasks.tasks,
+                attempts=search.attempts,
+                validation=validation,
+                held_out=held_out or (),
+                minibatch=search.minibatch,
+                perfect=search.perfect,
+            )
+            _conclude(console, optimizer, found, use=search.use)
+    finally:
+        program.stop()
+
+
+def _narrate(console: Console, show: Show, event: Event | CandidateTried) -> None:
+    if not isinstance(event, CandidateTried):
+        show(event)
+    elif event.parent is None:
+        _say(console, f"{event.candidate}, which the program has: {event.mean:.3f} at {event.tasks} validation tasks")
+    else:
+        where = "validation tasks, kept" if event.kept else "tasks, not better there"
+        _say(
+            console,
+            f"{event.candidate} from {event.parent}: {event.mean:.3f} at {event.tasks} {where}; "
+            f"{event.attempts_left} attempts left",
+        )
+
+
+def _conclude(console: Console, optimizer: PromptOptimizer, found: Optimized, *, use: bool) -> None:
+    tried = f"{len(found.candidates)} kept candidates, {found.attempts} attempts"
+    if found.best is found.base:
+        _say(console, f"nothing better than {found.base.name} was found ({tried}); try more attempts or other tasks")
+        return
+    _say(
+        console,
+        f"best: {found.best.name}, {found.best.mean:.3f} at the validation tasks that it was chosen by, where "
+        f"{found.base.name} has {found.base.mean:.3f} ({tried})",
+    )
+    better = _held_out(console, found)
+    if use and better:
+        optimizer.use(found.best)
+        _say(console, "it is served from now on")
+        return
+    if use:
+        _say(console, "it is not served: the held-out tasks do not show beyond doubt that it is better")
+    for name in _serve(found.best):
+        _say(console, f"to serve it: lightning-trainer prompts use {name}")
+
+
+def _held_out(console: Console, found: Optimized) -> bool:
+    """Say how both did at tasks that neither was chosen by; return whether the best is better beyond doubt."""
+    if found.held_out is None:
+        return False
+    before, after = found.held_out
+    means = [sum(scores.values()) / len(scores) for scores in (before, after)]
+    difference = _difference(list(before.values()), [after[task] for task in before])
+    sentence = f"at {len(before)} held-out tasks: {means[0]:.3f} before, {means[1]:.3f} now"
+    if difference is None:
+        _say(console, f"{sentence}; too few tasks, or all alike, to say how sure that is")
+        return False
+    low, high = difference.interval
+    _say(console, f"{sentence}, {difference.difference:+.3f} (95 %: {low:+.3f} to {high:+.3f})")
+    return low > 0
+
+
+def _difference(before: Sequence[float], after: Sequence[float]) -> PairedDifference | MeanDifference | None:
+    if {*before, *after} <= {0.0, 1.0}:
+        return paired_difference([value == 1.0 for value in before], [value == 1.0 for value in after])
+    return mean_difference(before, after)
+
+
+def _serve(candidate: Candidate) -> list[str]:
+    return [f"{name}@v{version.version}" for name, version in candidate.versions.items()]
+
+
+def _say(console: Console, sentence: str) -> None:
+    console.print(sentence, markup=False, highlight=False, soft_wrap=True)

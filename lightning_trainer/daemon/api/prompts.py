@@ -1,0 +1,264 @@
+"""``/lightning/prompts``: versions of prompts, for programs that use them, and for those that make them better.
+
+``POST /lightning/prompts/{name}`` answers a client with the live version that derives from the default in its code.
+Everything is in the store, so all daemons that share one answer alike. A text that the rules of ``[daemon] redact``
+would change is never stored.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from typing import Annotated
+
+from fastapi import APIRouter, HTTPException, Path, Query, Request
+from fastapi.responses import JSONResponse
+from lightning_instrumentation import semconv
+from lightning_instrumentation.redaction.rules import RedactionError, Redactor
+from pydantic import BaseModel, ConfigDict, Field
+
+from lightning_trainer.errors import PromptError, ProposalError, StoreError, UnknownVersionError
+from lightning_trainer.ingest.http.bodies import Body, JsonBodyError, error_response, read_json
+from lightning_trainer.prompts.proposer import Proposers
+from lightning_trainer.store import prompts
+from lightning_trainer.store.prompts import LONGEST_REASON, LONGEST_TEXT, NAME, PromptVersion
+from lightning_trainer.store.store import Store
+
+_LARGEST = 2**62
+_LONGEST_PAGE = 1000
+_MOST_ATTEMPTS = 1000
+"""Of one proposal."""
+_Name = Annotated[str, Path(pattern=f"^{NAME}$")]
+_Text = Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)]
+_Version = Annotated[int, Field(strict=True, ge=0, le=_LARGEST)]
+
+
+class _Posted(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class UseBody(_Posted):
+    """What a program posts that uses a prompt."""
+
+    root: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    """SHA-256 of the default in the code."""
+    default: _Text | None = None
+    """The default itself; None: it must not be kept, and is not registered."""
+
+
+class VersionBody(_Posted):
+    """What a person posts: a version of their own."""
+
+    text: _Text
+    parent: _Version
+    reason: Annotated[str, Field(min_length=1, max_length=LONGEST_REASON)] | None = None
+
+
+class ProposalBody(_Posted):
+    """What an optimizer posts: from what a new version is to be made."""
+
+    parent: _Version
+    attempts: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=512)]], Field(min_length=1, max_length=_MOST_ATTEMPTS)
+    ]
+    seed: Annotated[int, Field(strict=True, ge=0, le=_LARGEST)] = 0
+
+
+class ScoreBody(_Posted):
+    """What an optimizer posts: how a version did."""
+
+    stage: Annotated[str, Field(min_length=1, max_length=64)]
+    mean: Annotated[float, Field(strict=True, allow_inf_nan=False)]
+    tasks: Annotated[int, Field(strict=True, ge=1, le=2**31)]
+
+
+class LiveBody(_Posted):
+    """What is posted: the version to be served from now on."""
+
+    version: _Version
+
+
+def prompts_router(store: Store, redact: Redactor, proposers: Proposers | None) -> APIRouter:
+    """Return the routes.
+
+    Args:
+        redact: the daemon's rules.
+        proposers: make new versions; without any, who asks for one is answered 503.
+    """
+    routes = _Prompts(store, redact, proposers)
+    router = APIRouter()
+    router.get("/lightning/prompts")(routes.names)
+    router.get("/lightning/prompts/{name}")(routes.versions)
+    router.post("/lightning/prompts/{name}")(routes.used)
+    router.post("/lightning/prompts/{name}/versions")(routes.add)
+    router.post("/lightning/prompts/{name}/proposals")(routes.propose)
+    router.post("/lightning/prompts/{name}/versions/{version}/scores")(routes.score)
+    router.post("/lightning/prompts/{name}/live")(routes.use)
+    return router
+
+
+class _Prompts:
+    def __init__(self, store: Store, redact: Redactor, proposers: Proposers | None) -> None:
+        self._store = store
+        self._redact = redact
+        self._proposers = proposers
+
+    async def names(self) -> dict:
+        """Every prompt, with its live versions and how many it has."""
+        found = await self._store.scan(prompts.names)
+        return {"prompts": [{"name": one.name, "live": list(one.live), "versions": one.versions} for one in found]}
+
+    async def versions(
+        self,
+        name: _Name,
+        before: Annotated[int, Query(ge=0, le=_LARGEST)] = _LARGEST,
+        limit: Annotated[int, Query(ge=1, le=_LONGEST_PAGE)] = _LONGEST_PAGE,
+        used_in: Annotated[str | None, Query(min_length=1, max_length=512)] = None,
+    ) -> dict:
+        """The newest ``limit`` versions (``before``: of those before that one), newest last; with ``used_in``, the
+        version alone that this attempt ran with."""
+        if used_in is not None:
+            return await self._used_in(name, used_in)
+        found = await self._store.scan(lambda connection: prompts.select(connection, name, before=before, newest=limit))
+        if not found and before == _LARGEST:
+            raise HTTPException(404, prompts.no_prompt(name))
+        return {"name": name, "versions": [_shown(one) for one in found]}
+
+    async def _used_in(self, name: str, attempt_id: str) -> dict:
+        spans = await self._store.spans_of_attempts([attempt_id])
+        numbers = (
+            span.attributes.get(semconv.PROMPT_VERSION)
+            for span in spans
+            if span.attributes.get(semconv.PROMPT_NAME) == name
+        )
+        number = next((number for number in numbers if type(number) is int), None)
+        if number is not None:
+            try:
+                found = await self._store.scan(lambda connection: prompts.select_one(connection, name, number))
+            except UnknownVersionError as error:
+                raise HTTPException(404, str(error)) from error
+            return {"version": found.version, "text": found.text}
+        raise HTTPException(
+            404,
+            f"attempt {attempt_id!r} did not ask for prompt {name!r}, or what it records has not come: write "
+            f"lt.prompt({name!r}, ...) in the program, which has to reach this daemon and may not have capture_content "
+            "off",
+        )
+
+    async def used(self, name: _Name, request: Request) -> JSONResponse:
+        """The live version of a root, for a client; its default is registered if the root is new."""
+
+        async def look(body: UseBody) -> dict:
+            found = await self._store.scan(lambda connection: prompts.live(connection, name, body.root))
+            if found is None:
+                found = await self._registered(name, body)
+            return {"version": found.version, "text": found.text}
+
+        return await _answer(request, UseBody, look)
+
+    async def _registered(self, name: str, body: UseBody) -> PromptVersion:
+        default, now_ns = body.default, time.time_ns()
+        if default is None:
+            raise JsonBodyError(
+                404, f"no version of prompt {name!r} derives from this default: one is registered when its text is sent"
+            )
+        if await self._redacted(default) != default:
+            raise JsonBodyError(
+                404,
+                f"the default of prompt {name!r} is not registered: [daemon] redact would change it; use it as it is",
+            )
+        return await self._store.write(
+            lambda connection: prompts.register(connection, name, body.root, default, now_ns)
+        )
+
+    async def add(self, name: _Name, request: Request) -> JSONResponse:
+        """Add a person's version."""
+
+        async def add_it(body: VersionBody) -> dict:
+            return await self._added(name, body.text, body.parent, "person", body.reason)
+
+        return await _answer(request, VersionBody, add_it)
+
+    async def propose(self, name: _Name, request: Request) -> JSONResponse:
+        """Add the proposer's version, made from attempts."""
+
+        async def propose_one(body: ProposalBody) -> dict:
+            parent = await self._store.scan(lambda connection: prompts.select_one(connection, name, body.parent))
+            if self._proposers is None:
+                raise JsonBodyError(
+                    503,
+                    f"this daemon has nothing that proposes prompts: post a text of yours to {name}/versions, or try "
+                    "again where one has",
+                )
+            made = await self._proposers.propose(name, parent, body.attempts, body.seed)
+            reason = None if made.reason is None else _kept(made.reason)
+            return await self._added(name, made.text, parent.version, made.made_by, reason)
+
+        return await _answer(request, ProposalBody, propose_one)
+
+    async def score(
+        self, name: _Name, version: Annotated[int, Path(ge=0, le=_LARGEST)], request: Request
+    ) -> JSONResponse:
+        """Write how a version did in one stage."""
+
+        async def put(body: ScoreBody) -> dict:
+            score = {body.stage: {"mean": body.mean, "tasks": body.tasks}}
+            return _shown(
+                await self._store.write(lambda connection: prompts.put_scores(connection, name, version, score))
+            )
+
+        return await _answer(request, ScoreBody, put)
+
+    async def use(self, name: _Name, request: Request) -> JSONResponse:
+        """Make a version live: programs get it within seconds."""
+
+        async def use_it(body: LiveBody) -> dict:
+            return _shown(await self._store.write(lambda connection: prompts.use(connection, name, body.version)))
+
+        return await _answer(request, LiveBody, use_it)
+
+    async def _added(self, name: str, text: str, parent: int, made_by: str, reason: str | None) -> dict:
+        if await self._redacted(text) != text:
+            raise JsonBodyError(
+                422,
+                f"this version of prompt {name!r} is not kept, as [daemon] redact would change it: leave out what "
+                "looks like a secret",
+            )
+        said, now_ns = None if reason is None else await self._redacted(reason), time.time_ns()
+        return _shown(
+            await self._store.write(
+                lambda connection: prompts.add(connection, name, text, parent, made_by, said, now_ns)
+            )
+        )
+
+    async def _redacted(self, text: str) -> str | None:
+        """Return the text as the daemon's rules let it be recorded; None if one of them failed."""
+        try:
+            return await asyncio.to_thread(self._redact, text)
+        except RedactionError:
+            return None
+
+
+async def _answer(request: Request, model: type[Body], work: Callable[[Body], Awaitable[dict]]) -> JSONResponse:
+    """Read the body and answer what ``work`` makes of it, or why it made nothing."""
+    try:
+        return JSONResponse(await work(await read_json(request, model)))
+    except JsonBodyError as error:
+        return error.response()
+    except UnknownVersionError as error:
+        return error_response(404, str(error))
+    except (PromptError, ProposalError) as error:
+        return error_response(422, str(error))
+    except StoreError as error:
+        return error_response(503, str(error), retry_after_s=1)
+
+
+def _kept(reason: str) -> str:
+    """Return what is kept of a model's words, which are no reason to lose its text: their beginning, as valid UTF-8."""
+    return reason[:LONGEST_REASON].encode("utf-8", "replace").decode()
+
+
+def _shown(version: PromptVersion) -> dict:
+    shown = asdict(version)
+    del shown["name"]
+    return shown

@@ -1,0 +1,1 @@
+"""Better texts of named prompts, found by trying them on tasks."""

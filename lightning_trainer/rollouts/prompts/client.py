@@ -1,0 +1,73 @@
+"""The daemon's API for prompts, as an optimizer asks it."""
+
+import time
+import urllib.parse
+from collections.abc import Sequence
+from typing import Any
+
+from lightning_instrumentation.prompts.live import PromptVersion
+
+from lightning_trainer.errors import LightningError
+from lightning_trainer.rollouts.daemon_client import DaemonClient, Reached
+
+_AGAIN_S = 0.5
+_PROPOSING_S = 3600.0
+"""A model that is busy is waited for by the daemon, as long as the prompt's section says."""
+
+
+class PromptClient(DaemonClient):
+    """A client for all prompts of a daemon; it waits for one that is restarting, as all of these do."""
+
+    def __init__(self, reached: Reached) -> None:
+        super().__init__(reached.endpoint, None, token=reached.token, ca_file=reached.ca_file)
+        self._prompts = f"{reached.endpoint.rstrip('/')}/lightning/prompts"
+
+    def used_in(self, name: str, attempt_id: str, *, wait_s: float) -> PromptVersion:
+        """Return the version that an attempt ran with.
+
+        Args:
+            wait_s: how long what it has recorded may still be on its way.
+
+        Raises:
+            LightningError: the attempt is not there, or did not ask for the prompt.
+        """
+        query, give_up = urllib.parse.urlencode({"used_in": attempt_id}), time.monotonic() + wait_s
+        while True:
+            try:
+                return _version(self._get(f"{self._url_of(name)}?{query}", timeout_s=30.0))
+            except LightningError:
+                if time.monotonic() > give_up:
+                    raise
+            time.sleep(_AGAIN_S)
+
+    def propose(self, name: str, parent: int, attempts: Sequence[str], *, seed: int) -> PromptVersion:
+        """Have the daemon make a version of a prompt that may be better than its parent.
+
+        Args:
+            attempts: ids of those that it is made from; the ones that a model is to read come first.
+
+        Raises:
+            LightningError: there can be none; the sentence says why.
+        """
+        asked = {"parent": parent, "attempts": list(attempts), "seed": seed}
+        return _version(self._asked(f"{self._url_of(name)}/proposals", asked, timeout_s=_PROPOSING_S))
+
+    def put_score(self, name: str, version: int, *, stage: str, mean: float, tasks: int) -> None:
+        """Keep what a version earned on average at a number of tasks."""
+        url = f"{self._url_of(name)}/versions/{version}/scores"
+        self._asked(url, {"stage": stage, "mean": mean, "tasks": tasks}, timeout_s=30.0)
+
+    def use(self, name: str, version: int) -> None:
+        """Serve a version to whatever asks for the prompt with the default that it derives from.
+
+        Raises:
+            LightningError: there is no such version.
+        """
+        self._asked(f"{self._url_of(name)}/live", {"version": version}, timeout_s=30.0)
+
+    def _url_of(self, name: str) -> str:
+        return f"{self._prompts}/{urllib.parse.quote(name, safe='')}"
+
+
+def _version(document: dict[str, Any]) -> PromptVersion:
+    return PromptVersion(document["version"], document["text"])

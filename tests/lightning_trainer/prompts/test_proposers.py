@@ -1,0 +1,180 @@
+"""What a text is made from: attempts and what they earned, shown to a model or as examples."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from lightning_instrumentation import semconv
+from lightning_trainer.store.prompts import PromptVersion
+from pydantic import TypeAdapter
+
+from lightning_trainer.config.prompts import ExamplesConfig, PromptConfig, ReflectConfig
+from lightning_trainer.errors import ProposalError
+from lightning_trainer.ingest.reading import read_spans
+from lightning_trainer.judges.attempts import JudgedSpans
+from lightning_trainer.prompts.examples import ExamplesProposer, reward_of
+from lightning_trainer.prompts.reflect import ReflectProposer, placeholders
+from lightning_trainer.types import Span, SpanEvent
+from tests.lightning_trainer.judges.scripted import (  # pyright: ignore[reportMissingImports]
+    START_NS,
+    recorded_attempt,
+    scripted_endpoint,
+)
+
+TEXT = "You calculate."
+
+
+def version(text: str = TEXT) -> PromptVersion:
+    return PromptVersion("clerk", 0, "0" * 64, text, None, "live", "code", None, {}, START_NS)
+
+
+def reward(name: str, value: float, why: str | None = None) -> Span:
+    about = {semconv.ROLLOUT_ID: f"r-{name}", semconv.ATTEMPT_ID: name}
+    said: dict[str, Any] = {semconv.EVALUATION_NAME: "reward", semconv.EVALUATION_SCORE: value}
+    if why is not None:
+        said[semconv.EVALUATION_EXPLANATION] = why
+    event = SpanEvent(semconv.EVALUATION_EVENT, START_NS + 90, said)
+    return Span(
+        f"{name:0>32}".encode().hex()[:32],
+        name.encode().hex()[:16].rjust(16, "0"),
+        None,
+        "evaluate reward",
+        START_NS + 90,
+        START_NS + 90,
+        about,
+        (event,),
+    )
+
+
+def attempts(*told: tuple[str, float, str | None], task: str | None = None, **options: Any):
+    """Attempts by name, what each earned, and why."""
+    spans = [span for name, _, _ in told for span in recorded_attempt(name, **options)]
+    if task is not None:
+        spans = [
+            replace(
+                span, attributes={**span.attributes, semconv.TASK_ID: f"{task}-{span.attributes[semconv.ATTEMPT_ID]}"}
+            )
+            for span in spans
+        ]
+    spans += [reward(name, value, why) for name, value, why in told]
+    return JudgedSpans(spans, read_spans(spans).attempts).attempts
+
+
+@pytest.fixture
+def script():
+    with scripted_endpoint() as made:
+        yield made
+
+
+@pytest.fixture
+def reflect(script):
+    def make(**settings: Any) -> ReflectProposer:
+        section = {"name": "clerk", "kind": "reflect", "model": "big", "base_url": script.url, **settings}
+        config = TypeAdapter(PromptConfig).validate_python(section)
+        assert isinstance(config, ReflectConfig)
+        return ReflectProposer(config)
+
+    return make
+
+
+async def test_the_model_reads_the_text_the_attempts_and_what_they_earned(reflect, script):
+    script.answers = [{"diagnosis": "It guessed.", "prompt": "Use the calculator."}]
+    proposer = reflect(instructions="Be brief.", attempts=2)
+    shown = attempts(("a", 0.0, "it is 6, not 5"), ("b", 1.0, None), ("c", 1.0, None))
+    proposal = await proposer.propose(version(), shown, seed=0)
+    assert (proposal.text, proposal.made_by, proposal.reason) == ("Use the calculator.", "reflect", "It guessed.")
+    (question,) = script.questions
+    for said in (TEXT, "What is 2 * 3?", "reward = 0", "reward: it is 6, not 5", "reward = 1"):
+        assert said in question
+    assert question.count("[what it earned]") == 2, "as many attempts as it is to read"
+    assert "Be brief." in script.bodies[0]["messages"][0]["content"]
+    await proposer.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ("{task} and {more}", "nothing fills in {more}"),
+        ("Answer.", "it lacks {task}"),
+        ("Solve {task}.", "the text as it was"),
+        ("  ", "0 characters"),
+    ],
+)
+async def test_a_text_that_the_program_could_not_use_is_asked_for_again_with_the_reason(reflect, script, answer, why):
+    script.answers = [{"diagnosis": "d", "prompt": answer}, {"diagnosis": "d", "prompt": "Solve {task} well."}]
+    proposer = reflect()
+    assert (
+        await proposer.propose(version("Solve {task}."), attempts(("a", 0.0, None)), 0)
+    ).text == "Solve {task} well."
+    assert why in script.questions[1]
+    await proposer.close()
+
+
+async def test_what_cannot_be_proposed_is_one_sentence(reflect, script):
+    script.answers = ["no JSON"]
+    proposer = reflect(retries=1)
+    with pytest.raises(ProposalError, match="big was asked 2 times, and its answer cannot be used"):
+        await proposer.propose(version(), attempts(("a", 0.0, None)), 0)
+    with pytest.raises(ProposalError, match="the words of its calls were not recorded"):
+        await proposer.propose(version(), attempts(("a", 0.0, None), content=False), 0)
+    poor = reflect(budget={"calls": 1}, retries=1)
+    with pytest.raises(ProposalError, match=r"prompt\.budget\.calls is 1; raise it$"):
+        await poor.propose(version(), attempts(("a", 0.0, None)), 0)
+    for one in (proposer, poor):
+        await one.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Hello {name}, {{ day }} and ${place}", {"{name}", "{{day}}", "${place}"}),
+        ('Answer {{"a": 1}} or {"a": 1}', set()),
+        ("Both {} and {0}", {"{}", "{0}"}),
+        ("none", set()),
+    ],
+)
+def test_placeholders_are_those_of_format_jinja_and_template(text, found):
+    assert placeholders(text) == found
+
+
+async def test_examples_are_good_attempts_of_different_tasks_below_the_text():
+    proposer = ExamplesProposer(ExamplesConfig(name="clerk", most=2))
+    told = attempts(("a", 1.0, None), ("b", 0.0, None), ("c", 1.0, None), ("d", 1.0, None), task="t")
+    seen = set()
+    for seed in range(30):
+        text = (await proposer.propose(version(), told, seed)).text
+        assert text.startswith(f"{TEXT}\n\nExamples of tasks that were done well:")
+        assert 1 <= text.count("<example>") <= 2
+        assert "user: What is 2 * 3?\nyou: It is 6." in text
+        assert text.count(TEXT) == 1, "the text itself is not part of an example"
+        seen.add((await proposer.propose(version(), told, seed)).reason)
+    assert len(seen) > 3, "another seed is another draw"
+    assert not any("t-b" in reason for reason in seen if reason), "what earned nothing is no example"
+
+
+async def test_new_examples_take_the_place_of_the_old_ones():
+    proposer = ExamplesProposer(ExamplesConfig(name="clerk"))
+    told = attempts(("a", 1.0, None))
+    first = (await proposer.propose(version(), told, 0)).text
+    assert (await proposer.propose(version(first), told, 0)).text == first
+
+
+async def test_braces_of_an_example_survive_the_programs_own_formatting():
+    proposer = ExamplesProposer(ExamplesConfig(name="clerk"))
+    told = attempts(("a", 1.0, None), answers=[json.dumps({"sum": 6})])
+    text = (await proposer.propose(version("Solve for {who}."), told, 0)).text
+    assert '{"sum": 6}' in text.format(who="me")
+    assert '{"sum": 6}' in (await proposer.propose(version("Solve."), told, 0)).text
+
+
+async def test_without_a_good_attempt_there_is_no_example():
+    proposer = ExamplesProposer(ExamplesConfig(name="clerk"))
+    with pytest.raises(ProposalError, match="none of 1 attempts earned 1 or more"):
+        await proposer.propose(version(), attempts(("a", 0.5, None)), 0)
+
+
+def test_what_an_attempt_earned_is_what_its_function_returned():
+    assert reward_of({"reward": 0.25, "style": 1.0}) == 0.25
+    assert reward_of({"right": 1.0, "style": 0.0}) == 0.5
+    assert reward_of({}) is None
