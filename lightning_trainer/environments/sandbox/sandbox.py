@@ -101,8 +101,8 @@ class Sandbox:
         """Kill it: all processes of its namespace end with the first one, and the one outside, which waited for that,
         ends by itself.
 
-        If the one outside were killed as well, the first one would be left to the machine's first process to reap, which
-        in a container may do that seconds later or never.
+        If the one outside were killed as well, the first one would be left to the machine's first process to reap,
+        which in a container may do that seconds later or never.
         """
         children: list[psutil.Process] = []
         with contextlib.suppress(psutil.Error):
