@@ -27,8 +27,6 @@ from benchmarks.common.processes import Child
 from benchmarks.common.rows import Row, at_most
 
 SECTION = "cost"
-_ROUNDS = 200
-"""Of the larger answer, read by itself."""
 _GOALS = {"ids-asked": 0.4, "ids-added": 0.4, "text": 0.2}
 _QUIET, _MEDIAN = "5th percentile", "median"
 _TITLES = {
@@ -64,7 +62,7 @@ def _case(case: str, sizes: Sizes, urls: tuple[str, str], folder: Path, peers: P
     (_, without, _), (_, ours, counted), *others = found
     note = f"the call itself {without.quiet_cpu_ms:.2f} ms; of what is added delivery {ours.delivery_cpu_ms:.2f} ms"
     if case == "ids-added":
-        note += f"; reading the larger answer {larger_answer_ms(urls[0]):.3f} ms"
+        note += f"; reading the larger answer {larger_answer_ms(urls[0], sizes.larger_answers):.3f} ms"
     if counted["dropped"] or counted["failed"] or not counted["created"]:
         note += f"; NOT CAPTURED: {counted}"
     added = ours.quiet_cpu_ms - without.quiet_cpu_ms
@@ -98,7 +96,7 @@ def _agent(name: str, python: str, case: str, urls: tuple[str, str], folder: Pat
     )
 
 
-def larger_answer_ms(engine: str) -> float:
+def larger_answer_ms(engine: str, answers: int) -> float:
     """Return CPU a call, of the reading thread, that the ids and logprobs cost whoever only reads the bytes.
 
     No instrumentation that asks for ids can avoid it.
@@ -113,5 +111,5 @@ def larger_answer_ms(engine: str) -> float:
             return time.thread_time() - began_s
 
         # One after the other, so that whatever else the machine does falls on both.
-        added_s = [cpu_s({**small, **extra}) - cpu_s(small) for _ in range(_ROUNDS)]
-    return statistics.median(added_s[_ROUNDS // 10 :]) * 1e3
+        added_s = [cpu_s({**small, **extra}) - cpu_s(small) for _ in range(answers)]
+    return statistics.median(added_s[answers // 10 :]) * 1e3

@@ -32,7 +32,7 @@ _CROWDS = 3
 def run(sizes: Sizes, folder: Path) -> list[Row]:
     with (
         Child("common.servers.engine") as engine,
-        Child("common.servers.engine", "--token-pause-s", 0.005) as slow,
+        Child("common.servers.engine", "--token-pause-s", sizes.token_pause_s) as slow,
     ):
         at_once, paced = engine.read()["url"], slow.read()["url"]
         rows = _whole(at_once, sizes, folder / "whole")
@@ -118,8 +118,8 @@ def _streams(engine: str, sizes: Sizes, folder: Path) -> list[Row]:
         direct: list[Timing] = []
         through: list[Timing] = []
         for _ in range(_BLOCKS):
-            direct += asyncio.run(_load(engine, 4, 1, stream=True))
-            through += asyncio.run(_load(url, 4, 1, stream=True))
+            direct += asyncio.run(_load(engine, sizes.alone, 1, stream=True))
+            through += asyncio.run(_load(url, sizes.alone, 1, stream=True))
         _refuse_errors([*direct, *through])
         ours, theirs = (_percentile([t.first_s for t in timings], 50) * 1e3 for timings in (through, direct))
         note = f"direct {theirs:.2f} ms, gateway {ours:.2f} ms"

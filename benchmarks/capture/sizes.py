@@ -23,11 +23,16 @@ class Sizes:
     gateway_warm_up: int
     """Calls before memory is looked at: by then the caches, which are bounded, are full."""
     streams: int
+    """At once; and beside them ``alone`` one after the other in each block, a token every ``token_pause_s``."""
     absent_calls: int
     absent_blocks: int
     rollouts: int
     """Concurrent rollouts in one process."""
     peers: bool = True
+    alone: int = 4
+    token_pause_s: float = 0.005
+    larger_answers: int = 200
+    """Of each kind, read by themselves for what the larger answer costs."""
 
 
 FULL = Sizes(
@@ -87,4 +92,7 @@ TINY = Sizes(
     absent_blocks=1,
     rollouts=3,
     peers=False,
+    alone=1,
+    token_pause_s=0.001,
+    larger_answers=10,
 )

@@ -3,6 +3,7 @@
 import random
 import sysconfig
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 KINDS = {
@@ -20,12 +21,7 @@ _WITH_SECRETS = ("/awscli/examples/",)
 def texts(kind: str, limit: int, seed: int = 0) -> list[str]:
     """Return at most so many texts of a kind, from as many files as there are."""
     draw = random.Random(seed)
-    files = [
-        path
-        for folder in _folders()
-        for path in sorted(folder.rglob("*"))
-        if path.name.endswith(KINDS[kind]) and not any(part in str(path) for part in _WITH_SECRETS)
-    ]
+    files = [path for path in _files() if path.name.endswith(KINDS[kind])]
     draw.shuffle(files)
     found: list[str] = []
     for path in files:
@@ -46,6 +42,18 @@ def _pieces(path: Path) -> Iterator[str]:
         piece = text[at : at + _LENGTH]
         if piece.strip():
             yield piece
+
+
+@cache
+def _files() -> list[Path]:
+    """Return all of the right kinds; listing them takes seconds."""
+    names = tuple(end for ends in KINDS.values() for end in ends)
+    return [
+        path
+        for folder in _folders()
+        for path in sorted(folder.rglob("*"))
+        if path.name.endswith(names) and not any(part in str(path) for part in _WITH_SECRETS)
+    ]
 
 
 def _folders() -> list[Path]:

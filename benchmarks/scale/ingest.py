@@ -21,7 +21,7 @@ _SENDERS = 2
 
 
 def run(quick: bool = False) -> list[Row]:
-    spans = 8_192 if quick else 40_960
+    spans = 2_048 if quick else 40_960
     with tempfile.TemporaryDirectory(prefix="lightning-ingest-") as scratch:
         rows = _measure("SQLite, 1 daemon", Path(scratch) / "sqlite", spans, daemons=1)
         if programs() is None:

@@ -30,14 +30,14 @@ _LAYERS, _HIDDEN, _KEYS, _INTERMEDIATE, _VOCABULARY = 30, 576, 192, 1536, 49_152
 
 
 def run(quick: bool = False) -> list[Row]:
-    """``quick``: fewer repetitions; the weights are as large."""
-    state = {name: torch.randn(shape) for name, shape in _shapes().items()}
+    """``quick``: fewer layers and repetitions."""
+    state = {name: torch.randn(shape) for name, shape in _shapes(layers=2 if quick else _LAYERS).items()}
     loaded = {name: torch.empty_like(tensor) for name, tensor in state.items()}
     size = sum(tensor.nbytes for tensor in state.values())
     rows = []
     for what, way in WAYS.items():
         with way(state) as load:
-            load_s, copy_s = _measure(load, state, loaded, times=3 if quick else 11)
+            load_s, copy_s = _measure(load, state, loaded, times=1 if quick else 11)
         note = f"{len(state)} tensors, {size / 2**20:,.0f} MiB"
         rows += [
             Row("weights", f"{what}: checked and loaded, over a copy", load_s / copy_s, "x"),
@@ -94,7 +94,7 @@ def _seconds(work: Callable[[], None]) -> float:
     return time.perf_counter() - began
 
 
-def _shapes() -> dict[str, tuple[int, ...]]:
+def _shapes(layers: int) -> dict[str, tuple[int, ...]]:
     """Of SmolLM2-135M by parameter; its output layer is tied to the embeddings."""
     of_layer = {
         "input_layernorm": (_HIDDEN,),
@@ -107,11 +107,11 @@ def _shapes() -> dict[str, tuple[int, ...]]:
         "mlp.up_proj": (_INTERMEDIATE, _HIDDEN),
         "mlp.down_proj": (_HIDDEN, _INTERMEDIATE),
     }
-    layers = {
-        f"model.layers.{number}.{name}.weight": shape for number in range(_LAYERS) for name, shape in of_layer.items()
+    of_layers = {
+        f"model.layers.{number}.{name}.weight": shape for number in range(layers) for name, shape in of_layer.items()
     }
     return {
         "model.embed_tokens.weight": (_VOCABULARY, _HIDDEN),
-        **layers,
+        **of_layers,
         "model.norm.weight": (_HIDDEN,),
     }

@@ -37,7 +37,7 @@ def test_a_newcomer_adds_one(heading, row, tmp_path) -> None:
     for name in COPIED:
         source = ROOT / name
         if source.is_dir():
-            shutil.copytree(source, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source, tmp_path / name)  # with bytecode, which stays valid: times are copied too
         else:
             shutil.copy(source, tmp_path / name)
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("GIT_", "PYTEST_"))}

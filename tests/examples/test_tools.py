@@ -38,6 +38,13 @@ def tasks(example) -> Any:
     return example["made"](example["SERVER"])
 
 
+@pytest.fixture(scope="module")
+def again(example, tmp_path_factory) -> tuple[Any, Path]:
+    """The same tasks, made once more, and with demonstrations; each time a server is asked for all that it tells."""
+    demonstrations = tmp_path_factory.mktemp("again") / "again.jsonl"
+    return example["made"](example["SERVER"], demonstrations), demonstrations
+
+
 @pytest.fixture
 def recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No daemon: what is recorded waits on disk."""
@@ -125,9 +132,8 @@ def test_who_calls_for_ever_what_is_not_there_is_worth_nothing(play, tasks) -> N
     assert len(requests) == 2 * 4  # the agent's turns
 
 
-def test_tasks_are_the_same_every_time_and_held_out_ones_are_not_trained(example, tasks) -> None:
-    again = example["made"](example["SERVER"])
-    assert (again.train, again.held_out) == (tasks.train, tasks.held_out)
+def test_tasks_are_the_same_every_time_and_held_out_ones_are_not_trained(example, tasks, again) -> None:
+    assert (again[0].train, again[0].held_out) == (tasks.train, tasks.held_out)
     parts = [{json.dumps([task.fields["calls"], task.fields["question"]]) for task in some} for some in
              (tasks.train, tasks.held_out)]  # fmt: skip
     assert parts[0].isdisjoint(parts[1])
@@ -135,10 +141,9 @@ def test_tasks_are_the_same_every_time_and_held_out_ones_are_not_trained(example
     assert len(parts[1]) >= 64
 
 
-def test_the_demonstrations_are_of_training_tasks_and_are_made_anew_as_they_are(example, tasks, tmp_path) -> None:
+def test_the_demonstrations_are_of_training_tasks_and_are_made_anew_as_they_are(tasks, again) -> None:
     written = FOLDER / "demonstrations.jsonl"
-    example["made"](example["SERVER"], tmp_path / "again.jsonl")
-    assert (tmp_path / "again.jsonl").read_bytes() == written.read_bytes()
+    assert again[1].read_bytes() == written.read_bytes()
     rows = [json.loads(line) for line in written.read_text().splitlines()]
     questions = {row["prompt"][1]["content"] for row in rows}
     assert questions <= {task.fields["question"] for task in tasks.train}

@@ -64,14 +64,15 @@ def speak(topic):
 
 speak(sys.argv[1])
 """
-ATTEMPT = """
+ATTEMPTS = """
 import runpy, sys, lightning_instrumentation as lt
 lt.init()
-_, program, question, attempt, reward = sys.argv
+_, program, question, *attempts = sys.argv
 sys.argv = [program, question]
-with lt.rollout("task", group_id="group", rollout_id=attempt):
-    runpy.run_path(program, run_name="__main__")
-    lt.reward(float(reward))
+for attempt, reward in zip(attempts[::2], attempts[1::2]):
+    with lt.rollout("task", group_id="group", rollout_id=attempt):
+        runpy.run_path(program, run_name="__main__")
+        lt.reward(float(reward))
 assert lt.flush(20.0), lt.stats()
 """
 
@@ -181,11 +182,11 @@ def daemon(engine: Engine, tmp_path: Path) -> Iterator[str]:
     thread.join(20)
 
 
-def attempt(program: str, question: str, name: str, reward: float, daemon: str, folder: Path) -> None:
+def attempt(program: str, question: str, attempts: tuple[str, ...], daemon: str, folder: Path) -> None:
     (folder / "plain.py").write_text(PLAIN)
     path = folder / program if program == "plain.py" else ROOT / program
     done = subprocess.run(
-        [sys.executable, "-c", ATTEMPT, str(path), question, name, str(reward)],
+        [sys.executable, "-c", ATTEMPTS, str(path), question, *attempts],
         env={
             **os.environ,
             "OPENAI_BASE_URL": f"{daemon}/v1",
@@ -203,8 +204,10 @@ def attempt(program: str, question: str, name: str, reward: float, daemon: str, 
 
 @pytest.mark.parametrize("framework", PROGRAMS)
 def test_every_token_that_the_engine_sampled_is_in_a_sample_once(framework, engine, daemon, tmp_path) -> None:
-    for name, reward in (("one", 1.0), ("two", 0.0)):
-        attempt(*PROGRAMS[framework], name, reward, daemon, tmp_path)
+    # One process makes both, in half of the time, but where the framework keeps a client of the first one's event loop.
+    first, second = ("one", "1.0"), ("two", "0.0")
+    for attempts in (first, second) if framework == "openai agents" else (first + second,):
+        attempt(*PROGRAMS[framework], attempts, daemon, tmp_path)
     config, out = tmp_path / "lightning.toml", tmp_path / "samples.parquet"
     config.write_text(
         f'[[policy]]\nname = "{POLICY}"\nagents = ["*"]\nmodel = "random:tiny"\nmax_sample_tokens = 9000\n'

@@ -25,6 +25,7 @@ from lightning_trainer.environments.memory import children_of, resident_bytes
 
 _INMATE = Path(__file__).with_name("inmate.py")
 _START_S = 20.0
+_END_S = 5.0
 _LOOK_S = 0.05
 _LONGEST_ANSWER = 1 << 22
 
@@ -97,21 +98,29 @@ class Sandbox:
         self._process = self._started()
 
     def close(self) -> None:
-        """Kill it: all processes of its namespace end with the first one."""
+        """Kill it: all processes of its namespace end with the first one, and the one outside, which waited for that,
+        ends by itself.
+
+        If the one outside were killed as well, the first one would be left to the machine's first process to reap,
+        which in a container may do that seconds later or never.
+        """
         children: list[psutil.Process] = []
         with contextlib.suppress(psutil.Error):
             children = psutil.Process(self._process.pid).children(recursive=True)
         for child in children:
             with contextlib.suppress(psutil.Error):
                 child.kill()
-        self._process.kill()
-        self._process.wait()
+        try:
+            self._process.wait(_END_S if children else 0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 with contextlib.suppress(OSError):
                     stream.close()
         # They end some time after the signal is sent.
-        psutil.wait_procs(children, timeout=5)
+        psutil.wait_procs(children, timeout=_END_S)
 
     def __enter__(self) -> Self:
         return self

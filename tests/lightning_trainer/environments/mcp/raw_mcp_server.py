@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from typing import Any
 
 RESULTS = {
@@ -10,6 +11,7 @@ RESULTS = {
     "link": [{"type": "resource_link", "uri": "file:///b", "name": "b"}],
     "image": [{"type": "image", "data": "aGk=", "mimeType": "image/png"}],
     "die": [],
+    "slow": [{"type": "text", "text": "ok"}],
 }
 TOOLS = tuple(RESULTS)
 
@@ -26,6 +28,8 @@ def answer(method: str, given: dict[str, Any]) -> dict[str, Any]:
     if method == "tools/call":
         if given["name"] == "die":
             sys.exit("there is nothing to read from")
+        if given["name"] == "slow":
+            time.sleep(float(given["arguments"]["seconds"]))
         return {"content": RESULTS[given["name"]]}
     raise KeyError(method)
 

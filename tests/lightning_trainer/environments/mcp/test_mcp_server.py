@@ -21,7 +21,7 @@ def server() -> Iterator[McpServer]:
 
 
 def test_tools_on_later_pages_are_found(server: McpServer) -> None:
-    assert [tool.tool.name for tool in server.tools] == ["text", "resource", "link", "image", "die"]
+    assert [tool.tool.name for tool in server.tools] == ["text", "resource", "link", "image", "die", "slow"]
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,15 @@ def test_a_server_that_dies_fails_the_attempt_and_the_next_one_has_another() -> 
         with pytest.raises(McpServerError, match="has gone away; it last said: there is nothing to read from"):
             played.call("die", {})
     assert session().call("text", {}) == "seen"
+    environment.close()
+
+
+def test_a_call_that_takes_longer_than_the_option_allows_says_so(server: McpServer) -> None:
+    """Of the fixture is needed that the package has been imported, which a first start takes seconds for."""
+    environment = McpTools(timeout_s=5)
+    session = Session(InProcess(environment), Task("mcp", "1", name="t", fields={"command": RAW, "answer": 1}))
+    with pytest.raises(McpServerError, match="did not answer slow within 5 s"):
+        session.call("slow", {"seconds": 60})
     environment.close()
 
 
