@@ -3,9 +3,11 @@ as a collector's file exporter writes them.
 """
 
 import base64
+import functools
 import importlib.util
 import itertools
 import json
+import sqlite3
 import sys
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +18,7 @@ import pytest
 from lightning_instrumentation import semconv
 
 from lightning_trainer.config import PolicyConfig
+from lightning_trainer.store import SqliteStore
 from lightning_trainer.training.on_ray.environ import set_ray_environment
 from lightning_trainer.types import (
     Attempt,
@@ -47,6 +50,23 @@ def lightning() -> Iterator[Any]:
     prepared = sys.modules[name].Prepared()
     yield prepared
     prepared.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def disk_is_not_waited_for() -> Iterator[None]:
+    """Stores of this process do not have each commit fsynced: a process that is killed loses nothing by that, and no
+    test cuts the power (``store/test_durability.py`` looks what it is without this)."""
+    connect = SqliteStore._connect
+
+    @functools.wraps(connect)
+    def connected(store: SqliteStore) -> sqlite3.Connection:
+        connection = connect(store)
+        connection.execute("PRAGMA synchronous=OFF")
+        return connection
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SqliteStore, "_connect", connected)
+        yield
 
 
 _numbers = itertools.count(10**6)
