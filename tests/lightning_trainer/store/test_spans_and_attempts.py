@@ -226,7 +226,7 @@ def _histories(draw, number_of_history: int) -> list[Span]:
     spans = []
     for number in range(1, draw(st.integers(1, 8)) + 1):
         attempt = f"{draw(_names)}{number_of_history}"
-        attributes = {semconv.ATTEMPT_ID: attempt, semconv.ROLLOUT_ID: f"r-{attempt}"}
+        attributes: dict[str, str | bool] = {semconv.ATTEMPT_ID: attempt, semconv.ROLLOUT_ID: f"r-{attempt}"}
         for key in (semconv.TASK_ID, semconv.GROUP_ID):
             if draw(st.booleans()):
                 attributes[key] = draw(_names)
