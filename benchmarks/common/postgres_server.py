@@ -64,8 +64,18 @@ class PostgresServer:
         password.write_text(self.password)
         if self._user:
             os.chown(password, self._user["user"], self._user["group"])
+        unsynced = ["--no-sync"] if self._settings.get("fsync") == "off" else []
         self._run(
-            *("initdb", "--pgdata", str(self.folder / "data"), "--username", "lightning", "--encoding", "UTF8"),
+            *(
+                "initdb",
+                *unsynced,
+                "--pgdata",
+                str(self.folder / "data"),
+                "--username",
+                "lightning",
+                "--encoding",
+                "UTF8",
+            ),
             *("--locale", "C.UTF-8", "--auth", "scram-sha-256", "--pwfile", str(password)),
         )
 

@@ -4,7 +4,9 @@ import importlib.util
 import sys
 from pathlib import Path
 
+import lightning_instrumentation as lt
 import pytest
+from lightning_instrumentation.runtime import runtime
 
 
 def _loaded(name: str, file: str):
@@ -28,6 +30,20 @@ host = _routing.host
 daemon = _routing.daemon
 begin = _routing.begin
 nothing_of_the_users = _stubs.nothing_of_the_users
+
+
+@pytest.fixture
+def refuses():
+    """``refuses()``: whether the daemon does not take what waits for it, as soon as that has been tried twice, so that
+    the first has been said; ``lt.flush`` tries until its time is over."""
+
+    def look() -> bool:
+        lt.flush(0.0)  # has what is deferred done
+        started = runtime()
+        assert started is not None
+        return not any(started.outbox.sender.flush(10.0, patient=False) for _ in range(2))
+
+    return look
 
 
 @pytest.fixture(scope="session")

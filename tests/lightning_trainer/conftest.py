@@ -3,15 +3,22 @@ as a collector's file exporter writes them.
 """
 
 import base64
+import functools
+import importlib.util
 import itertools
 import json
+import sqlite3
+import sys
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 from lightning_instrumentation import semconv
 
 from lightning_trainer.config import PolicyConfig
+from lightning_trainer.store import SqliteStore
 from lightning_trainer.training.on_ray.environ import set_ray_environment
 from lightning_trainer.types import (
     Attempt,
@@ -28,6 +35,39 @@ from lightning_trainer.types import (
 )
 
 set_ray_environment()  # some tests import verl by themselves, and with it Ray, which reads its environment then
+
+
+@pytest.fixture(scope="session")
+def lightning() -> Iterator[Any]:
+    """``lightning.run("token", cwd=folder)``, ``lightning.start("serve", cwd=folder)``: commands as processes, without
+    the seconds that a start of Python takes (``prepared.py``)."""
+    name = "lightning_test_prepared"
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("prepared.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[name])
+    prepared = sys.modules[name].Prepared()
+    yield prepared
+    prepared.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def disk_is_not_waited_for() -> Iterator[None]:
+    """Stores of this process do not have each commit fsynced: a process that is killed loses nothing by that, and no
+    test cuts the power (``store/test_durability.py`` looks what it is without this)."""
+    connect = SqliteStore._connect
+
+    @functools.wraps(connect)
+    def connected(store: SqliteStore) -> sqlite3.Connection:
+        connection = connect(store)
+        connection.execute("PRAGMA synchronous=OFF")
+        return connection
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SqliteStore, "_connect", connected)
+        yield
+
 
 _numbers = itertools.count(10**6)
 _NAMES = {"rollout": semconv.ROLLOUT_ID, "attempt": semconv.ATTEMPT_ID, "response": semconv.RESPONSE_ID}

@@ -76,14 +76,14 @@ def test_the_daemon_that_left_its_token_is_found_and_gets_everything(begin, daem
     assert daemon.chats()
 
 
-def test_whoever_took_its_port_gets_a_number_and_nothing_else(begin, daemon, host, client, every_byte, caplog):
+def test_whoever_took_its_port_gets_a_number_and_nothing_else(begin, daemon, host, client, every_byte, refuses, caplog):
     daemon.select("prose", "writer")
     remember(daemon.url, KnownDaemon(TOKEN))  # and what answers does not have it
     begin()
     for _ in range(3):
         ask(client)
     assert len(host.requests) == 3
-    assert not lt.flush(1.0)
+    assert refuses()
     sent = every_byte()
     assert b"GET /lightning/challenge?nonce=" in sent
     assert PROMPT.encode() not in sent
@@ -222,12 +222,12 @@ def test_no_answer_that_is_no_proof_is_one(body):
         ({"hello": 1}, "it is not a lightning-trainer daemon (it answered 200 to a challenge): start the daemon"),
     ],
 )
-def test_a_wrong_token_is_told_apart_from_another_program(daemon, begin, caplog, said, sentence):
+def test_a_wrong_token_is_told_apart_from_another_program(daemon, begin, refuses, caplog, said, sentence):
     daemon.challenged = said
     begin(token="mine")
     with lt.rollout(PROMPT):
         pass
-    assert not lt.flush(1.0)
+    assert refuses()
     with pytest.raises(UnprovenDaemonError, match=re.escape(sentence)):
         Access(daemon.url, "mine").opened()
     (waiting,) = [message for message in caplog.messages if "has not proven itself; spans wait until" in message]
@@ -271,14 +271,14 @@ class ClosesAfterOne:
         daemon.start()
 
 
-def test_what_was_proven_for_one_connection_is_not_believed_on_the_next(daemon, every_byte, begin, caplog):
+def test_what_was_proven_for_one_connection_is_not_believed_on_the_next(daemon, every_byte, begin, refuses):
     """Python's http.client connects again by itself when the other end has closed: to whoever listens there by then."""
     daemon.token = TOKEN
     ClosesAfterOne(daemon)
     begin(token=TOKEN)
     with lt.rollout(PROMPT):
         pass
-    assert not lt.flush(1.0)
+    assert refuses()
     with pytest.raises(UnprovenDaemonError, match="closes each connection after one answer"):
         Access(daemon.url, TOKEN).open(2.0)
     sent = every_byte()

@@ -100,7 +100,7 @@ def test_a_routed_call_reaches_the_daemon(shows, begin, daemon, host, authority,
 
 @pytest.mark.parametrize("library", CALLERS)
 def test_who_shows_another_certificate_gets_nothing_and_the_agent_goes_on(
-    shows, begin, daemon, host, authority_class, tmp_path, library, caplog
+    shows, begin, daemon, host, authority_class, tmp_path, library, refuses, caplog
 ):
     remember(daemon.url, KnownDaemon(TOKEN, shows("127.0.0.1")))
     begin()
@@ -112,7 +112,7 @@ def test_who_shows_another_certificate_gets_nothing_and_the_agent_goes_on(
     for _ in range(2):
         ask(host.base_url)
     assert (len(daemon.requests), len(host.requests)) == (1, 2)
-    assert not lt.flush(1.0)
+    assert refuses()
     said = [record.getMessage() for record in caplog.records]
     assert len([one for one in said if "it shows another certificate" in one and "spans wait" in one]) == 1
 

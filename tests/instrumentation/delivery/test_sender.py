@@ -26,6 +26,7 @@ def work(size: int = 0) -> None:
 @pytest.fixture(autouse=True)
 def quick_pauses(monkeypatch):
     monkeypatch.setattr(sender_module, "_PAUSE_S", (0.05, 0.2))
+    monkeypatch.setattr(sender_module, "_GATHER_S", 0.02)
 
 
 def reply(receiver, **fields):

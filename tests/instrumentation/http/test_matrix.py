@@ -20,7 +20,7 @@ from lightning_instrumentation import semconv
 from lightning_instrumentation.telemetry.packing import unpack_logprobs, unpack_token_ids
 from lightning_instrumentation.wire.call import silence
 
-MANY = 10
+MANY = 6
 
 
 def body(form: str, said: str, stream: bool) -> dict:

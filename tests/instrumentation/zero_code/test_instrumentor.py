@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.process
 
 PROGRAM = """
-import importlib, json, types
+import importlib, json, os, sys, threading
 import lightning_instrumentation as lt
 from lightning_instrumentation.hooks.registry import _HOOKS
 from lightning_instrumentation.zero_code.instrumentor import LightningInstrumentor
@@ -36,64 +36,87 @@ def attributes():
 def changed(before, after):
     return [name for name in after if after[name] is not before.get(name)] + [n for n in before if n not in after]
 
-original = attributes()
-ours = LightningInstrumentor()
-{begin}
-wrapped = attributes()
-ours.uninstrument()
-ours.uninstrument()
-restored = attributes()
-{again}
-again = attributes()
-ours.uninstrument()
-print(json.dumps({
-    "modules": [module.__name__ for module in modules],
-    "wrapped": changed(original, wrapped),
-    "after": changed(original, restored),
-    "again": changed(original, again),
-    "in the end": changed(original, attributes()),
-    "is": ours.is_instrumented_by_opentelemetry,
-}))
+def look(begin, again):
+    original = attributes()
+    ours = LightningInstrumentor()
+    exec(begin)
+    wrapped = attributes()
+    ours.uninstrument()
+    ours.uninstrument()
+    restored = attributes()
+    exec(again)
+    wrapped_again = attributes()
+    ours.uninstrument()
+    return {
+        "wrapped": changed(original, wrapped),
+        "after": changed(original, restored),
+        "again": changed(original, wrapped_again),
+        "in the end": changed(original, attributes()),
+        "is": ours.is_instrumented_by_opentelemetry,
+    }
+
+# Importing all of the frameworks takes seconds, so that each case is a child that has imported them and done nothing.
+assert threading.active_count() == 1
+for name, case in json.load(sys.stdin).items():
+    if (child := os.fork()) == 0:
+        os.environ.update(case["environment"])
+        print(json.dumps([name, look(case["begin"], case["again"])]), flush=True)
+        sys.exit()
+    assert os.waitpid(child, 0)[1] == 0, name
 """
 
 
 INSTRUMENT = "ours.instrument()"
 INIT = "lt.init('http://127.0.0.1:9')"
+BLOCK = "lt.shutdown(0.0)\nwith lt.agent('a'):\n    pass\n"
+NAMED, UNNAMED = {"LIGHTNING_ENDPOINT": "http://127.0.0.1:9"}, {"LIGHTNING_ENDPOINT": ""}
+CASES = {
+    "instrumented": {"begin": INSTRUMENT, "again": INSTRUMENT, "environment": NAMED},
+    "started, instrumented": {"begin": INIT, "again": INSTRUMENT, "environment": UNNAMED},
+    "started, started": {"begin": INIT, "again": INIT, "environment": UNNAMED},
+    "no daemon": {"begin": INSTRUMENT, "again": INSTRUMENT, "environment": UNNAMED},
+    "started, a block": {"begin": INIT, "again": BLOCK, "environment": NAMED},
+}
 
 
-def run(begin: str = INSTRUMENT, again: str = INSTRUMENT, /, **environment: str) -> dict:
-    program = PROGRAM.replace("{begin}", begin).replace("{again}", again)
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory) -> dict[str, dict]:
     done = subprocess.run(
-        [sys.executable, "-c", program], env={**os.environ, **environment}, capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", PROGRAM],
+        env={**os.environ, "XDG_STATE_HOME": str(tmp_path_factory.mktemp("state"))},
+        input=json.dumps(CASES),
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return dict(map(json.loads, done.stdout.splitlines()))
 
 
-def test_every_original_comes_back_and_can_be_wrapped_again(tmp_path):
-    seen = run(LIGHTNING_ENDPOINT="http://127.0.0.1:9", XDG_STATE_HOME=str(tmp_path))
+def test_every_original_comes_back_and_can_be_wrapped_again(seen):
+    case = seen["instrumented"]
     for function in (
         "httpx:Client.send",
         "requests.sessions:Session.send",
         "openai._base_client:SyncAPIClient.request",
     ):
-        assert function in seen["wrapped"]
-    assert len(seen["wrapped"]) > 20
-    assert seen["after"] == seen["in the end"] == []
-    assert seen["again"] == seen["wrapped"]
-    assert not seen["is"]
+        assert function in case["wrapped"]
+    assert len(case["wrapped"]) > 20
+    assert case["after"] == case["in the end"] == []
+    assert case["again"] == case["wrapped"]
+    assert not case["is"]
 
 
-@pytest.mark.parametrize("again", [INSTRUMENT, INIT])
-def test_a_client_that_the_program_has_started_is_wrapped_again_too(tmp_path, again):
-    seen = run(INIT, again, LIGHTNING_ENDPOINT="", XDG_STATE_HOME=str(tmp_path))
-    assert "httpx:Client.send" in seen["wrapped"]
-    assert seen["after"] == seen["in the end"] == []
-    assert seen["again"] == seen["wrapped"]
+@pytest.mark.parametrize("again", ["instrumented", "started"])
+def test_a_client_that_the_program_has_started_is_wrapped_again_too(seen, again):
+    case = seen[f"started, {again}"]
+    assert "httpx:Client.send" in case["wrapped"]
+    assert case["after"] == case["in the end"] == []
+    assert case["again"] == case["wrapped"]
 
 
-def test_nothing_is_wrapped_where_no_daemon_is_named(tmp_path):
-    assert run(LIGHTNING_ENDPOINT="", XDG_STATE_HOME=str(tmp_path))["wrapped"] == []
+def test_nothing_is_wrapped_where_no_daemon_is_named(seen):
+    assert seen["no daemon"]["wrapped"] == []
 
 
 def test_a_function_that_somebody_wrapped_on_top_of_ours_is_called_as_before():
@@ -119,8 +142,7 @@ print([*said, Client().send()])
     assert (done.stdout.strip(), done.stderr) == (str(expected), "")
 
 
-def test_only_init_and_instrument_wrap_again_what_was_put_back(tmp_path):
-    begun = "lt.shutdown(0.0)\nwith lt.agent('a'):\n    pass\n"
-    seen = run(INIT, begun, LIGHTNING_ENDPOINT="http://127.0.0.1:9", XDG_STATE_HOME=str(tmp_path))
-    assert "httpx:Client.send" in seen["wrapped"]
-    assert seen["again"] == []
+def test_only_init_and_instrument_wrap_again_what_was_put_back(seen):
+    case = seen["started, a block"]
+    assert "httpx:Client.send" in case["wrapped"]
+    assert case["again"] == []

@@ -25,6 +25,14 @@ LAUNCHER = str(BIN / "lightning-trainer")
 
 AGENT = """
 import os, sys
+import httpx
+def ask(said):
+    body = {"model": "m", "messages": [{"role": "user", "content": said}]}
+    httpx.post(os.environ["MODEL_URL"] + "/chat/completions", json=body).raise_for_status()
+"""
+# Importing openai takes ten times as long: it stands where something depends on it.
+AGENT_WITH_OPENAI = """
+import os, sys
 import openai
 client = openai.OpenAI(base_url=os.environ["MODEL_URL"], api_key="k", max_retries=0)
 def ask(said):
@@ -38,6 +46,7 @@ def launch(receiver, model, tmp_path):
     folder = tmp_path / "program"
     folder.mkdir()
     (folder / "helper.py").write_text(AGENT)
+    (folder / "with_openai.py").write_text(AGENT_WITH_OPENAI)
     receiver.model = model
 
     def launch(options: list[str], command: list[str], *, files: dict[str, str] | None = None, plain=False, **extra):
@@ -49,6 +58,7 @@ def launch(receiver, model, tmp_path):
             "LIGHTNING_ENDPOINT": receiver.url,
             "LIGHTNING_SPOOL_DIR": str(tmp_path / "spool"),
             "MODEL_URL": model.base_url,
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # they take longer to import than all else
             **extra.pop("env", {}),
         }
         whole = command if plain else [LAUNCHER, "run", *options, "--", *command]
@@ -64,12 +74,14 @@ def agents(receiver) -> list[tuple[str | None, str | None]]:
 
 
 SCRIPT = "from helper import ask\nask('hi')\n"
+OPENAI_SCRIPT = SCRIPT.replace("helper", "with_openai")
 
 
 @pytest.mark.parametrize(
     ("files", "command"),
     [
         ({"agent.py": SCRIPT}, [sys.executable, "agent.py"]),
+        ({"agent.py": OPENAI_SCRIPT}, [sys.executable, "agent.py"]),
         ({"pack/__main__.py": SCRIPT}, [sys.executable, "-m", "pack"]),
         ({}, [sys.executable, "-c", SCRIPT]),
         (
@@ -94,7 +106,7 @@ SCRIPT = "from helper import ask\nask('hi')\n"
             [sys.executable, "agent.py"],
         ),
     ],
-    ids=["script", "module", "code", "console script", "shell", "subprocess", "spawned"],
+    ids=["script", "script with openai", "module", "code", "console script", "shell", "subprocess", "spawned"],
 )  # fmt: skip
 def test_a_program_is_captured(launch, receiver, files, command):
     done = launch(["--agent", "helper"], command, files=files)
@@ -108,7 +120,7 @@ def test_what_the_program_itself_leaves_out_is_left_out(launch, receiver, launch
     """Before, `import openai` started the client with the environment's settings, and the program's had no effect."""
     files = {
         "agent.py": """
-        from helper import ask
+        from with_openai import ask
         import lightning_instrumentation as lt
         lt.init(capture_content=False, agent="discreet")
         ask("the question")
@@ -151,7 +163,7 @@ def test_the_users_own_sitecustomize_runs_first_and_its_mistakes_are_its_own(lau
     site = tmp_path / "theirs"
     site.mkdir()
     (site / "sitecustomize.py").write_text("import sys; sys.theirs = 'openai' in sys.modules\nVALUE = 4\n")
-    code = SCRIPT + "import sys, sitecustomize; print(sys.theirs, sitecustomize.VALUE)"
+    code = OPENAI_SCRIPT + "import sys, sitecustomize; print(sys.theirs, sitecustomize.VALUE)"
     done = launch([], [sys.executable, "-c", code], env={"PYTHONPATH": str(site)})
     assert done.stdout == "False 4\n", done.stderr
     assert len(agents(receiver)) == 1

@@ -3,8 +3,6 @@
 import io
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -134,25 +132,17 @@ async def test_an_empty_store_is_one_clear_sentence(tmp_path):
     assert "no agent has made a call yet" in said
 
 
-def test_no_store_is_one_clear_sentence_and_makes_none(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "lightning_trainer", "agents", "--state-dir", str(tmp_path / "nowhere")],
-        capture_output=True,
-        text=True,
-    )
+def test_no_store_is_one_clear_sentence_and_makes_none(lightning, tmp_path):
+    done = lightning.run("agents", "--state-dir", str(tmp_path / "nowhere"), cwd=tmp_path)
     assert done.returncode == 2
     assert "there is no store" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_a_file_that_is_no_store_is_one_clear_sentence(tmp_path):
+def test_a_file_that_is_no_store_is_one_clear_sentence(lightning, tmp_path):
     (tmp_path / "lightning.sqlite").write_text("hello" * 1000)
-    done = subprocess.run(
-        [sys.executable, "-m", "lightning_trainer", "agents", "--state-dir", str(tmp_path)],
-        capture_output=True,
-        text=True,
-    )
+    done = lightning.run("agents", "--state-dir", str(tmp_path), cwd=tmp_path)
     assert done.returncode == 2
     assert "cannot be read: file is not a database" in " ".join(done.stderr.split())
 

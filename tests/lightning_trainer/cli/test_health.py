@@ -21,10 +21,6 @@ pytestmark = pytest.mark.process
 CONFIG = '[daemon]\nport = 0\nstate_dir = "state"\n'
 
 
-def command(config: Path, *arguments: str) -> list[str]:
-    return [sys.executable, "-m", "lightning_trainer", *arguments, "--config", str(config)]
-
-
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     path = tmp_path / "lightning.toml"
@@ -43,7 +39,8 @@ def manager(tmp_path: Path) -> Iterator[socket.socket]:
 
 def test_a_manager_is_told_that_it_serves_and_lives_and_stops(config: Path, manager: socket.socket) -> None:
     told = {"NOTIFY_SOCKET": manager.getsockname(), "WATCHDOG_USEC": "400000"}
-    with subprocess.Popen(command(config, "serve"), env=os.environ | told, stderr=subprocess.PIPE) as daemon:
+    command = [sys.executable, "-m", "lightning_trainer", "serve", "--config", str(config)]
+    with subprocess.Popen(command, env=os.environ | told, stderr=subprocess.PIPE) as daemon:
         assert manager.recv(1000).startswith(b"EXTEND_TIMEOUT_USEC=")
         assert manager.recv(1000) == b"READY=1"
         alive = [manager.recv(1000).decode() for _ in range(3)]
@@ -72,28 +69,28 @@ async def test_a_manager_that_waits_for_a_long_start_is_asked_for_more_time(mana
     await asyncio.gather(telling, return_exceptions=True)
 
 
-def test_a_start_that_waits_for_something_is_stopped_like_any_other(config: Path) -> None:
+def test_a_start_that_waits_for_something_is_stopped_like_any_other(lightning: Any, config: Path) -> None:
     """Here for a database that never answers, in a thread; a download and an upgrade of the store are like that too."""
-    with socket.create_server(("127.0.0.1", 0)) as database:
+    said = config.with_name("said")
+    with socket.create_server(("127.0.0.1", 0)) as database, said.open("wb") as errors:
         config.write_text(f'{CONFIG}[store]\nurl = "postgresql://127.0.0.1:{database.getsockname()[1]}/runs"\n')
-        with subprocess.Popen(command(config, "serve"), stderr=subprocess.PIPE, text=True) as daemon:
-            database.settimeout(120)
-            connection, _ = database.accept()
-            with connection:
-                daemon.send_signal(signal.SIGTERM)
-                _, said = daemon.communicate(timeout=60)
-    assert daemon.returncode == 0, said
-    assert said.endswith("stopped\n")
+        daemon = lightning.start("serve", cwd=config.parent, stderr=errors)
+        database.settimeout(120)
+        connection, _ = database.accept()
+        with connection:
+            daemon.send_signal(signal.SIGTERM)
+            assert daemon.wait(60) == 0, said.read_text()
+    assert said.read_text().endswith("stopped\n")
 
 
 @pytest.mark.parametrize("log", ["a full disk", "a reader that has gone"])
-def test_a_log_that_cannot_be_written_does_not_keep_it_from_stopping(log, config: Path, manager) -> None:
+def test_a_log_that_cannot_be_written_does_not_keep_it_from_stopping(log, lightning, config: Path, manager) -> None:
     reader, unread = os.pipe()
     os.close(reader)
     told = {"NOTIFY_SOCKET": manager.getsockname()}
     with open("/dev/full", "w") as full, open(unread, "w") as pipe:
         errors = full if log == "a full disk" else pipe
-        daemon = subprocess.Popen(command(config, "serve"), env=os.environ | told, stderr=errors)
+        daemon = lightning.start("serve", cwd=config.parent, env=os.environ | told, stderr=errors)
     try:
         while manager.recv(1000) != b"READY=1":
             pass
@@ -104,22 +101,22 @@ def test_a_log_that_cannot_be_written_does_not_keep_it_from_stopping(log, config
         daemon.wait()
 
 
-def test_health_is_the_daemons_answer(config: Path) -> None:
+def test_health_is_the_daemons_answer(lightning: Any, config: Path) -> None:
     def asked(*options: str) -> tuple[int, str]:
-        done = subprocess.run(command(config, "health", *options), capture_output=True, text=True, timeout=120)
+        done = lightning.run("health", *options, cwd=config.parent)
         return done.returncode, done.stdout
 
     status, said = asked()
     assert (status, "no daemon runs on" in said) == (1, True)
-    with subprocess.Popen(command(config, "serve"), stderr=subprocess.DEVNULL) as daemon:
-        deadline = time.monotonic() + 60
-        while asked()[0] != 0:
-            assert time.monotonic() < deadline
-        assert '"ok"' in asked()[1]
-        assert asked("--ready") == (0, '{"ready":true,"store":["ready"],"policies":{}}\n')
-        daemon.send_signal(signal.SIGSTOP)
-        status, said = asked("--timeout", "0.5")
-        assert (status, "did not answer" in said) == (1, True)
-        daemon.send_signal(signal.SIGCONT)
-        daemon.send_signal(signal.SIGTERM)
-        assert daemon.wait(60) == 0
+    daemon = lightning.start("serve", cwd=config.parent)
+    deadline = time.monotonic() + 60
+    while asked()[0] != 0:
+        assert time.monotonic() < deadline
+    assert '"ok"' in asked()[1]
+    assert asked("--ready") == (0, '{"ready":true,"store":["ready"],"policies":{}}\n')
+    daemon.send_signal(signal.SIGSTOP)
+    status, said = asked("--timeout", "0.5")
+    assert (status, "did not answer" in said) == (1, True)
+    daemon.send_signal(signal.SIGCONT)
+    daemon.send_signal(signal.SIGTERM)
+    assert daemon.wait(60) == 0

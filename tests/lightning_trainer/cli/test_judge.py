@@ -177,14 +177,14 @@ async def labeled(folder, attempt_spans):
     policy += "reward = { polite = { weight = 1.0, correct = true }, score = 0.5 }\n"
     settings = CONFIG.format(python=sys.executable)
     (folder / "lightning.toml").write_text(f'{settings}checked_by = ["score"]\n\n{policy}')
-    by = said_by(folder)
+    by, spans = said_by(folder), []
+    for number in range(200):
+        name = str(number)
+        spans += attempt_spans(name, [1], 10**18 + 100 * number, task=str(number // 2))
+        spans.append(evaluation("polite", number % 4 != 0, name, **by, **{semconv.JUDGE_PLACE: 0}))
+        spans.append(evaluation("score", number % 2, name))
     async with SqliteStore(folder / ".lightning" / "lightning.sqlite") as store:
-        for number in range(200):
-            name = str(number)
-            given = evaluation("polite", number % 4 != 0, name, **by, **{semconv.JUDGE_PLACE: 0})
-            right = evaluation("score", number % 2, name)
-            spans = attempt_spans(name, [1], 10**18 + 100 * number, task=str(number // 2))
-            await store.append([*spans, given, right])
+        await store.append(spans)
     return folder
 
 

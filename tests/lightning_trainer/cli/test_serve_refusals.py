@@ -2,9 +2,9 @@
 
 import socket
 import sqlite3
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,13 +13,17 @@ pytestmark = pytest.mark.process
 GOOD = '[daemon]\nport = 0\n[[policy]]\nname = "p"\nagents = ["a"]\nmodel = "random:tiny"\n'
 
 
-def serve(config: Path, status: int = 78) -> str:
+@pytest.fixture
+def serve(lightning: Any) -> Callable[..., str]:
     """Run it until it refuses; return what it said."""
-    command = [sys.executable, "-m", "lightning_trainer", "serve", "--config", str(config)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == status, done.stderr
-    assert "Traceback" not in done.stderr
-    return next(line for line in done.stderr.splitlines() if line.startswith("error: "))
+
+    def serve(config: Path, status: int = 78) -> str:
+        done = lightning.run("serve", "--config", str(config), cwd=config.parent)
+        assert done.returncode == status, done.stderr
+        assert "Traceback" not in done.stderr
+        return next(line for line in done.stderr.splitlines() if line.startswith("error: "))
+
+    return serve
 
 
 @pytest.mark.parametrize(
@@ -34,17 +38,17 @@ def serve(config: Path, status: int = 78) -> str:
     ],
     ids=["unknown key", "out of range", "open to the world", "unknown model", "unknown embedded model", "not TOML"],
 )
-def test_a_wrong_configuration(text: str, sentence: str, tmp_path: Path):
+def test_a_wrong_configuration(serve, text: str, sentence: str, tmp_path: Path):
     config = tmp_path / "lightning.toml"
     config.write_text(text)
     assert sentence in serve(config)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path):
+def test_a_file_that_is_not_there(serve, tmp_path: Path):
     assert "cannot read the configuration" in serve(tmp_path / "absent.toml")
 
 
-def test_a_store_that_a_newer_version_wrote(tmp_path: Path):
+def test_a_store_that_a_newer_version_wrote(serve, tmp_path: Path):
     """Another start would not make it older: it is not for a supervisor to try again."""
     state = tmp_path / "state"
     state.mkdir()
@@ -55,7 +59,7 @@ def test_a_store_that_a_newer_version_wrote(tmp_path: Path):
     assert "has schema 99" in serve(config)
 
 
-def test_a_port_that_is_taken(tmp_path: Path):
+def test_a_port_that_is_taken(serve, tmp_path: Path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -1,21 +1,20 @@
 """``ui`` of a stopped run: what it says can be done as it is said."""
 
 import asyncio
+import os
 import re
 import shlex
 import signal
 import socket
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lightning_trainer.store import SqliteStore
 
 pytestmark = pytest.mark.process
-
-_COMMAND = [sys.executable, "-m", "lightning_trainer", "ui"]
 
 
 @pytest.fixture
@@ -34,44 +33,51 @@ def stopped(tmp_path: Path) -> Path:
     return folder
 
 
-def said_by(*arguments: str, cwd: Path) -> list[str]:
+@pytest.fixture
+def said_by(lightning: Any) -> Callable[..., list[str]]:
     """The two lines that it says before it is ended."""
-    with subprocess.Popen([*_COMMAND, "--port", "0", *arguments], cwd=cwd, stdout=subprocess.PIPE, text=True) as ui:
-        try:
-            assert ui.stdout is not None
-            return [ui.stdout.readline().strip() for _ in range(2)]
-        finally:
-            ui.send_signal(signal.SIGINT)
-            ui.wait(30)
+
+    def said_by(*arguments: str, cwd: Path) -> list[str]:
+        reading, writing = os.pipe()
+        with open(reading) as lines:
+            with open(writing, "w") as stdout:
+                ui = lightning.start("ui", "--port", "0", *arguments, cwd=cwd, stdout=stdout)
+            try:
+                return [lines.readline().strip() for _ in range(2)]
+            finally:
+                ui.send_signal(signal.SIGINT)
+                ui.wait(30)
+
+    return said_by
 
 
-def test_the_token_of_a_named_folder_is_where_it_is_said_to_be(stopped: Path, tmp_path: Path):
+def test_the_token_of_a_named_folder_is_where_it_is_said_to_be(said_by, stopped: Path, tmp_path: Path):
     _, how = said_by("--state-dir", str(stopped), cwd=tmp_path)
     assert how == f"the token to log in is in {stopped / 'token'}"
 
 
-def test_the_token_of_a_named_configuration_is_printed_by_what_it_names(stopped: Path, tmp_path: Path):
+def test_the_token_of_a_named_configuration_is_printed_by_what_it_names(
+    lightning, said_by, stopped: Path, tmp_path: Path
+):
     config = tmp_path / "my runs" / "lightning.toml"
     config.write_text('[daemon]\nstate_dir = "first"\n')
     _, how = said_by("--config", str(config), cwd=tmp_path)
     command = re.findall(r"`lightning-trainer (token .*)` prints the token to log in", how)
-    printed = subprocess.run(
-        [*_COMMAND[:-1], *shlex.split(command[0])], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    assert printed.stdout == (stopped / "token").read_text()
+    printed = lightning.run(*shlex.split(command[0]), cwd=tmp_path)
+    assert (printed.returncode, printed.stdout) == (0, (stopped / "token").read_text())
 
 
-def test_a_taken_port_is_set_where_it_was_set(stopped: Path, tmp_path: Path):
+def test_a_taken_port_is_set_where_it_was_set(lightning, stopped: Path, tmp_path: Path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        command = [*_COMMAND, "--state-dir", str(stopped), "--port", str(taken.getsockname()[1])]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        port = str(taken.getsockname()[1])
+        done = lightning.run("ui", "--state-dir", str(stopped), "--port", port, cwd=tmp_path)
     assert done.returncode == 2
     assert "stop it or set another --port (0 picks a free one)" in done.stderr
 
 
-def test_a_named_folder_is_shown_where_the_configuration_has_a_database(stopped: Path, tmp_path: Path):
+def test_a_named_folder_is_shown_where_the_configuration_has_a_database(said_by, stopped: Path, tmp_path: Path):
     """Nobody listens at its address: what is shown is the store of the folder, as of a run before the database."""
     config = tmp_path / "lightning.toml"
     config.write_text('[store]\nurl = "postgresql://nobody@127.0.0.1:1/runs"\nshared_dir = "elsewhere"\n')

@@ -396,7 +396,7 @@ def test_a_text_in_another_script_is_not_taken_for_fewer_tokens_than_it_has():
 @pytest.mark.parametrize(
     ("answer", "settings"),
     [
-        (None, {"base_url": "http://127.0.0.1:9/v1", "timeout_s": 2}),
+        (None, {"base_url": "http://127.0.0.1:9/v1", "timeout_s": 0.5}),
         ((401, {}, b"who are you"), {}),
         ((500, {"retry-after": "0"}, b"oops"), {}),
         (None, {"api_key_env": "JUDGE_KEY"}),

@@ -1,10 +1,12 @@
 """What was acknowledged survives ``kill -9`` of the process that acknowledged it; what was not is refused, not lost."""
 
+import inspect
 import os
 import signal
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,13 @@ async def test_every_acknowledged_span_is_there_after_kill_9(tmp_path: Path) -> 
             stored = {int(span.span_id, 16) for span in await store.spans_of_attempts(["a"])}
             assert acknowledged <= stored
         path.unlink()
+
+
+async def test_every_commit_is_on_the_disk_when_it_is_acknowledged(tmp_path: Path) -> None:
+    async with SqliteStore(tmp_path / "s.sqlite") as store:
+        with closing(inspect.unwrap(SqliteStore._connect)(store)) as connection:
+            assert connection.execute("PRAGMA synchronous").fetchone() == (2,), "FULL"
+            assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 class LosesItsServer(sqlite3.Connection):

@@ -85,7 +85,9 @@ async def test_a_guards_program_reaches_it_with_any_client(config, tmp_path, mon
     assert score == 1, (tmp_path / "guard.log").read_text()
 
 
-async def test_commands_of_its_machine_and_people_elsewhere_have_addresses_that_work(config, monkeypatch) -> None:
+async def test_commands_of_its_machine_and_people_elsewhere_have_addresses_that_work(
+    config, monkeypatch, lightning
+) -> None:
     async with running(config, monkeypatch) as (daemon, context):
         here = running_daemon(config)
         assert here is not None
@@ -93,10 +95,8 @@ async def test_commands_of_its_machine_and_people_elsewhere_have_addresses_that_
         assert here == f"https://127.0.0.1:{port}"
         assert daemon.url == context.url == url_for_others(config) == f"https://gpu-box:{port}"
         assert known_daemon(here) == known_daemon(context.url) is not None
-        command = (sys.executable, "-m", "lightning_trainer", "health")
-        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-        said, _ = await process.communicate()
-        assert (process.returncode, json.loads(said)["status"]) == (0, "ok")
+        health = await asyncio.to_thread(lightning.run, "health", cwd=Path.cwd())
+        assert (health.returncode, json.loads(health.stdout)["status"]) == (0, "ok")
 
 
 def test_what_others_call_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,14 +33,14 @@ with lt.rollout("t"):
 assert lt.flush(30), lt.stats()
 """
 EARLY_AGENT = """
-import socket, sys
+import socket, sys, time
 from lightning_instrumentation.access.known import known_daemon
 while True:
     try:
         socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=60).close()
         break
     except ConnectionRefusedError:
-        pass
+        time.sleep(0.001)  # so that the daemon gets the core
 assert known_daemon(f"http://127.0.0.1:{sys.argv[1]}") is not None
 """
 TIMEOUT_S = 120
@@ -174,21 +175,20 @@ def port():
 
 
 @pytest.fixture
-def serve(tmp_path, port):
+def serve(lightning, tmp_path, port):
     """Start a daemon that records, as a process; it is stopped at the end."""
     running = []
 
-    def start(settings: str = "", **environment: str) -> subprocess.Popen:
+    def start(settings: str = "", **environment: str) -> Any:
         (tmp_path / "lightning.toml").write_text(f'[daemon]\nport = {port}\nstate_dir = "state"\n{settings}')
-        command = [sys.executable, "-m", "lightning_trainer", "serve"]
         with (tmp_path / "daemon.log").open("ab") as log:
             env = os.environ | environment
-            running.append(subprocess.Popen(command, cwd=tmp_path, env=env, stdout=log, stderr=log))
+            running.append(lightning.start("serve", cwd=tmp_path, env=env, stdout=log, stderr=log))
         deadline = time.monotonic() + TIMEOUT_S
         while status(f"http://127.0.0.1:{port}/healthz") != 200:
             assert running[-1].poll() is None, (tmp_path / "daemon.log").read_text()
             assert time.monotonic() < deadline
-            time.sleep(0.1)
+            time.sleep(0.02)
         return running[-1]
 
     yield start
@@ -196,7 +196,7 @@ def serve(tmp_path, port):
         stop(process)
 
 
-def stop(process: subprocess.Popen) -> None:
+def stop(process: Any) -> None:
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
         process.wait(TIMEOUT_S)
@@ -224,19 +224,19 @@ def run(folder: Path, *command: str, **environment: str) -> subprocess.Completed
     )
 
 
-def test_two_lines_suffice_and_a_stranger_stays_outside(serve, tmp_path, port):
+def test_two_lines_suffice_and_a_stranger_stays_outside(lightning, serve, tmp_path, port):
     serve()
     url = f"http://127.0.0.1:{port}"
     assert status(f"{url}/lightning/status") == 401
     assert status(f"{url}/lightning/status", authorization="Bearer not-needed-on-loopback") == 401
-    printed = run(tmp_path, "-m", "lightning_trainer", "token")
+    printed = lightning.run("token", cwd=tmp_path)
     assert (printed.returncode, printed.stderr) == (0, "")
     token = printed.stdout.strip()
     assert status(f"{url}/lightning/status", authorization=f"Bearer {token}") == 200
     assert status(f"{url}/lightning/status", x_lightning_token=token) == 200
     agent = run(tmp_path, "-c", AGENT, LIGHTNING_ENDPOINT=url)
     assert (agent.returncode, agent.stderr) == (0, "")
-    counts = json.loads(run(tmp_path, "-m", "lightning_trainer", "status", "--json").stdout)["counts"]
+    counts = json.loads(lightning.run("status", "--json", cwd=tmp_path).stdout)["counts"]
     assert counts["rollouts"] == 1
     assert token not in (tmp_path / "daemon.log").read_text()
 
@@ -247,25 +247,25 @@ def test_an_agent_that_started_before_the_daemons_first_start_finds_the_token(se
     assert agent.wait(TIMEOUT_S) == 0
 
 
-def test_the_token_outlives_the_daemon_and_comes_back_with_it(serve, tmp_path, port):
+def test_the_token_outlives_the_daemon_and_comes_back_with_it(lightning, serve, tmp_path, port):
     first = serve()
-    token = run(tmp_path, "-m", "lightning_trainer", "token").stdout
+    token = lightning.run("token", cwd=tmp_path).stdout
     stop(first)
-    assert run(tmp_path, "-m", "lightning_trainer", "token").stdout == token
+    assert lightning.run("token", cwd=tmp_path).stdout == token
     serve()
     assert status(f"http://127.0.0.1:{port}/lightning/status", authorization=f"Bearer {token.strip()}") == 200
 
 
-def test_switched_off_it_says_so_and_lets_everybody_in(serve, tmp_path, port):
+def test_switched_off_it_says_so_and_lets_everybody_in(lightning, serve, tmp_path, port):
     serve('token = "none"\n')
     assert status(f"http://127.0.0.1:{port}/lightning/status") == 200
-    assert run(tmp_path, "-m", "lightning_trainer", "token").stdout == "none\n"
+    assert lightning.run("token", cwd=tmp_path).stdout == "none\n"
     (said,) = (line for line in (tmp_path / "daemon.log").read_text().splitlines() if " WARNING " in line)
     assert 'token = "none" in [daemon]: everybody who can reach' in said
     assert said.endswith("may read what is recorded, reward and roll back")
 
 
-def test_a_token_of_the_environment_is_in_no_file_of_the_state_folder(serve, tmp_path, port):
+def test_a_token_of_the_environment_is_in_no_file_of_the_state_folder(lightning, serve, tmp_path, port):
     given = "token-of-the-environment"
     serve('token_env = "OUR_TOKEN"\n[metrics]\ntoken_env = "SCRAPERS"\n', OUR_TOKEN=given, SCRAPERS=given[::-1])
     url = f"http://127.0.0.1:{port}"
@@ -273,22 +273,22 @@ def test_a_token_of_the_environment_is_in_no_file_of_the_state_folder(serve, tmp
     assert status(f"{url}/lightning/status", authorization=f"Bearer {given[::-1]}") == 401
     assert status(f"{url}/metrics", authorization=f"Bearer {given[::-1]}") == 200
     assert not (tmp_path / "state" / "token").exists()
-    assert run(tmp_path, "-m", "lightning_trainer", "status").returncode == 0  # finds it as an agent of this user does
-    assert run(tmp_path, "-m", "lightning_trainer", "token").stdout == f"{given}\n"
+    assert lightning.run("status", cwd=tmp_path).returncode == 0  # finds it as an agent of this user does
+    assert lightning.run("token", cwd=tmp_path).stdout == f"{given}\n"
 
 
-def test_a_daemon_whose_environment_lacks_a_token_does_not_start(tmp_path):
+def test_a_daemon_whose_environment_lacks_a_token_does_not_start(lightning, tmp_path):
     for section in ("", "[metrics]\n"):
         (tmp_path / "lightning.toml").write_text(f'[daemon]\nport = 0\n{section}token_env = "OUR_TOKEN"\n')
-        done = run(tmp_path, "-m", "lightning_trainer", "serve")
+        done = lightning.run("serve", cwd=tmp_path)
         assert done.returncode == 78
         assert done.stderr.strip() == (
             "error: the environment has no OUR_TOKEN, which token_env names: set it where this runs"
         )
 
 
-def test_before_the_first_start_there_is_none_to_print(tmp_path):
+def test_before_the_first_start_there_is_none_to_print(lightning, tmp_path):
     (tmp_path / "lightning.toml").write_text('[daemon]\nport = 1\nstate_dir = "state"\n')
-    done = run(tmp_path, "-m", "lightning_trainer", "token")
+    done = lightning.run("token", cwd=tmp_path)
     assert done.returncode == 2
     assert "the first `lightning-trainer serve` makes it" in " ".join(done.stderr.split())

@@ -9,8 +9,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,15 +45,25 @@ with held_run(endpoint, "r", token=token, ca_file=ca_file, numbered=False, patie
 runner.steps_done()
 """
 AGENT_OF_OURS = """
+import json, os, sys, threading
+import openai
 from lightning_trainer.rollouts import Runner
 class World:
     def reset(self, task):
         return "say something"
     def step(self, action):
         return "well", 1.0, True
-runner = Runner.from_environment(World, policy="nobody")
-(task,) = runner.environment.held_out_tasks(1)
-runner.environment(task)
+# A process for each environment, of which none imports the client of OpenAI anew.
+assert threading.active_count() == 1
+for number, environment in enumerate(json.loads(sys.argv[1])):
+    if (child := os.fork()) == 0:
+        os.dup2(os.open(f"said-{number}", os.O_WRONLY | os.O_CREAT), 2)
+        os.environ.update(environment)
+        runner = Runner.from_environment(World, policy="nobody")
+        (task,) = runner.environment.held_out_tasks(1)
+        runner.environment(task)
+        sys.exit()
+    os.waitpid(child, 0)
 """
 
 
@@ -59,6 +72,7 @@ class Served:
     folder: Path
     port: int
     environment: dict[str, str]
+    lightning: Any
 
     @property
     def url(self) -> str:
@@ -75,13 +89,20 @@ class Served:
         )
 
     def cli(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return self.run("-m", "lightning_trainer", *command, **environment)
+        return self.lightning.run(*command, cwd=self.folder, env=self.environment | environment, timeout=TIMEOUT_S)
 
     def agent(self, flush_s: float = 30, **environment: str) -> tuple[bool, str]:
         """Return whether its spans arrived, and what it said."""
         done = self.run("-c", AGENT.replace("FLUSH_S", str(flush_s)), **environment)
         assert done.returncode == 0, done.stderr
         return done.stdout.split() == ["flushed", "True"], done.stderr
+
+    def refused_agents(self, environments: Sequence[dict[str, str]]) -> list[str]:
+        """Return what agents said whose spans do not arrive; they wait in vain beside each other."""
+        with ThreadPoolExecutor(3) as pool:
+            done = list(pool.map(lambda environment: self.agent(2, **environment), environments))
+        assert not any(arrived for arrived, _ in done)
+        return [said for _, said in done]
 
     def stranger(self, **environment: str) -> dict[str, str]:
         """The environment of someone to whom the daemon has left nothing."""
@@ -97,7 +118,7 @@ def authority(tmp_path_factory, authority_class):
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory, authority):
+def served(tmp_path_factory, authority, lightning):
     tmp_path = tmp_path_factory.mktemp("served")
     cert, key = authority.sign("127.0.0.1", "gpu-box")
     (tmp_path / "lightning.toml").write_text(
@@ -105,16 +126,15 @@ def served(tmp_path_factory, authority):
     )
     environment = {**os.environ, "LIGHTNING_SPOOL_DIR": str(tmp_path / "spool")}
     with (tmp_path / "daemon.log").open("ab") as log:
-        command = [sys.executable, "-m", "lightning_trainer", "serve"]
-        daemon = subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log, env=environment)
+        daemon = lightning.start("serve", cwd=tmp_path, stdout=log, stderr=log, env=environment)
     announced, deadline = tmp_path / "state" / "daemon.json", time.monotonic() + TIMEOUT_S
     while not (announced.exists() and announced.read_text()):
         assert daemon.poll() is None, (tmp_path / "daemon.log").read_text()
         assert time.monotonic() < deadline
-        time.sleep(0.1)
+        time.sleep(0.02)
     time.sleep(0.5)  # it leaves word for its user's programs right afterwards
     port = int(json.loads(announced.read_text())["url"].rpartition(":")[2])
-    yield Served(tmp_path, port, {**environment, "LIGHTNING_ENDPOINT": f"https://127.0.0.1:{port}"})
+    yield Served(tmp_path, port, {**environment, "LIGHTNING_ENDPOINT": f"https://127.0.0.1:{port}"}, lightning)
     daemon.send_signal(signal.SIGINT)
     assert daemon.wait(TIMEOUT_S) == 0
     assert "Traceback" not in (tmp_path / "daemon.log").read_text()
@@ -151,9 +171,12 @@ def test_a_runner_heeds_the_authority_that_the_program_names(served, authority):
 
 
 def test_our_own_agent_trusts_what_its_runner_trusts(served, authority):
-    for environment in ({}, served.stranger(LIGHTNING_CA_FILE=str(authority.file))):
-        assert "add a [[policy]] and start the daemon again" in served.run("-c", AGENT_OF_OURS, **environment).stderr
-    assert "unable to get local issuer certificate" in served.run("-c", AGENT_OF_OURS, **served.stranger()).stderr
+    environments = {}, served.stranger(LIGHTNING_CA_FILE=str(authority.file)), served.stranger()
+    done = served.run("-c", AGENT_OF_OURS, json.dumps(environments))
+    assert done.returncode == 0, done.stderr
+    said = [(served.folder / f"said-{number}").read_text() for number in range(len(environments))]
+    assert ["add a [[policy]] and start the daemon again" in one for one in said] == [True, True, False]
+    assert "unable to get local issuer certificate" in said[2]
 
 
 def test_another_authority_another_name_and_plain_http_are_one_sentence_each(served, authority, tmp_path):
@@ -169,17 +192,14 @@ def test_another_authority_another_name_and_plain_http_are_one_sentence_each(ser
         "cannot be read: No such file": {"LIGHTNING_CA_FILE": str(tmp_path / "absent.pem")},
         "holds no certificate": {"LIGHTNING_CA_FILE": str(served.folder / "lightning.toml")},
     }
-    for sentence, environment in asked.items():
-        arrived, said = served.agent(2, **stranger | environment)
-        assert not arrived
-        assert sentence in said
-        assert said.count("\n") == 1, said
     # Without a token nothing is proven beforehand: the spans come, are not taken, and are not put aside either.
     plain = {"LIGHTNING_TOKEN": "none", "LIGHTNING_ENDPOINT": f"http://127.0.0.1:{served.port}"}
-    arrived, said = served.agent(2, **stranger | plain)
-    assert not arrived
-    assert "answers 426" in said.replace("\n", "")
-    assert "Write https:// in LIGHTNING_ENDPOINT" in said
+    *sentences, unproven = served.refused_agents([stranger | environment for environment in (*asked.values(), plain)])
+    for expected, said in zip(asked, sentences, strict=True):
+        assert expected in said
+        assert said.count("\n") == 1, said
+    assert "answers 426" in unproven.replace("\n", "")
+    assert "Write https:// in LIGHTNING_ENDPOINT" in unproven
     assert not list(served.folder.rglob("*.rejected"))
 
 
@@ -197,16 +217,10 @@ def test_what_does_not_speak_tls_is_told_apart(served, tmp_path):
     assert "does not speak TLS: write http:// in LIGHTNING_ENDPOINT" in said
 
 
-def test_a_certificate_that_cannot_be_used_is_said_before_anything_starts(tmp_path, authority):
+def test_a_certificate_that_cannot_be_used_is_said_before_anything_starts(lightning, tmp_path, authority):
     cert, key = authority.sign("gpu-box", file="open")
     key.chmod(0o644)
     (tmp_path / "lightning.toml").write_text(f'[daemon]\ntls_cert = "{cert}"\ntls_key = "{key}"\n')
-    done = subprocess.run(
-        [sys.executable, "-m", "lightning_trainer", "serve"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-    )
+    done = lightning.run("serve", cwd=tmp_path, timeout=TIMEOUT_S)
     assert done.returncode == 78
     assert "is open to other users (mode 644): chmod 600" in " ".join(done.stderr.split())

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lightning_instrumentation.access.known import known_daemon
@@ -34,22 +35,27 @@ for line in sys.stdin:
 """
 
 
+# A look every 200 ms for what processes left, instead of every five seconds.
+OFTEN = "from lightning_trainer.daemon import spools; spools._LOOK_AGAIN_S = 0.2"
+SEVERAL_LOOKS_S = 1.5
+
+
 class Project:
-    def __init__(self, folder: Path, port: int, settings: str = "") -> None:
+    def __init__(self, lightning: Any, folder: Path, port: int, settings: str = "") -> None:
+        self._lightning = lightning
         self.folder = folder
         folder.mkdir()
         (folder / "lightning.toml").write_text(f'[daemon]\nport = {port}\nstate_dir = "state"\n{settings}')
-        self._running: subprocess.Popen[bytes] | None = None
+        self._running: Any = None
 
     def start(self) -> None:
         with (self.folder / "daemon.log").open("ab") as log:
-            command = [sys.executable, "-m", "lightning_trainer", "serve"]
-            self._running = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log)
+            self._running = self._lightning.start("serve", cwd=self.folder, stdout=log, stderr=log, first=OFTEN)
         announced, deadline = self.folder / "state" / "daemon.json", time.monotonic() + TIMEOUT_S
         while not (announced.exists() and announced.read_text()):
             assert self._running.poll() is None, (self.folder / "daemon.log").read_text()
             assert time.monotonic() < deadline
-            time.sleep(0.1)
+            time.sleep(0.02)
 
     def stop(self) -> None:
         if self._running is not None:
@@ -66,7 +72,7 @@ class Project:
         deadline = time.monotonic() + 60
         while self.tasks() != set(tasks):
             assert time.monotonic() < deadline, self.tasks()
-            time.sleep(0.1)
+            time.sleep(0.02)
 
 
 class Agent:
@@ -121,13 +127,13 @@ def port():
 
 
 @pytest.fixture
-def projects(tmp_path, port, monkeypatch):
+def projects(lightning, tmp_path, port, monkeypatch):
     monkeypatch.setenv("LIGHTNING_SPOOL_DIR", str(tmp_path / "spool"))
     monkeypatch.setenv("LIGHTNING_ACCESS_DIR", str(tmp_path / "access"))
     made: list[Project] = []
 
     def make(settings: str = "") -> tuple[Project, Project]:
-        made.extend(Project(tmp_path / name, port, settings) for name in ("first", "second"))
+        made.extend(Project(lightning, tmp_path / name, port, settings) for name in ("first", "second"))
         return made[0], made[1]
 
     yield make
@@ -160,13 +166,13 @@ def test_what_waits_for_one_is_not_sent_to_the_other_and_not_lost(projects, tmp_
     late.kill()
     second.start()
     lives.record("a6")
-    assert lives.tell("flush 3") == "flushed False"
+    assert lives.tell("flush 1") == "flushed False"
     lives.says("another project's")
     other = Agent(tmp_path, port)
     other.record("b1")
     assert other.tell("flush 30") == "flushed True"
     second.gets("b1")
-    time.sleep(6)  # it looks for orphans every five seconds
+    time.sleep(SEVERAL_LOOKS_S)
     assert second.tasks() == {"b1"}
     second.stop()
     first.start()
@@ -214,7 +220,7 @@ def test_what_an_older_version_left_goes_to_the_daemon_that_was_there_then(proje
     word.write_text(json.dumps({"token": known.token}))
     (first.folder / "state" / "daemon-id").unlink()
     second.start()
-    time.sleep(6)
+    time.sleep(SEVERAL_LOOKS_S)
     assert second.tasks() == set()
     second.stop()
     first.start()

@@ -18,6 +18,7 @@ from lightning_trainer.config.store import StoreConfig
 from lightning_trainer.daemon.api.pausing import pausing_router
 from lightning_trainer.daemon.api.rollback import RollbackRequests, rollback_router
 from lightning_trainer.daemon.api.store import store_router
+from lightning_trainer.daemon.loop import forwarding, training_loop
 from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
 from lightning_trainer.daemon.loop.context import LoopContext
 from lightning_trainer.daemon.loop.training_loop import TrainingLoop
@@ -30,6 +31,8 @@ from lightning_trainer.store.records import StepState
 from lightning_trainer.types import PolicyVersion, StepReport, TrainingBatch, VersionState
 
 _TURN_S = 2.0
+_LOOK_S = 0.1
+_SEVERAL_LOOKS_S = 0.6
 _POLICY = PolicyConfig(
     name="p", agents=("solver",), model="random:tiny", group_size=2, groups_per_step=1, reward_wait_s=600
 )
@@ -131,6 +134,12 @@ class _Daemon:
         return version and version.version
 
 
+@pytest.fixture(autouse=True)
+def look_often(monkeypatch) -> None:
+    monkeypatch.setattr(forwarding, "_LOOK_S", _LOOK_S)
+    monkeypatch.setattr(training_loop, "_LOOK_AGAIN_S", _LOOK_S)
+
+
 @pytest.fixture
 async def daemons(postgres_url: str, tmp_path: Path) -> AsyncIterator[tuple[_Daemon, _Daemon]]:
     """The one that trains, with three steps behind it, and the one that follows."""
@@ -182,7 +191,7 @@ async def test_a_daemon_that_takes_over_does_what_it_had_passed_on(daemons):
     await one.stop(gives_up=False)  # it falls silent, with its turn
     assert (await other.post("rollback", {"version": 2}))[0] == 200
     assert (await other.live(), one.stand_in.asked_for, other.stand_in.asked_for) == (2, [], [2])
-    await asyncio.sleep(2.0)
+    await asyncio.sleep(_SEVERAL_LOOKS_S)
     assert other.stand_in.asked_for == [2], "once"
 
 
@@ -198,7 +207,7 @@ async def test_a_daemon_that_follows_has_every_row_once_its_version_is_published
     await until(1, 2, 3)
     await one.store.assign(TrainingBatch("p", 4, ()), policy="p", step=4, attempt_ids=[], ledger=[])
     await one.store.finish_step("p", StepReport(4, {}, {}, 1, 1, 1, {}), StepState.TRAINED)
-    await asyncio.sleep(1.5)
+    await asyncio.sleep(_SEVERAL_LOOKS_S)
     await until(1, 2, 3)
     await one.store.put_version(PolicyVersion("p", 4, 4, VersionState.LIVE, 0, publish_s=2.5))
     await until(1, 2, 3, 4)
@@ -209,14 +218,14 @@ async def test_nothing_is_done_that_nobody_waits_for_any_more(daemons):
     one, other = daemons
     await one.stop(gives_up=False)
     going = asyncio.create_task(other.post("rollback", {"version": 1}))
-    await asyncio.sleep(1.5)
+    await asyncio.sleep(_SEVERAL_LOOKS_S)
     assert not going.done()
     await other.stop()
     going.cancel()
     await asyncio.sleep(_TURN_S)
     one.start()
     await one.until(Phase.COLLECTING)
-    await asyncio.sleep(2.0)
+    await asyncio.sleep(_SEVERAL_LOOKS_S)
     assert (await one.live(), one.stand_in.asked_for) == (3, [])
 
 

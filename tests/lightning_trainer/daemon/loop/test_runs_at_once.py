@@ -162,7 +162,9 @@ class Daemon:
 
 
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Daemon]:
+def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    # A runner hears of what was dropped when its daemon answers that nothing has changed, after five seconds else.
+    monkeypatch.setattr("lightning_trainer.rollouts.daemon_client._POLL_S", 0.5)
     lt.shutdown(0)
     daemon = Daemon(tmp_path)
     lt.init(daemon.url, spool_dir=tmp_path / "spool")

@@ -28,12 +28,25 @@ def _blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", DOCS, flags=re.MULTILINE | re.DOTALL)
 
 
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory) -> Path:
+    """Where ``lightning-trainer`` is found: ``token`` prints what the first one printed, since each takes a second."""
+    folder = tmp_path_factory.mktemp("scripts")
+    ours = Path(sysconfig.get_path("scripts")) / "lightning-trainer"
+    said = folder / "token"
+    (folder / "lightning-trainer").write_text(
+        f'#!/bin/sh\n[ "$*" = token ] || exec {ours} "$@"\n[ -s {said} ] || {ours} token >{said} || exit\ncat {said}\n'
+    )
+    (folder / "lightning-trainer").chmod(0o755)
+    return folder
+
+
 @pytest.fixture
-async def daemon(open_gateway, tmp_path):
+async def daemon(open_gateway, tmp_path, scripts):
     async with SqliteStore(tmp_path / "lightning.sqlite") as store:
         routers = (rewards_router(store, store), rollouts_router(store, store))
         async with open_gateway(policy="support", sink=store, beside=routers, token=TOKEN) as gateway:
-            gateway.store, gateway.folder = store, tmp_path
+            gateway.store, gateway.folder, gateway.scripts = store, tmp_path, scripts
             (tmp_path / "lightning.toml").write_text(f'[daemon]\ntoken = "{TOKEN}"\n')
             yield gateway
 
@@ -50,8 +63,7 @@ async def _run(gateway, *command: str, cwd: Path | None = None) -> str:
     if command[0] == "node":
         environment["OPENAI_API_KEY"] = TOKEN
     # `lightning-trainer token` reads the configuration of the folder that it is called in.
-    scripts = sysconfig.get_path("scripts")
-    environment["PATH"] = f"{scripts}{os.pathsep}{environment['PATH']}"
+    environment["PATH"] = f"{gateway.scripts}{os.pathsep}{environment['PATH']}"
     process = await asyncio.create_subprocess_exec(
         *command, cwd=cwd or gateway.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )

@@ -1,7 +1,6 @@
 """Embeddings are passed on to where the user says, with the daemon's key and nothing of the caller's, or refused."""
 
 import asyncio
-from functools import partial
 
 import httpx
 import openai
@@ -87,11 +86,19 @@ async def test_without_a_server_they_are_refused_in_one_sentence(open_gateway) -
 
 
 async def test_a_body_that_stops_coming_is_not_the_servers_fault(open_gateway, server, monkeypatch) -> None:
-    monkeypatch.setattr("lightning_trainer.gateway.embeddings.read_body", partial(read_body, idle_s=0.05))
+    given_up = asyncio.Event()
+
+    async def impatient(chunks, **limits) -> bytes:
+        try:
+            return await read_body(chunks, **limits, idle_s=0.05)
+        finally:
+            given_up.set()
 
     async def half():
         yield b"x"
-        await asyncio.sleep(5)
+        await given_up.wait()
+
+    monkeypatch.setattr("lightning_trainer.gateway.embeddings.read_body", impatient)
 
     async with open_gateway(beside=[_router(EmbeddingsServer(server.url))]) as gateway:
         answer = await gateway.http.post("/v1/embeddings", content=half())
