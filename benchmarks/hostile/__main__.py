@@ -42,7 +42,7 @@ class Sizes:
 
 
 FULL = Sizes("full", bodies=1_000_000, over_sockets=10_000, clients=500, storm_s=60.0, faults=200)
-QUICK = Sizes("quick", bodies=6_000, over_sockets=300, clients=60, storm_s=6.0, faults=0)
+QUICK = Sizes("quick", bodies=6_000, over_sockets=300, clients=60, storm_s=3.0, faults=0)
 
 
 def main() -> None:

@@ -29,7 +29,7 @@ def main() -> None:
     try:
         made = history.make(folder / "state", spans=options.spans, steps=options.steps)
         rows += made.rows
-        rows += answers.measure(folder, made, idle_s=5.0 if options.quick else 30.0)
+        rows += answers.measure(folder, made, idle_s=2.0 if options.quick else 30.0)
         rows += retention.measure(folder, made, spans=2_000 if options.quick else 100_000)
     finally:
         if not options.keep:

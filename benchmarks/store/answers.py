@@ -37,7 +37,7 @@ def measure(folder: Path, history: History, *, idle_s: float) -> list[Row]:
     with policy_process(history.state_dir) as (url, process, start_s):
         note = f"{_cpu_s(process):.1f} s of CPU"
         rows.append(at_most("store", "start of a policy's share, to the first answer", start_s, _START_S, "s", note))
-        settled_s = _settle(process)  # the first look, the first census and the metrics of the newest steps
+        settled_s = _settle(process, idle_s)  # the first look, the first census and the metrics of the newest steps
         rows.append(
             Row("store", "CPU of all that, until it is idle", _cpu_s(process), "s", note=f"{settled_s:.0f} s in all")
         )
@@ -56,7 +56,7 @@ def _recording(folder: Path, history: History, idle_s: float) -> list[Row]:
     try:
         start_s, process = daemon.start(), daemon.process
         start_cpu_s = daemon.cpu_s()
-        _settle(process)
+        _settle(process, idle_s)
         idle = _idle(process, idle_s)
         answers = [_answer(daemon.url, path, process, ", recording") for path in _OF_ONE_THAT_RECORDS]
     finally:
@@ -95,9 +95,9 @@ def _cpu_s(process: psutil.Process) -> float:
     return times.user + times.system
 
 
-def _settle(process: psutil.Process) -> float:
+def _settle(process: psutil.Process, idle_s: float) -> float:
     """Wait until what a start brings with it is done, at most two minutes; return the seconds that it took."""
     began = time.monotonic()
-    while _idle(process, 3.0) > 5.0 and time.monotonic() - began < 120:
+    while _idle(process, min(3.0, idle_s)) > 5.0 and time.monotonic() - began < 120:
         pass
     return time.monotonic() - began

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from lightning_trainer.environments.sandbox import Sandbox
+from lightning_trainer.environments.sandbox import Sandbox, SandboxLimits
 
 pytestmark = pytest.mark.process
 
@@ -72,11 +72,12 @@ def test_a_solution_passes_all_tests_and_a_wrong_one_does_not(tasks, sandbox) ->
         assert not all(eval(call[1:]) == right for call, right in task.tests), task
 
 
-def test_nothing_is_left_of_the_code_before_and_bad_code_is_worth_nothing(tasks, sandbox) -> None:
+def test_nothing_is_left_of_the_code_before_and_bad_code_is_worth_nothing(tasks) -> None:
     (task, *_) = tasks.heldout_tasks(1)
-    assert tasks.score(solution(task), task, sandbox) == 1.0
-    for code in ("", "g = 1", "def f(", "while True: pass", "import socket; socket.socket()"):
-        assert tasks.score(code, task, sandbox) == 0.0
+    with Sandbox(SandboxLimits(seconds=1)) as hurried:
+        assert tasks.score(solution(task), task, hurried) == 1.0
+        for code in ("", "g = 1", "def f(", "while True: pass", "import socket; socket.socket()"):
+            assert tasks.score(code, task, hurried) == 0.0
 
 
 def test_a_value_of_another_type_is_wrong(tasks, sandbox) -> None:
