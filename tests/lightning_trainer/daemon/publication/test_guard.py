@@ -103,7 +103,7 @@ class Run:
         weights = self.folder / "weights"
         weights.mkdir(exist_ok=True)
         self.engine = Engine()
-        config = GuardConfig(command=(sys.executable, "-c", EVALUATION), working_dir=self.folder, **self.settings)
+        config = GuardConfig(command=(sys.executable, "-S", "-c", EVALUATION), working_dir=self.folder, **self.settings)
         old: Any = self.old
         self.guard = PromotionGuard(
             "p",

@@ -48,7 +48,7 @@ async def daemon(tmp_path, make_policy, attempt_spans):
         async def daemon(*programs, reward=None, algorithm=None, stage=(), **settings):
             base = {"kind": "program", "working_dir": str(tmp_path), "timeout_s": 60.0, **settings}
             configs = [
-                {**base, "name": f"judge-{number}", "command": [sys.executable, "-c", program]}
+                {**base, "name": f"judge-{number}", "command": [sys.executable, "-S", "-c", program]}
                 for number, program in enumerate(programs)
             ]
             judges = [TypeAdapter(JudgeConfig).validate_python(one) for one in configs]
