@@ -318,8 +318,8 @@ def flush(timeout_s: float = 5.0) -> bool:
 def shutdown(timeout_s: float = 5.0) -> None:
     """Deliver what can be delivered, leave the rest on disk and stop recording.
 
-    The next ``init`` starts afresh, and so does the next block, decorated function, reward or feedback, which keeps
-    ``capture_content``, ``redact`` and ``route`` as they were; a model call alone does not.
+    The next ``init`` starts afresh, and so does the next block, decorated function, prompt, reward or feedback, which
+    keeps ``capture_content``, ``redact`` and ``route`` as they were; a model call alone does not.
     """
     global _runtime, _stopped
     later.do_waiting()

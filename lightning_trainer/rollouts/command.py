@@ -38,6 +38,8 @@ try:
 except ImportError:  # Windows, which has no groups of processes either
     fcntl = None
 
+_LONGEST_VARIABLE = 120_000
+"""Bytes: Linux allows 131,072 of one variable, its name included (``MAX_ARG_STRLEN``)."""
 _LONGEST_OUTPUT = 1 << 20
 """Bytes that are read from the end of standard output and of standard error."""
 
@@ -140,7 +142,7 @@ class Command:
             environment["LIGHTNING_AGENT"] = self._agent
         environment["PYTHONPATH"] = with_site(environment.get("PYTHONPATH"))
         if prompts := current().prompts:
-            environment[PROMPTS] = json.dumps({name: asdict(version) for name, version in prompts.items()})
+            environment[PROMPTS] = _as_variable({name: asdict(version) for name, version in prompts.items()})
         identity = current().identity
         if identity is None or identity.attempt_id is None:
             write_rollout(environment, None)
@@ -160,6 +162,22 @@ class Command:
         named = quote(identity.rollout_id, safe="")
         environment["LIGHTNING_ROLLOUT_URL"] = f"{self._endpoint}/rollouts/{named}{agent}{url_settings(environment)}/v1"
         return environment
+
+
+def _as_variable(prompts: Mapping[str, Any]) -> str:
+    """Return prompts as a program finds them in its environment.
+
+    Raises:
+        CommandError: they are too long for it.
+    """
+    text = json.dumps(prompts, ensure_ascii=False)
+    size = len(text.encode(errors="surrogatepass"))
+    if size > _LONGEST_VARIABLE:
+        raise CommandError(
+            f"the texts of {', '.join(prompts)} take {size:,} bytes, and a program's environment holds "
+            f"{_LONGEST_VARIABLE:,} of them: make the attempt a function, or the texts shorter"
+        )
+    return text
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -38,6 +38,18 @@ class PromptVersion:
     text: str
 
 
+def read_version(document: Any) -> PromptVersion:
+    """Return the version in a JSON object with ``version`` and ``text``.
+
+    Raises:
+        ValueError: it is none.
+    """
+    number, text = (document.get(key) if isinstance(document, dict) else None for key in ("version", "text"))
+    if type(number) is not int or number < 0 or not isinstance(text, str) or not 1 <= len(text) <= LONGEST_TEXT:
+        raise ValueError(f"a version has a number and a text of 1 to {LONGEST_TEXT:,} characters")
+    return PromptVersion(number, text)
+
+
 @dataclass(slots=True)
 class _Known:
     """What is known of a default."""
@@ -55,6 +67,8 @@ class LivePrompts:
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, str], _Known] = {}
         self._lock = threading.Lock()
+        self._wait_until: float | None = None
+        """End of the second that the process waits at most, by the monotonic clock; None before the first use."""
 
     def version(self, access: Access, name: str, default: str, *, may_be_sent: bool) -> PromptVersion | None:
         """Return what the daemon serves in place of a default; None if that is not known.
@@ -75,19 +89,28 @@ class LivePrompts:
                     )
                     return None
                 known = self._known[key] = _Known()
-            ask = time.monotonic() >= known.ask_at
+            now = time.monotonic()
+            ask = now >= known.ask_at
             if ask:
                 known.ask_at = float("inf")
+            if self._wait_until is None:
+                self._wait_until = now + _FIRST_S
         if ask:
             given = default if may_be_sent else None
             asking = (access, name, hashlib.sha256(default.encode("utf-8", "surrogatepass")).hexdigest(), given, known)
-            threading.Thread(target=_ask, args=asking, name="lightning-prompts", daemon=True).start()
-        known.asked.wait(_FIRST_S)
+            try:
+                threading.Thread(target=_ask, args=asking, name="lightning-prompts", daemon=True).start()
+            except RuntimeError:  # no more threads can be started, or the interpreter ends
+                known.ask_at = now + _AFTER_FAILURE_S
+                known.asked.set()
+        if known.version is None:
+            known.asked.wait(max(0.0, self._wait_until - now))
         return known.version
 
     def in_child(self) -> None:
         """Forget, after a fork, that a thread asks: it does not exist in the child."""
         self._lock = threading.Lock()
+        self._wait_until = None
         for key, known in list(self._known.items()):
             self._known[key] = _Known(known.version, 0.0, threading.Event())
 
@@ -100,9 +123,9 @@ def _ask(access: Access, name: str, root: str, default: str | None, known: _Know
     try:
         status, answer = _post(access, f"{PATH}/{quote(name, safe='')}", {"root": root, "default": default})
         if status == 200:
-            known.version = PromptVersion(int(answer["version"]), str(answer["text"]))
+            known.version = read_version(answer)
             again_s = _EVERY_S
-        elif not (status == 404 and default is None):  # nobody has made this default known
+        elif not (status == 404 and default is None and "error" in answer):  # nobody has made this default known
             failures.note("prompt-refused", f"the daemon serves no version of {name!r}: {_said(answer, status)}")
     except (OSError, http.client.HTTPException):  # the sender says that it cannot be reached
         failures.count("prompt-unanswered")

@@ -17,7 +17,7 @@ from typing import Final
 
 from lightning_instrumentation import semconv
 from lightning_instrumentation.failures import failures, guarded
-from lightning_instrumentation.prompts.live import LONGEST_TEXT, PromptVersion, live
+from lightning_instrumentation.prompts.live import LONGEST_TEXT, PromptVersion, live, read_version
 from lightning_instrumentation.runtime import runtime
 from lightning_instrumentation.scope import current, use_scope
 from lightning_instrumentation.telemetry import spans
@@ -85,10 +85,8 @@ def _of_environment(text: str) -> Mapping[str, PromptVersion]:
     if not text:
         return {}
     try:
-        return {
-            str(name): PromptVersion(int(told["version"]), str(told["text"])) for name, told in json.loads(text).items()
-        }
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return {str(name): read_version(told) for name, told in json.loads(text).items()}
+    except (ValueError, AttributeError, RecursionError) as error:
         failures.note(
             "prompts-malformed",
             f'{PROMPTS} is not an object like {{"clerk": {{"version": 7, "text": "..."}}}} and is not used',

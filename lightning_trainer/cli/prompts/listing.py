@@ -95,8 +95,7 @@ def version_of(versions: Sequence[PromptVersion], name: str, number: int) -> Pro
 
 def _changes(parent: PromptVersion, child: PromptVersion) -> str:
     before, after = (one.text.splitlines() for one in (parent, child))
-    names = [f"{one.name}@v{one.version}" for one in (parent, child)]
-    return "\n".join(difflib.unified_diff(before, after, *names, lineterm=""))
+    return "\n".join(difflib.unified_diff(before, after, parent.label, child.label, lineterm=""))
 
 
 def _print_table(versions: Sequence[PromptVersion]) -> None:

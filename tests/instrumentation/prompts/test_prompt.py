@@ -72,6 +72,9 @@ def test_another_default_is_another_text(recording):
         ((404, {"detail": "Not Found"}), "it answered 404, as one that is older"),
         ((422, {"error": {"message": "too many prompts"}}), "too many prompts"),
         ((200, {"text": 7}), "is not a version of a prompt"),
+        ((200, {"version": 7, "text": None}), "is not a version of a prompt"),
+        ((200, {"version": True, "text": "x"}), "is not a version of a prompt"),
+        ((200, {"version": 7, "text": "x" * 70_000}), "is not a version of a prompt"),
         ((200, []), "is not a version of a prompt"),
     ],
 )
@@ -102,7 +105,9 @@ def test_a_daemon_that_hangs_costs_the_first_second_and_is_used_when_it_answers(
         return 200, {"version": 1, "text": "late"}
 
     recording.receiver.prompt = later
-    assert lt.prompt("clerk", DEFAULT) == DEFAULT
+    began = time.monotonic()
+    assert [lt.prompt(name, DEFAULT) for name in ("clerk", "clerk", "writer", "clerk")] == [DEFAULT] * 4
+    assert time.monotonic() - began < 3, "one second of the whole process, and not of each call"
     go_on.set()
     deadline = time.monotonic() + 10
     while lt.prompt("clerk", DEFAULT) != "late" and time.monotonic() < deadline:
@@ -155,6 +160,16 @@ def test_a_malformed_environment_is_said_and_not_used(recording, monkeypatch, ca
     monkeypatch.setenv(PROMPTS, text)
     assert lt.prompt("clerk", DEFAULT) == DEFAULT
     assert f"{PROMPTS} is not an object like" in caplog.text
+
+
+def test_a_thread_that_cannot_start_leaves_the_default_and_no_wait(recording, monkeypatch):
+    def no_more(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", no_more)
+    began = time.monotonic()
+    assert lt.prompt("clerk", DEFAULT) == DEFAULT
+    assert time.monotonic() - began < 0.9
 
 
 def test_where_nothing_is_captured_the_version_is_served_and_not_recorded(recording):

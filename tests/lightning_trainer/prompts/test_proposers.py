@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from lightning_instrumentation import semconv
-from lightning_trainer.store.prompts import PromptVersion
 from pydantic import TypeAdapter
 
 from lightning_trainer.config.prompts import ExamplesConfig, PromptConfig, ReflectConfig
@@ -15,6 +14,7 @@ from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.judges.attempts import JudgedSpans
 from lightning_trainer.prompts.examples import ExamplesProposer, reward_of
 from lightning_trainer.prompts.reflect import ReflectProposer, placeholders
+from lightning_trainer.store.prompts import PromptState, PromptVersion
 from lightning_trainer.types import Span, SpanEvent
 from tests.lightning_trainer.judges.scripted import (  # pyright: ignore[reportMissingImports]
     START_NS,
@@ -26,7 +26,7 @@ TEXT = "You calculate."
 
 
 def version(text: str = TEXT) -> PromptVersion:
-    return PromptVersion("clerk", 0, "0" * 64, text, None, "live", "code", None, {}, START_NS)
+    return PromptVersion("clerk", 0, "0" * 64, text, None, PromptState.LIVE, "code", None, {}, START_NS)
 
 
 def reward(name: str, value: float, why: str | None = None) -> Span:
