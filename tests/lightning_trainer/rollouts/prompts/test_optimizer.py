@@ -55,5 +55,8 @@ def test_a_program_finds_the_texts_in_its_environment():
 def test_texts_that_no_environment_holds_are_one_sentence():
     given = {name: PromptVersion(1, "x" * 65_000) for name in ("clerk", "writer")}
     command = Command([sys.executable, "-c", "print(1)"], endpoint=NOWHERE)
-    with serving_prompts(given), pytest.raises(CommandError, match="clerk, writer take .* make the attempt a function"):
+    with (
+        serving_prompts(given),
+        pytest.raises(CommandError, match=r"clerk, writer take .* make the attempt a function"),
+    ):
         command(FileTask("1", {"id": "1"}))
