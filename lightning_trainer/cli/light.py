@@ -44,6 +44,7 @@ _COMMANDS = (
         "pause",
         "plan",
         "promote",
+        "prompts",
         "quickstart",
         "resume",
         "rollback",

@@ -55,6 +55,7 @@ _QUESTIONS: dict[str, tuple[str, ...]] = {
     "/versions/rollback": ("policy", "version"),
     "/versions/promote": ("policy", "version"),
     "/agents/prompts": ("agent",),
+    "/prompts": ("prompt", "before"),
     "/image": ("trace", "span", "attribute", "name"),
     "/charts": ("policy", "first", "last"),
     "/costs": ("policy",),

@@ -126,14 +126,14 @@ def test_a_folder_that_lacks_something_is_refused(tmp_path, files, said):
         resolve_model(str(tmp_path), tmp_path / "cache")
 
 
-def test_the_tiny_model_is_written_once_and_whole(tiny_model):
-    folder, models = tiny_model, tiny_model.parent
+def test_the_tiny_model_is_written_once_and_whole(tmp_path):
+    folder = resolve_model("random:tiny", tmp_path)
     assert json.loads((folder / "config.json").read_text())["num_hidden_layers"] == 2
     written = (folder / "model.safetensors").stat().st_mtime_ns
 
-    assert resolve_model("random:tiny", models) == folder
+    assert resolve_model("random:tiny", tmp_path) == folder
     assert (folder / "model.safetensors").stat().st_mtime_ns == written
-    assert [path.name for path in models.iterdir()] == [folder.name], "nothing half-written is left"
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name], "nothing half-written is left"
 
 
 def test_a_user_without_a_home_is_told_to_name_a_cache(monkeypatch):
