@@ -19,7 +19,7 @@ from lightning_trainer.judges.models.client import ModelClient, ask
 from lightning_trainer.judges.models.structured_output import Answer, MalformedAnswerError, schema_of, shaped
 from lightning_trainer.judges.rendering import rendered
 from lightning_trainer.prompts.proposer import Proposal
-from lightning_trainer.store.prompts import LONGEST_REASON, LONGEST_TEXT, PromptVersion
+from lightning_trainer.store.prompts import LONGEST_TEXT, PromptVersion
 
 _TASK = (
     "You improve a prompt: a text that stands in a program and tells an AI agent how to work. You are shown the "
@@ -71,7 +71,7 @@ class ReflectProposer:
             )
         except JudgeError as error:
             raise ProposalError(str(error)) from error
-        return Proposal(answer.prompt.strip(), self.made_by, answer.diagnosis[:LONGEST_REASON])
+        return Proposal(answer.prompt.strip(), self.made_by, answer.diagnosis)
 
     async def close(self) -> None:
         await self._client.close()

@@ -9,15 +9,14 @@ from urllib.parse import quote
 import httpx
 
 from lightning_trainer.cli.daemon.running_daemon import daemon_client, running_daemon
-from lightning_trainer.cli.prompts.listing import split_version, version_of
+from lightning_trainer.cli.prompts.listing import known_versions, split_version
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.errors import ConfigError, StoreError, UnknownVersionError
 from lightning_trainer.rollouts.daemon_client import refusal
 from lightning_trainer.store import prompts
-from lightning_trainer.store.places import place_of, reading, recorded_place, store_at
-from lightning_trainer.store.prompts import LONGEST_TEXT, PromptVersion
+from lightning_trainer.store.places import recorded_place, store_at
 
 
 def use_version(config_path: Path | None, named: str) -> None:
@@ -30,7 +29,6 @@ def use_version(config_path: Path | None, named: str) -> None:
     name, number = split_version(named)
     if number is None:
         raise UnknownVersionError(f"which version of {name!r} is to be served? write it as {name}@v3")
-    version_of(_versions(config, name), name, number)
     url = running_daemon(config)
     if url is None:
         asyncio.run(_write(config, lambda connection: prompts.use(connection, name, number)))
@@ -49,7 +47,7 @@ def add_version(config_path: Path | None, named: str, file: Path, reason: str | 
     config = load_usual_config(config_path)
     text = _text(file)
     name, number = split_version(named)
-    versions = _versions(config, name)
+    versions = known_versions(config, name)
     live = [one.version for one in versions if one.state == "live"]
     if number is None and len(live) > 1:
         listed = ", ".join(f"v{one}" for one in live)
@@ -57,7 +55,7 @@ def add_version(config_path: Path | None, named: str, file: Path, reason: str | 
             f"{listed} of {name!r} are served, each to programs with another default; write which one the text "
             f"derives from, as {name}@v{live[-1]}"
         )
-    parent = live[0] if number is None else version_of(versions, name, number).version
+    parent = live[0] if number is None else number
     url = running_daemon(config)
     if url is None:
         made = asyncio.run(
@@ -77,17 +75,8 @@ def _text(file: Path) -> str:
         text = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} cannot be read as text: {error}") from error
-    if not 1 <= len(text) <= LONGEST_TEXT:
-        raise ConfigError(f"{file} has {len(text):,} characters; a prompt has 1 to {LONGEST_TEXT:,}")
+    prompts.check_text(text)
     return text
-
-
-def _versions(config: Config, name: str) -> list[PromptVersion]:
-    with reading(place_of(config)) as connection:
-        versions = prompts.select(connection, name)
-    if not versions:
-        raise UnknownVersionError(prompts.no_prompt(name))
-    return versions
 
 
 async def _write(config: Config, change: Any) -> Any:

@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.table import Table
 
 from lightning_trainer.cli.terminal.console import TerminalConsole, visible, visible_json
+from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.errors import UnknownVersionError
 from lightning_trainer.store import prompts
@@ -50,20 +51,40 @@ def show_prompt(config_path: Path | None, name: str, *, diff: bool, as_json: boo
     """
     config = load_usual_config(config_path)
     name, number = split_version(name)
+    if number is not None:
+        _show_version(config, name, number, diff=diff, as_json=as_json)
+        return
+    versions = known_versions(config, name)
+    if as_json:
+        print(visible_json([asdict(one) for one in versions]))
+    else:
+        _print_table(versions)
+
+
+def _show_version(config: Config, name: str, number: int, *, diff: bool, as_json: bool) -> None:
+    with reading(place_of(config)) as connection:
+        found = prompts.select_one(connection, name, number)
+        parent = None if found.parent is None else prompts.select_one(connection, name, found.parent)
+    if as_json:
+        print(visible_json(asdict(found)))
+    elif diff and parent is not None:
+        print(visible(_changes(parent, found)))
+    else:
+        print(visible(found.text))
+
+
+def known_versions(config: Config, name: str) -> list[PromptVersion]:
+    """Return all versions of a prompt.
+
+    Raises:
+        UnknownVersionError: there is no such prompt.
+        StoreError: the store cannot be read.
+    """
     with reading(place_of(config)) as connection:
         versions = prompts.select(connection, name)
     if not versions:
         raise UnknownVersionError(prompts.no_prompt(name))
-    if number is None:
-        print(visible_json([asdict(one) for one in versions])) if as_json else _print_table(versions)
-        return
-    found = version_of(versions, name, number)
-    if as_json:
-        print(visible_json(asdict(found)))
-    elif diff and found.parent is not None:
-        print(visible(_changes(version_of(versions, name, found.parent), found)))
-    else:
-        print(visible(found.text))
+    return versions
 
 
 def split_version(name: str) -> tuple[str, int | None]:
@@ -79,18 +100,6 @@ def split_version(name: str) -> tuple[str, int | None]:
     if not (digits.isascii() and digits.isdigit() and len(digits) < 12):
         raise UnknownVersionError(f"version {version!r} of prompt {name!r} is not a version; write it as {name}@v3")
     return name, int(digits)
-
-
-def version_of(versions: Sequence[PromptVersion], name: str, number: int) -> PromptVersion:
-    """Return the version of that number.
-
-    Raises:
-        UnknownVersionError: there is none.
-    """
-    for one in versions:
-        if one.version == number:
-            return one
-    raise UnknownVersionError(f"prompt {name!r} has no version {number}; it has v0 to v{versions[-1].version}")
 
 
 def _changes(parent: PromptVersion, child: PromptVersion) -> str:

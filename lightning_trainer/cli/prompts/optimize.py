@@ -76,37 +76,39 @@ def optimize_prompts(
             config=config,
         )
     )
-    reached = checked_endpoint(options.endpoint)
-    tasks = read_tasks(search.tasks)
-    validation, held_out = (
-        None if file is None else read_tasks(file).tasks for file in (search.validation, search.held_out)
-    )
-    program = Command(command, endpoint=reached, agent=agent, timeout_s=timeout_s)
-    program.run_label = command_label(command, tasks.label, search.seed)
-    console = TerminalConsole()
-    most = search.attempts + 2 * len(held_out or ())
+    program = Command(command, endpoint=checked_endpoint(options.endpoint), agent=agent, timeout_s=timeout_s)
     try:
-        with ends_at_sigterm(), shown(console, 1, most) as show:
-            optimizer = PromptOptimizer(
-                names,
-                program,
-                endpoint=reached,
-                concurrency=concurrency,
-                timeout_s=timeout_s + _GRACE_S,
-                seed=search.seed,
-                on_event=lambda event: _narrate(console, show, event),
-            )
-            found = optimizer.optimize(
-                tasks.tasks,
-                attempts=search.attempts,
-                validation=validation,
-                held_out=held_out or (),
-                minibatch=search.minibatch,
-                perfect=search.perfect,
-            )
-            _conclude(console, optimizer, found, use=search.use)
+        with ends_at_sigterm():
+            _search(names, program, search, options)
     finally:
         program.stop()
+
+
+def _search(names: Sequence[str], program: Command, search: Search, options: Options) -> None:
+    console = TerminalConsole()
+    tasks = read_tasks(search.tasks)
+    validation = None if search.validation is None else read_tasks(search.validation).tasks
+    held_out = () if search.held_out is None else read_tasks(search.held_out).tasks
+    program.run_label = command_label(options.command, tasks.label, search.seed)
+    with shown(console, 1, search.attempts + 2 * len(held_out)) as show:
+        optimizer = PromptOptimizer(
+            names,
+            program,
+            endpoint=checked_endpoint(options.endpoint),
+            concurrency=options.concurrency,
+            timeout_s=options.timeout_s + _GRACE_S,
+            seed=search.seed,
+            on_event=lambda event: _narrate(console, show, event),
+        )
+        found = optimizer.optimize(
+            tasks.tasks,
+            attempts=search.attempts,
+            validation=validation,
+            held_out=held_out,
+            minibatch=search.minibatch,
+            perfect=search.perfect,
+        )
+        _conclude(console, optimizer, found, use=search.use)
 
 
 def _narrate(console: Console, show: Show, event: Event | CandidateTried) -> None:

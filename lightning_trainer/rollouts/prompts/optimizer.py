@@ -37,6 +37,10 @@ _MOST_SHOWN = 64
 """Attempts that one proposal is made from."""
 
 
+def _named(versions: Mapping[str, PromptVersion]) -> str:
+    return ", ".join(f"{name}@v{one.version}" for name, one in versions.items())
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A version of each prompt, with what it earned."""
@@ -51,7 +55,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        return ", ".join(f"{name}@v{one.version}" for name, one in self.versions.items())
+        return _named(self.versions)
 
     @property
     def mean(self) -> float:
@@ -225,8 +229,7 @@ class PromptOptimizer(Generic[TaskT]):
             self._say(child, parent, candidates[-1].mean if kept else after, len(validated if kept else batch), kept)
 
     def _say(self, child: Mapping[str, PromptVersion], parent: Candidate, mean: float, tasks: int, kept: bool) -> None:
-        name = Candidate(child, {}).name
-        self._on_event(CandidateTried(name, parent.name, mean, tasks, kept, self._left))
+        self._on_event(CandidateTried(_named(child), parent.name, mean, tasks, kept, self._left))
 
     def _split(self, tasks: Sequence[TaskT], validation: Sequence[TaskT] | None) -> tuple[list[Task], list[Task]]:
         named: list[Task] = [task_of(one) for one in listed_tasks(tasks)]
