@@ -1,7 +1,7 @@
 """Versions of prompts that the daemon serves, as this process knows them: ``POST {endpoint}/lightning/prompts/{name}``.
 
-What is known is returned at once and asked for anew in a thread, so that neither a daemon that hangs nor one that is
-gone costs a program more than the first second.
+What is known is returned at once and asked for anew in a thread. What is not known yet is waited for, and a daemon that
+hangs or is gone costs a program one second in all, until it answers again.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ PATH: Final = "/lightning/prompts"
 LONGEST_TEXT: Final = 65_536
 """In characters."""
 _FIRST_S = 1.0
+"""How long a process waits, over all prompts, for a daemon that does not answer."""
 _TIMEOUT_S = 5.0
 _EVERY_S = 10.0
 _AFTER_FAILURE_S = 30.0
@@ -67,8 +68,8 @@ class LivePrompts:
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, str], _Known] = {}
         self._lock = threading.Lock()
-        self._wait_until: float | None = None
-        """End of the second that the process waits at most, by the monotonic clock; None before the first use."""
+        self._left_s = _FIRST_S
+        """How much longer the process waits for a daemon that does not answer; all of it again once one has."""
 
     def version(self, access: Access, name: str, default: str, *, may_be_sent: bool) -> PromptVersion | None:
         """Return what the daemon serves in place of a default; None if that is not known.
@@ -93,35 +94,40 @@ class LivePrompts:
             ask = now >= known.ask_at
             if ask:
                 known.ask_at = float("inf")
-            if self._wait_until is None:
-                self._wait_until = now + _FIRST_S
         if ask:
             given = default if may_be_sent else None
             asking = (access, name, hashlib.sha256(default.encode("utf-8", "surrogatepass")).hexdigest(), given, known)
             try:
-                threading.Thread(target=_ask, args=asking, name="lightning-prompts", daemon=True).start()
+                threading.Thread(target=self._ask, args=asking, name="lightning-prompts", daemon=True).start()
             except RuntimeError:  # no more threads can be started, or the interpreter ends
                 known.ask_at = now + _AFTER_FAILURE_S
                 known.asked.set()
-        if known.version is None:
-            known.asked.wait(max(0.0, self._wait_until - now))
+        if known.version is None and not known.asked.wait(max(0.0, self._left_s)):
+            with self._lock:
+                self._left_s -= time.monotonic() - now
         return known.version
+
+    def _ask(self, access: Access, name: str, root: str, default: str | None, known: _Known) -> None:
+        if _ask(access, name, root, default, known):
+            self._left_s = _FIRST_S
 
     def in_child(self) -> None:
         """Forget, after a fork, that a thread asks: it does not exist in the child."""
         self._lock = threading.Lock()
-        self._wait_until = None
+        self._left_s = _FIRST_S
         for key, known in list(self._known.items()):
             self._known[key] = _Known(known.version, 0.0, threading.Event())
 
 
-def _ask(access: Access, name: str, root: str, default: str | None, known: _Known) -> None:
-    """Ask for the live version and note it; what goes wrong is said once and leaves what was known."""
+def _ask(access: Access, name: str, root: str, default: str | None, known: _Known) -> bool:
+    """Ask for the live version and note it; return whether something answered. What goes wrong is said once and leaves
+    what was known."""
     import http.client  # by those alone who use prompts
 
-    again_s = _AFTER_FAILURE_S
+    again_s, answered = _AFTER_FAILURE_S, False
     try:
         status, answer = _post(access, f"{PATH}/{quote(name, safe='')}", {"root": root, "default": default})
+        answered = True
         if status == 200:
             known.version = read_version(answer)
             again_s = _EVERY_S
@@ -133,6 +139,7 @@ def _ask(access: Access, name: str, root: str, default: str | None, known: _Know
         failures.note("prompt", f"what answers for {name!r} is not a version of a prompt", error=error)
     known.ask_at = time.monotonic() + again_s
     known.asked.set()
+    return answered
 
 
 def _post(access: Access, path: str, document: Any) -> tuple[int, Any]:

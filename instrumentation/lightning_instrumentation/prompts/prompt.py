@@ -1,8 +1,8 @@
 """``lt.prompt("clerk", "You are a clerk.")``: the version of a text that is served, which may be the default itself.
 
 What a search gives an attempt comes first, in this process (``serving_prompts``) or, for a program that it started, in
-the environment; then what the daemon serves. Which version a program got is recorded in a span of its own: a program
-may have no other span that it could be an attribute of.
+the environment; then what the daemon serves. Which version a program got is recorded in a span of its own, once for
+each attempt: a program may have no other span that it could be an attribute of.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from lightning_instrumentation import semconv
 from lightning_instrumentation.failures import failures, guarded
@@ -21,6 +21,9 @@ from lightning_instrumentation.prompts.live import LONGEST_TEXT, PromptVersion, 
 from lightning_instrumentation.runtime import runtime
 from lightning_instrumentation.scope import current, use_scope
 from lightning_instrumentation.telemetry import spans
+
+if TYPE_CHECKING:
+    from lightning_instrumentation.telemetry.tracing import Tracer
 
 PROMPTS: Final = "LIGHTNING_PROMPTS"
 """Environment variable for a program: ``{"clerk": {"version": 7, "text": "..."}}``."""
@@ -30,8 +33,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 def prompt(name: str, default: str) -> str:
     """Return the version of a prompt that is served; ``default`` where there is no other, and without a daemon.
 
-    The first use in a process waits for the daemon, for a second at most; later ones return what is known, which is at
-    most some seconds old. Placeholders are filled in by the caller afterwards.
+    The first use of a text in a process waits for the daemon: milliseconds, and over all texts for a second at most
+    while none answers. Later ones return what is known, which is at most some seconds old. Placeholders are filled in
+    by the caller afterwards.
 
     Args:
         name: 1 to 64 letters, digits, ``_``, ``.`` or ``-``, a letter or digit first.
@@ -99,5 +103,18 @@ def _record(name: str, version: int) -> None:
     started = runtime()
     if started is None or current().uncaptured:
         return
+    from lightning_instrumentation.telemetry.tracing import identity_attributes  # the client has imported it
+
+    identity = identity_attributes()
+    attempt_id = identity.get(semconv.ATTEMPT_ID) or identity.get(semconv.ROLLOUT_ID)
+    _record_once(started.tracer, attempt_id, name, version)
+
+
+@lru_cache(maxsize=4096)
+def _record_once(tracer: Tracer, attempt_id: str | None, name: str, version: int) -> None:
+    """Write the span at the first call with these arguments: a program may ask for its prompt in a hot loop.
+
+    ``attempt_id`` is None outside of attempts: then it is once for each process.
+    """
     used = {semconv.PROMPT_NAME: name, semconv.PROMPT_VERSION: version}
-    spans.end(spans.begin(started.tracer, f"prompt {name}", used))
+    spans.end(spans.begin(tracer, f"prompt {name}", used))

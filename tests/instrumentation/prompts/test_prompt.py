@@ -115,6 +115,29 @@ def test_a_daemon_that_hangs_costs_the_first_second_and_is_used_when_it_answers(
     assert lt.prompt("clerk", DEFAULT) == "late"
 
 
+def test_a_prompt_that_is_used_later_than_the_first_is_waited_for_as_well(recording, monkeypatch):
+    monkeypatch.setattr(live_module, "_FIRST_S", 0.4)
+    live_module.live.__init__()
+    recording.receiver.prompt = lambda name, asked: (200, {"version": 1, "text": f"served to {name}"})
+    assert lt.prompt("planner", DEFAULT) == "served to planner"
+    time.sleep(0.5)  # its model answers
+    assert lt.prompt("writer", DEFAULT) == "served to writer"
+    assert used(recording, 2) == [("planner", 1), ("writer", 1)]
+
+
+def test_a_hot_loop_records_a_version_once_for_each_attempt(recording):
+    recording.receiver.prompt = serves(3, "Be brief.")
+    for attempt in ("a", "b"):
+        with lt.rollout("t", rollout_id=attempt, attempt_id=attempt):
+            for _ in range(200):
+                lt.prompt("clerk", DEFAULT)
+    for _ in range(200):
+        lt.prompt("clerk", DEFAULT)
+    assert used(recording, 3) == [("clerk", 3)] * 3
+    spans = recording.receiver.spans("prompt ")
+    assert [one.attributes.get(semconv.ATTEMPT_ID) for one in spans] == ["a", "b", None]
+
+
 def test_a_default_that_must_not_be_recorded_is_not_sent(recording):
     lt.init(capture_content=False)
     recording.receiver.prompt = lambda name, asked: (404, {"error": {"message": "unknown"}})
@@ -144,7 +167,7 @@ def test_what_a_search_gives_comes_first_in_threads_tasks_and_rollouts_below(rec
     assert found == ["tried", "tried"]
     assert current().prompts is None
     assert lt.prompt("clerk", DEFAULT) == "served"
-    assert {version for _, version in used(recording, 6)} == {2, 3, 7}
+    assert {version for _, version in used(recording, 4)} == {2, 3, 7}
 
 
 def test_a_program_of_a_search_finds_its_texts_in_the_environment(recording, monkeypatch):
