@@ -20,6 +20,7 @@ from rich.text import Text
 from lightning_trainer.cli.daemon.running_daemon import url_for_others, visible_daemon
 from lightning_trainer.cli.other_languages import unanswered
 from lightning_trainer.cli.terminal.console import TerminalConsole
+from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_config
 from lightning_trainer.daemon.access.token import token_for_clients
 from lightning_trainer.environments.task_fields import field_of
@@ -148,7 +149,17 @@ def placed(options: Options) -> Options:
     """Fill in what the configuration says: where the daemon is, its token, and the policy where there is one."""
     if options.config is None:
         return options
-    config = load_config(options.config)
+    options, config = at_daemon(options, options.config)
+    policy = options.policy
+    if config.policy or policy:  # a daemon that only records has none
+        policy = policy or config.named_policy(None).name
+        config.named_policy(policy_of(policy))
+    return replace(options, policy=policy)
+
+
+def at_daemon(options: Options, path: Path) -> tuple[Options, Config]:
+    """Fill in where a configuration's daemon is, and leave its token to programs; return its contents as well."""
+    config = load_config(path)
     endpoint = options.endpoint or visible_daemon(config)
     token = token_for_clients(config.daemon, endpoint)
     if token is not None:
@@ -157,16 +168,12 @@ def placed(options: Options) -> Options:
         if config.daemon.port == 0:
             raise ConfigError(
                 f"no daemon runs on {config.daemon.state_dir}, and port = 0 does not say where one will be: start it "
-                f"with: lightning-trainer serve --config {options.config}"
+                f"with: lightning-trainer serve --config {path}"
             )
         endpoint = config.daemon.url()
     if options.endpoint is None and config.daemon.tls_cert is not None:
         endpoint = url_for_others(config)  # clients of the programs look for its name in the certificate
-    policy = options.policy
-    if config.policy or policy:  # a daemon that only records has none
-        policy = policy or config.named_policy(None).name
-        config.named_policy(policy_of(policy))
-    return replace(options, endpoint=endpoint, policy=policy)
+    return replace(options, endpoint=endpoint), config
 
 
 def _train(options: Options, endpoint: str, command: Command, tasks: Sequence[FileTask], console: Console) -> None:

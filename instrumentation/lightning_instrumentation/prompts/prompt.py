@@ -50,15 +50,20 @@ def prompt(name: str, default: str) -> str:
             f"lt.prompt takes a name and a text, got {type(name).__name__} and {type(default).__name__}: write it as "
             'lt.prompt("name", "the text")'
         )
-    if _NAME.fullmatch(name) is None:
-        raise ValueError(
-            f"{name!r} is no name of a prompt: write 1 to 64 letters, digits, '_', '.' or '-', a letter or digit first"
-        )
+    check_name(name)
     version = guarded("prompt", _version, name, default)
     if version is None:
         return default
     guarded("prompt", _record, name, version.version)
     return version.text
+
+
+def check_name(name: str) -> None:
+    """Raise ValueError if it is no name of a prompt."""
+    if _NAME.fullmatch(name) is None:
+        raise ValueError(
+            f"{name!r} is no name of a prompt: write 1 to 64 letters, digits, '_', '.' or '-', a letter or digit first"
+        )
 
 
 def serving_prompts(prompts: Mapping[str, PromptVersion]) -> use_scope:

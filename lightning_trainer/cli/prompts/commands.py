@@ -95,7 +95,7 @@ def optimize(
         from lightning_trainer.cli.prompts.optimize import Search, optimize_prompts
 
         optimize_prompts(
-            names.split(","),
+            [name.strip() for name in names.split(",")],
             tuple(command),
             Search(tasks, attempts, validation, held_out, use_best, minibatch, perfect, seed),
             config=config,

@@ -1,19 +1,22 @@
 """``prompts optimize``: a program over tasks, with one text after another."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from lightning_instrumentation.settings import checked_endpoint
 from rich.console import Console
 
-from lightning_trainer.cli.rollouts import Options, Show, ends_at_sigterm, placed, shown
+from lightning_trainer.cli.rollouts import Options, Show, at_daemon, ends_at_sigterm, shown
 from lightning_trainer.cli.terminal.console import TerminalConsole
+from lightning_trainer.config.file import USUAL_CONFIG
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.report import MeanDifference, PairedDifference, mean_difference, paired_difference
 from lightning_trainer.rollouts import Command, Event
-from lightning_trainer.rollouts.prompts.optimizer import Candidate, CandidateTried, Optimized, PromptOptimizer
+from lightning_trainer.rollouts.prompts.candidates import Candidate, CandidateTried, Optimized
+from lightning_trainer.rollouts.prompts.optimizer import PromptOptimizer
 from lightning_trainer.rollouts.run_name import command_label
 from lightning_trainer.rollouts.task_file import read_tasks
 
@@ -60,22 +63,23 @@ def optimize_prompts(
         raise ConfigError(f"there is no command {command[0]!r} on PATH; check its spelling, or give its path")
     if search.use and search.held_out is None:
         raise ConfigError("--use goes by tasks that no text was chosen by: name them with --held-out FILE")
-    options = placed(
-        Options(
-            command=tuple(command),
-            tasks=search.tasks,
-            policy=None,
-            steps=None,
-            evaluate=None,
-            endpoint=endpoint,
-            agent=agent,
-            concurrency=concurrency,
-            timeout_s=timeout_s,
-            retries=0,
-            seed=search.seed,
-            config=config,
-        )
+    options = Options(
+        command=tuple(command),
+        tasks=search.tasks,
+        policy=None,
+        steps=None,
+        evaluate=None,
+        endpoint=endpoint,
+        agent=agent,
+        concurrency=concurrency,
+        timeout_s=timeout_s,
+        retries=0,
+        seed=search.seed,
+        config=config,
     )
+    usual = endpoint is None and USUAL_CONFIG.exists()  # an endpoint that is given may be another daemon's
+    if (path := config or (USUAL_CONFIG if usual else None)) is not None:
+        options, _ = at_daemon(options, path)
     program = Command(command, endpoint=checked_endpoint(options.endpoint), agent=agent, timeout_s=timeout_s)
     try:
         with ends_at_sigterm():
@@ -91,6 +95,7 @@ def _search(names: Sequence[str], program: Command, search: Search, options: Opt
     held_out = () if search.held_out is None else read_tasks(search.held_out).tasks
     program.run_label = command_label(options.command, tasks.label, search.seed)
     with shown(console, 1, search.attempts + 2 * len(held_out)) as show:
+        narration = _Narration(console, show)
         optimizer = PromptOptimizer(
             names,
             program,
@@ -98,37 +103,68 @@ def _search(names: Sequence[str], program: Command, search: Search, options: Opt
             concurrency=options.concurrency,
             timeout_s=options.timeout_s + _GRACE_S,
             seed=search.seed,
-            on_event=lambda event: _narrate(console, show, event),
+            on_event=narration,
         )
-        found = optimizer.optimize(
-            tasks.tasks,
-            attempts=search.attempts,
-            validation=validation,
-            held_out=held_out,
-            minibatch=search.minibatch,
-            perfect=search.perfect,
-        )
+        with narration.of_an_end():
+            found = optimizer.optimize(
+                tasks.tasks,
+                attempts=search.attempts,
+                validation=validation,
+                held_out=held_out,
+                minibatch=search.minibatch,
+                perfect=search.perfect,
+            )
         _conclude(console, optimizer, found, use=search.use)
 
 
-def _narrate(console: Console, show: Show, event: Event | CandidateTried) -> None:
-    if not isinstance(event, CandidateTried):
-        show(event)
-    elif event.parent is None:
-        _say(console, f"{event.candidate}, which the program has: {event.mean:.3f} at {event.tasks} validation tasks")
-    else:
-        where = "validation tasks, kept" if event.kept else "tasks, not better there"
-        _say(
-            console,
-            f"{event.candidate} from {event.parent}: {event.mean:.3f} at {event.tasks} {where}; "
-            f"{event.attempts_left} attempts left",
-        )
+class _Narration:
+    """A line for each text that was tried, and for the best so far where the search ends before its end."""
+
+    def __init__(self, console: Console, show: Show) -> None:
+        self._console = console
+        self._show = show
+        self._best: CandidateTried | None = None
+
+    def __call__(self, event: Event | CandidateTried) -> None:
+        if not isinstance(event, CandidateTried):
+            self._show(event)
+            return
+        failed = f", {event.failed} failed or without a reward" if event.failed else ""
+        if event.parent is None:
+            said = (
+                f"{event.candidate}, which the program has: {event.mean:.3f} at {event.tasks} validation tasks{failed}"
+            )
+        else:
+            where = "validation tasks, kept" if event.kept else "tasks, not better there"
+            said = (
+                f"{event.candidate} by {event.made_by} from {event.parent}: {event.mean:.3f} at {event.tasks} {where}"
+                f"{failed}; {event.attempts_left} attempts left"
+            )
+        _say(self._console, said)
+        if event.kept and (self._best is None or event.mean > self._best.mean):
+            self._best = event
+
+    @contextmanager
+    def of_an_end(self) -> Iterator[None]:
+        """Say what is best so far if something ends the block: Ctrl-C, SIGTERM, or an error."""
+        try:
+            yield
+        except BaseException:
+            best = self._best
+            if best is not None and best.parent is not None:
+                commands = ", ".join(f"lightning-trainer prompts use {one}" for one in best.candidate.split(", "))
+                said = f"best so far: {best.candidate}, {best.mean:.3f} at {best.tasks} validation tasks"
+                _say(self._console, f"{said}; to serve it: {commands}")
+            raise
 
 
 def _conclude(console: Console, optimizer: PromptOptimizer, found: Optimized, *, use: bool) -> None:
     tried = f"{len(found.candidates)} kept candidates, {found.attempts} attempts"
     if found.best is found.base:
         _say(console, f"nothing better than {found.base.name} was found ({tried}); try more attempts or other tasks")
+        if found.held_out is not None:
+            scores = found.held_out[0].values()
+            _say(console, f"at {len(scores)} held-out tasks: {sum(scores) / len(scores):.3f}")
         return
     _say(
         console,

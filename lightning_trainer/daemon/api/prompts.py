@@ -7,7 +7,7 @@ would change is never stored.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from typing import Annotated
 
@@ -23,11 +23,14 @@ from lightning_trainer.prompts.proposer import Proposers
 from lightning_trainer.store import prompts
 from lightning_trainer.store.prompts import LONGEST_REASON, LONGEST_TEXT, NAME, PromptVersion
 from lightning_trainer.store.store import Store
+from lightning_trainer.types import Span
 
 _LARGEST = 2**62
 _LONGEST_PAGE = 1000
 _MOST_ATTEMPTS = 1000
 """Of one proposal."""
+_MOST_USED_IN = 32
+_Attempt = Annotated[str, Field(min_length=1, max_length=512)]
 _Name = Annotated[str, Path(pattern=f"^{NAME}$")]
 _Text = Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)]
 _Version = Annotated[int, Field(strict=True, ge=0, le=_LARGEST)]
@@ -58,9 +61,7 @@ class ProposalBody(_Posted):
     """What an optimizer posts: from what a new version is to be made."""
 
     parent: _Version
-    attempts: Annotated[
-        list[Annotated[str, Field(min_length=1, max_length=512)]], Field(min_length=1, max_length=_MOST_ATTEMPTS)
-    ]
+    attempts: Annotated[list[_Attempt], Field(min_length=1, max_length=_MOST_ATTEMPTS)]
     seed: Annotated[int, Field(strict=True, ge=0, le=_LARGEST)] = 0
 
 
@@ -113,37 +114,36 @@ class _Prompts:
         name: _Name,
         before: Annotated[int, Query(ge=0, le=_LARGEST)] = _LARGEST,
         limit: Annotated[int, Query(ge=1, le=_LONGEST_PAGE)] = _LONGEST_PAGE,
-        used_in: Annotated[str | None, Query(min_length=1, max_length=512)] = None,
+        used_in: Annotated[list[_Attempt] | None, Query(max_length=_MOST_USED_IN)] = None,
     ) -> dict:
-        """The newest ``limit`` versions (``before``: of those before that one), newest last; with ``used_in``, the
-        version alone that this attempt ran with."""
-        if used_in is not None:
+        """The newest ``limit`` versions (``before``: of those before that one), newest last; with ``used_in``, once or
+        several times, the version alone that the first of these attempts ran with that asked for the prompt."""
+        if used_in:
             return await self._used_in(name, used_in)
         found = await self._store.scan(lambda connection: prompts.select(connection, name, before=before, newest=limit))
         if not found and before == _LARGEST:
             raise HTTPException(404, prompts.no_prompt(name))
         return {"name": name, "versions": [_shown(one) for one in found]}
 
-    async def _used_in(self, name: str, attempt_id: str) -> dict:
-        spans = await self._store.spans_of_attempts([attempt_id])
-        numbers = (
-            span.attributes.get(semconv.PROMPT_VERSION)
-            for span in spans
-            if span.attributes.get(semconv.PROMPT_NAME) == name
-        )
-        number = next((number for number in numbers if type(number) is int), None)
-        if number is not None:
-            try:
-                found = await self._store.scan(lambda connection: prompts.select_one(connection, name, number))
-            except UnknownVersionError as error:
-                raise HTTPException(404, str(error)) from error
-            return {"version": found.version, "text": found.text}
-        raise HTTPException(
-            404,
-            f"attempt {attempt_id!r} did not ask for prompt {name!r}, or what it records has not come: write "
-            f"lt.prompt({name!r}, ...) in the program, which has to reach this daemon and may not have capture_content "
-            "off",
-        )
+    async def _used_in(self, name: str, attempts: Sequence[str]) -> dict:
+        number = None
+        for attempt_id in attempts:
+            number = _number_in(await self._store.spans_of_attempts([attempt_id]), name)
+            if number is not None:
+                break
+        if number is None:
+            shown = f"attempt {attempts[0]!r}" + (f" and {len(attempts) - 1} others" if len(attempts) > 1 else "")
+            raise HTTPException(
+                404,
+                f"{shown} did not ask for prompt {name!r}, or what they record has not come: call lt.prompt({name!r}, "
+                "...) in the attempt itself and not where a module is imported before it, in a program that reaches "
+                "this daemon, has capture_content on, and a default that no redaction changes",
+            )
+        try:
+            found = await self._store.scan(lambda connection: prompts.select_one(connection, name, number))
+        except UnknownVersionError as error:
+            raise HTTPException(404, str(error)) from error
+        return {"version": found.version, "text": found.text}
 
     async def used(self, name: _Name, request: Request) -> JSONResponse:
         """The live version of a root, for a client; its default is registered if the root is new."""
@@ -251,6 +251,16 @@ async def _answer(request: Request, model: type[Body], work: Callable[[Body], Aw
         return error_response(422, str(error))
     except StoreError as error:
         return error_response(503, str(error), retry_after_s=1)
+
+
+def _number_in(spans: Sequence[Span], name: str) -> int | None:
+    """Return the version of a prompt that spans name first; None if they name none."""
+    numbers = (
+        span.attributes.get(semconv.PROMPT_VERSION)
+        for span in spans
+        if span.attributes.get(semconv.PROMPT_NAME) == name
+    )
+    return next((number for number in numbers if type(number) is int), None)
 
 
 def _kept(reason: str) -> str:

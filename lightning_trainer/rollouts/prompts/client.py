@@ -3,6 +3,7 @@
 import time
 import urllib.parse
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from lightning_instrumentation.prompts.live import PromptVersion
@@ -15,6 +16,15 @@ _PROPOSING_S = 3600.0
 """A model that is busy is waited for by the daemon, as long as the prompt's section says."""
 
 
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """A version that the daemon has made."""
+
+    version: PromptVersion
+    made_by: str
+    """The kind of its proposer: ``reflect`` or ``examples``."""
+
+
 class PromptClient(DaemonClient):
     """A client for all prompts of a daemon; it waits for one that is restarting, as all of these do."""
 
@@ -22,16 +32,17 @@ class PromptClient(DaemonClient):
         super().__init__(reached.endpoint, None, token=reached.token, ca_file=reached.ca_file)
         self._prompts = f"{reached.endpoint.rstrip('/')}/lightning/prompts"
 
-    def used_in(self, name: str, attempt_id: str, *, wait_s: float) -> PromptVersion:
-        """Return the version that an attempt ran with.
+    def used_in(self, name: str, attempts: Sequence[str], *, wait_s: float) -> PromptVersion:
+        """Return the version that the first of these attempts ran with that asked for the prompt.
 
         Args:
-            wait_s: how long what it has recorded may still be on its way.
+            attempts: their ids, 32 at most.
+            wait_s: how long what they have recorded may still be on its way.
 
         Raises:
-            LightningError: the attempt is not there, or did not ask for the prompt.
+            LightningError: none of them is there, or asked for the prompt.
         """
-        query, give_up = urllib.parse.urlencode({"used_in": attempt_id}), time.monotonic() + wait_s
+        query, give_up = urllib.parse.urlencode({"used_in": attempts}, doseq=True), time.monotonic() + wait_s
         while True:
             try:
                 return _version(self._get(f"{self._url_of(name)}?{query}", timeout_s=30.0))
@@ -40,7 +51,7 @@ class PromptClient(DaemonClient):
                     raise
             time.sleep(_AGAIN_S)
 
-    def propose(self, name: str, parent: int, attempts: Sequence[str], *, seed: int) -> PromptVersion:
+    def propose(self, name: str, parent: int, attempts: Sequence[str], *, seed: int) -> Proposed:
         """Have the daemon make a version of a prompt that may be better than its parent.
 
         Args:
@@ -50,7 +61,8 @@ class PromptClient(DaemonClient):
             LightningError: there can be none; the sentence says why.
         """
         asked = {"parent": parent, "attempts": list(attempts), "seed": seed}
-        return _version(self._asked(f"{self._url_of(name)}/proposals", asked, timeout_s=_PROPOSING_S))
+        made = self._asked(f"{self._url_of(name)}/proposals", asked, timeout_s=_PROPOSING_S)
+        return Proposed(_version(made), made["made_by"])
 
     def put_score(self, name: str, version: int, *, stage: str, mean: float, tasks: int) -> None:
         """Keep what a version earned on average at a number of tasks."""

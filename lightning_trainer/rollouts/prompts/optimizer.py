@@ -9,23 +9,23 @@ its parent is tried at all validation tasks and becomes a candidate itself.
 import inspect
 import logging
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, Generic
 
 import lightning_instrumentation as lt
 from lightning_instrumentation.prompts.live import PromptVersion
-from lightning_instrumentation.prompts.prompt import serving_prompts
+from lightning_instrumentation.prompts.prompt import check_name, serving_prompts
 
 from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts.attempt import AttemptEnded, AttemptFunction, Event, Task, TaskT
 from lightning_trainer.rollouts.daemon_client import daemon_of_client
 from lightning_trainer.rollouts.prompts import pareto
-from lightning_trainer.rollouts.prompts.client import PromptClient
+from lightning_trainer.rollouts.prompts.candidates import Candidate, CandidateTried, Optimized, named
+from lightning_trainer.rollouts.prompts.client import PromptClient, Proposed
+from lightning_trainer.rollouts.prompts.tasks import minibatches, search_tasks
 from lightning_trainer.rollouts.run_name import checked_run, default_run
 from lightning_trainer.rollouts.runner import Runner
-from lightning_trainer.rollouts.task_file import listed_tasks, task_of
 
 _log = logging.getLogger(__name__)
 _FLUSH_S = 30.0
@@ -35,58 +35,8 @@ _MOST_REFUSED = 5
 """Proposals that the daemon refuses one after the other: then it is over."""
 _MOST_SHOWN = 64
 """Attempts that one proposal is made from."""
-
-
-def _named(versions: Mapping[str, PromptVersion]) -> str:
-    return ", ".join(f"{name}@v{one.version}" for name, one in versions.items())
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A version of each prompt, with what it earned."""
-
-    versions: Mapping[str, PromptVersion]
-    validation: Mapping[str, float]
-    """Rewards by task."""
-    parent: int | None = None
-    """Its index; None for what the program had."""
-    attempts: dict[str, AttemptEnded] = field(default_factory=dict)
-    """At feedback tasks, by task."""
-
-    @property
-    def name(self) -> str:
-        return _named(self.versions)
-
-    @property
-    def mean(self) -> float:
-        """Return the mean reward at the validation tasks."""
-        return fmean(self.validation.values())
-
-
-@dataclass(frozen=True, slots=True)
-class CandidateTried:
-    """A candidate has been tried: at a few feedback tasks if it was not better there, else at the validation tasks."""
-
-    candidate: str
-    parent: str | None
-    mean: float
-    tasks: int
-    kept: bool
-    attempts_left: int
-
-
-@dataclass(frozen=True)
-class Optimized:
-    """What an optimization has found."""
-
-    base: Candidate
-    best: Candidate
-    """The best at the validation tasks, on which it was chosen; so its mean there is too high."""
-    candidates: Sequence[Candidate]
-    attempts: int
-    """How many were made."""
-    held_out: tuple[Mapping[str, float], Mapping[str, float]] | None = None
-    """Rewards of base and best by held-out task, which neither was chosen by; None: there are no such tasks."""
+_MOST_ASKED = 32
+"""Attempts that are looked through for the versions that the program has."""
 
 
 class PromptOptimizer(Generic[TaskT]):
@@ -96,7 +46,7 @@ class PromptOptimizer(Generic[TaskT]):
     attempts are recorded as evaluations: no policy is trained on them.
 
     Raises:
-        LightningError: no prompt is named, or one twice.
+        LightningError: no prompt is named, one twice, or what is no name.
     """
 
     def __init__(
@@ -112,10 +62,16 @@ class PromptOptimizer(Generic[TaskT]):
         failed_reward: float = 0.0,
         on_event: Callable[[Event | CandidateTried], None] = lambda event: None,
     ) -> None:
-        """``failed_reward`` is what an attempt counts that failed or got no reward."""
+        """``failed_reward`` is what an attempt counts that failed or got no reward; no more than the worst one that
+        did not fail has earned so far."""
         self._names = [prompts] if isinstance(prompts, str) else list(prompts)
         if not self._names or len(set(self._names)) < len(self._names):
             raise LightningError(f"the prompts are {self._names}; name at least one, and each once")
+        for prompt in self._names:
+            try:
+                check_name(prompt)
+            except ValueError as error:
+                raise LightningError(str(error)) from None
         reached = daemon_of_client(endpoint)
         self._daemon = PromptClient(reached)
         self._given = attempt
@@ -131,9 +87,11 @@ class PromptOptimizer(Generic[TaskT]):
             on_event=on_event,
         )
         self._chance = random.Random(seed)
-        self._failed_reward = failed_reward
+        self._worst = failed_reward
+        """What a failed attempt counts."""
         self._on_event = on_event
         self._left = 0
+        self._proposed = False
 
     def optimize(
         self,
@@ -159,7 +117,8 @@ class PromptOptimizer(Generic[TaskT]):
             LightningError: there are too few tasks or attempts, the agent does not ask for the prompts, no attempt gets
                 a reward, nothing can be proposed, or the daemon cannot be reached.
         """
-        feedback, validated = self._split(tasks, validation)
+        among = search_tasks(tasks, validation, held_out, self._chance)
+        feedback, validated = among.feedback, among.validation
         if not feedback or not validated or minibatch < 1:
             raise LightningError(
                 f"there are {len(feedback)} tasks to learn from, {len(validated)} to compare at, and minibatch is "
@@ -172,12 +131,12 @@ class PromptOptimizer(Generic[TaskT]):
                 f"attempts is {attempts}; {needed} are needed to try what the program has and one candidate at "
                 f"{len(validated)} validation tasks: raise it, or give fewer tasks"
             )
-        self._left = attempts
+        self._left, self._proposed = attempts, False
         candidates = [self._base(validated)]
         self._search(candidates, feedback, validated, minibatch, perfect)
         best = max(candidates, key=lambda one: one.mean)
         made = attempts - self._left
-        return Optimized(candidates[0], best, candidates, made, self._held_out(candidates[0], best, held_out))
+        return Optimized(candidates[0], best, candidates, made, self._held_out(candidates[0], best, among.held_out))
 
     def use(self, candidate: Candidate) -> None:
         """Serve a candidate's texts to every program that asks for the prompts with the same defaults.
@@ -199,73 +158,99 @@ class PromptOptimizer(Generic[TaskT]):
         refused = 0
         most = 2 * minibatch + len(validated)
         rounds = 100 * len(feedback)  # those that need no attempt end, too
-        for number, batch in zip(range(rounds), self._minibatches(feedback, minibatch), strict=False):
+        for number, batch in zip(range(rounds), minibatches(feedback, minibatch, self._chance), strict=False):
             if self._left < most:
                 return
             index = pareto.drawn([one.validation for one in candidates], self._chance)
             parent = candidates[index]
             self._try_at(parent.versions, [one for one in batch if one.id not in parent.attempts], parent.attempts)
-            before = [self._reward(parent.attempts[one.id]) for one in batch]
+            before = self._rewards([parent.attempts[one.id] for one in batch])
             if min(before) >= perfect:
                 continue
             name = self._names[number % len(self._names)]
             try:
-                child = self._child(parent, name, batch)
+                made = self._proposal(parent, name, batch)
                 refused = 0
             except LightningError as error:
                 refused += 1
-                if refused >= _MOST_REFUSED:
+                if refused < _MOST_REFUSED:
+                    _log.warning("no new text for %s from these attempts: %s", name, error)
+                    continue
+                if not self._proposed:
                     raise
-                _log.warning("no new text for %s from these attempts: %s", name, error)
-                continue
-            if child[name].version == parent.versions[name].version:
-                continue
-            tried: dict[str, AttemptEnded] = {}
-            self._try_at(child, batch, tried)
-            after = fmean(self._reward(one) for one in tried.values())
-            kept = after > fmean(before)
-            if kept:
-                candidates.append(Candidate(child, self._validated(child, validated), index, tried))
-            self._say(child, parent, candidates[-1].mean if kept else after, len(validated if kept else batch), kept)
+                _log.warning("there is no new text any more, and the search ends: %s", error)
+                return
+            child = {**parent.versions, name: made.version}
+            if all(child != one.versions for one in candidates):
+                self._try(child, made.made_by, candidates, index, batch, validated, fmean(before))
 
-    def _say(self, child: Mapping[str, PromptVersion], parent: Candidate, mean: float, tasks: int, kept: bool) -> None:
-        self._on_event(CandidateTried(_named(child), parent.name, mean, tasks, kept, self._left))
-
-    def _split(self, tasks: Sequence[TaskT], validation: Sequence[TaskT] | None) -> tuple[list[Task], list[Task]]:
-        named: list[Task] = [task_of(one) for one in listed_tasks(tasks)]
-        compared = None if validation is None else [task_of(one) for one in listed_tasks(validation)]
-        for given in (named, compared or []):
-            ids = [one.id for one in given]
-            if twice := next((name for name in ids if ids.count(name) > 1), None):
-                raise LightningError(f"{ids.count(twice)} tasks are called {twice!r}; give each an id of its own")
-        if compared is not None:
-            return named, compared
-        self._chance.shuffle(named)
-        return named[::2], named[1::2]
+    def _try(
+        self,
+        child: Mapping[str, PromptVersion],
+        made_by: str,
+        candidates: list[Candidate],
+        parent: int,
+        batch: Sequence[Task],
+        validated: Sequence[Task],
+        before: float,
+    ) -> None:
+        """Try what was proposed, and keep it if it earns more than its parent did at the same tasks."""
+        tried: dict[str, AttemptEnded] = {}
+        self._try_at(child, batch, tried)
+        after = fmean(self._rewards(tried.values()))
+        kept, told, failed = after > before, len(batch), _failed(tried.values())
+        if kept:
+            ended = self._validated(child, validated)
+            scores = self._by_task(ended)
+            candidates.append(Candidate(child, scores, parent, tried))
+            after, told, failed = fmean(scores.values()), len(ended), _failed(ended)
+        from_ = candidates[parent].name
+        self._on_event(CandidateTried(named(child), from_, made_by, after, told, failed, kept, self._left))
 
     def _base(self, validated: Sequence[Task]) -> Candidate:
-        """Try what the program has, and learn which versions of the prompts that is."""
-        self._serving = {}
-        ended = self._evaluate(validated, "validation")
+        """Try what the program has, and learn which versions of the prompts that is: from the first attempt, whose
+        versions all others get then, or from those that follow."""
+        versions: dict[str, PromptVersion] = {}
+        missing: LightningError | None = None
+        ended: list[AttemptEnded] = []
+        for tasks in filter(None, (validated[:1], validated[1:])):
+            self._serving = versions
+            ended += self._evaluate(tasks, "validation")
+            missing = None
+            for name in [name for name in self._names if name not in versions]:
+                try:
+                    versions = {**versions, name: self._used_in(name, ended)}
+                except LightningError as error:
+                    missing = error
         if all(one.reward is None for one in ended):
-            why = next((one.error for one in ended if one.error), "attempt(task) returned None each time")
+            none_given = (
+                "attempt(task) returned None each time; of a program the last line that it prints is the reward"
+            )
+            why = next((one.error for one in ended if one.error), none_given)
             raise LightningError(
                 f"none of {len(ended)} attempts got a reward, so no text is better than another: {why}"
             )
-        some = next(one for one in ended if one.reward is not None)
-        versions = {name: self._daemon.used_in(name, some.attempt_id, wait_s=_ARRIVES_S) for name in self._names}
-        base = Candidate(versions, {one.task_id: self._reward(one) for one in ended})
-        self._score(versions, "validation", base.validation)
-        self._on_event(CandidateTried(base.name, None, base.mean, len(ended), True, self._left))
+        if missing is not None:
+            raise missing
+        in_order = {name: versions[name] for name in self._names}
+        base = Candidate(in_order, self._by_task(ended))
+        self._score(in_order, "validation", base.validation)
+        told = len(ended)
+        self._on_event(CandidateTried(base.name, None, None, base.mean, told, _failed(ended), True, self._left))
         return base
 
-    def _child(self, parent: Candidate, name: str, batch: Sequence[Task]) -> dict[str, PromptVersion]:
+    def _used_in(self, name: str, ended: Sequence[AttemptEnded]) -> PromptVersion:
+        best_first = sorted(ended, key=lambda one: one.reward is None)[:_MOST_ASKED]
+        return self._daemon.used_in(name, [one.attempt_id for one in best_first], wait_s=_ARRIVES_S)
+
+    def _proposal(self, parent: Candidate, name: str, batch: Sequence[Task]) -> Proposed:
         first = [parent.attempts[one.id] for one in batch]
-        others = sorted(parent.attempts.values(), key=self._reward, reverse=True)
+        others = sorted(parent.attempts.values(), key=lambda one: self._rewards([one]), reverse=True)
         ids = dict.fromkeys(one.attempt_id for one in [*first, *others])
         seed = self._chance.randrange(1 << 31)
-        child = self._daemon.propose(name, parent.versions[name].version, list(ids)[:_MOST_SHOWN], seed=seed)
-        return {**parent.versions, name: child}
+        made = self._daemon.propose(name, parent.versions[name].version, list(ids)[:_MOST_SHOWN], seed=seed)
+        self._proposed = True
+        return made
 
     def _try_at(
         self, versions: Mapping[str, PromptVersion], tasks: Sequence[Task], tried: dict[str, AttemptEnded]
@@ -274,14 +259,14 @@ class PromptOptimizer(Generic[TaskT]):
             self._serving = versions
             tried.update((one.task_id, one) for one in self._evaluate(tasks, "feedback"))
 
-    def _validated(self, versions: Mapping[str, PromptVersion], tasks: Sequence[Task]) -> dict[str, float]:
+    def _validated(self, versions: Mapping[str, PromptVersion], tasks: Sequence[Task]) -> list[AttemptEnded]:
         self._serving = versions
-        scores = {one.task_id: self._reward(one) for one in self._evaluate(tasks, "validation")}
-        self._score(versions, "validation", scores)
-        return scores
+        ended = self._evaluate(tasks, "validation")
+        self._score(versions, "validation", self._by_task(ended))
+        return ended
 
     def _held_out(
-        self, base: Candidate, best: Candidate, tasks: Sequence[TaskT]
+        self, base: Candidate, best: Candidate, tasks: Sequence[Task]
     ) -> tuple[dict[str, float], dict[str, float]] | None:
         if not tasks:
             return None
@@ -289,7 +274,7 @@ class PromptOptimizer(Generic[TaskT]):
         found = []
         for one in (base, best):
             self._serving = one.versions
-            scores = {ended.task_id: self._reward(ended) for ended in self._evaluate(tasks, "held-out")}
+            scores = self._by_task(self._evaluate(tasks, "held-out"))
             self._score(one.versions, "held-out", scores)
             found.append(scores)
             if best is base:
@@ -303,28 +288,25 @@ class PromptOptimizer(Generic[TaskT]):
     def _evaluate(self, tasks: Sequence[Any], stage: str) -> list[AttemptEnded]:
         ended = self._runner.evaluate(tasks, stage=stage)
         self._left -= len(ended)
+        self._worst = min([self._worst, *(one.reward for one in ended if one.reward is not None)])
         lt.flush(_FLUSH_S)
         return ended
 
-    def _minibatches(self, tasks: Sequence[Task], size: int) -> Iterator[list[Task]]:
-        """Yield tasks that were not shown for longest, in an order that is drawn anew for each pass."""
-        waiting: list[Task] = []
-        while True:
-            if len(waiting) < size:
-                drawn = [one for one in tasks if one not in waiting]
-                self._chance.shuffle(drawn)
-                waiting += drawn
-            batch, waiting = waiting[:size], waiting[size:]
-            yield batch
+    def _rewards(self, ended: Iterable[AttemptEnded]) -> list[float]:
+        return [self._worst if one.reward is None else one.reward for one in ended]
 
-    def _reward(self, ended: AttemptEnded) -> float:
-        return self._failed_reward if ended.reward is None else ended.reward
+    def _by_task(self, ended: Sequence[AttemptEnded]) -> dict[str, float]:
+        return {one.task_id: reward for one, reward in zip(ended, self._rewards(ended), strict=True)}
 
     def _attempt(self, task: Any) -> Any:
         serving = self._serving
         with serving_prompts(serving):
             made = self._given(task)
         return _inside(made, serving) if inspect.isawaitable(made) else made
+
+
+def _failed(ended: Iterable[AttemptEnded]) -> int:
+    return sum(one.reward is None for one in ended)
 
 
 async def _inside(made: Any, serving: Mapping[str, PromptVersion]) -> Any:

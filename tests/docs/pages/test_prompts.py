@@ -1,5 +1,6 @@
 """What docs/prompts.md shows, with a real daemon and the page's own program: only the two models are a script's."""
 
+import asyncio
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import time
 import tomllib
 from pathlib import Path
 
+import lightning_instrumentation as lt
 import pytest
 
 from lightning_trainer.config import Config
@@ -122,12 +124,12 @@ def service(tmp_path_factory):
 
 def test_the_page_finds_a_better_text_serves_it_and_goes_back(service):
     command = next(line for line in blocks("bash")[0].splitlines() if "optimize" in line)
-    words = command.replace("-- python", f"--config lightning.toml -- {sys.executable}").split()[1:]
+    words = command.replace("-- python", f"-- {sys.executable}").split()[1:]
     said = service.ours(*words, status=0)
     assert re.search(r"clerk@v0, which the program has: 0\.\d+ at 4 validation tasks", said), said
-    assert "clerk@v1 from clerk@v0" in said
+    assert "clerk@v1 by reflect from clerk@v0" in said
     assert "not better there" in said
-    assert re.search(r"clerk@v2 from clerk@v0: 1\.000 at 4 validation tasks, kept", said), said
+    assert re.search(r"clerk@v2 by reflect from clerk@v0: 1\.000 at 4 validation tasks, kept", said), said
     assert "best: clerk@v2, 1.000" in said
     assert re.search(
         r"at 8 held-out tasks: 0\.250 before, 1\.000 now, \+0\.750 \(95 %: \+0\.\d+ to \+\d\.\d+\)", said
@@ -210,3 +212,42 @@ def test_every_setting_and_its_default_is_in_the_table():
         for name, default in told.items():
             if default is not None:
                 assert str(settings.model_fields[name].default).removesuffix(".0").lower() == default, name
+
+
+def of_framework(name: str) -> str:
+    """The first code in a framework's row."""
+    row = next(line for line in PAGE.splitlines() if line.startswith(f"| {name} |"))
+    return re.findall(r"`([^`]+)`", row)[0]
+
+
+def in_use(monkeypatch) -> dict[str, object]:
+    texts = iter(["first", "second"])
+    monkeypatch.setattr(lt, "prompt", lambda name, default: f"{next(texts)} {name}: {default}")
+    return {"lt": lt, "INSTRUCTIONS": "You work."}
+
+
+def test_an_agent_of_openai_agents_asks_for_its_text_in_each_run(monkeypatch):
+    agents = pytest.importorskip("agents")
+    agent = eval(of_framework("OpenAI Agents"), {"Agent": agents.Agent, **in_use(monkeypatch)})
+    asked = [asyncio.run(agent.get_system_prompt(agents.RunContextWrapper(None))) for _ in range(2)]
+    assert asked == ["first clerk: You work.", "second clerk: You work."]
+
+
+def test_an_agent_of_langchain_asks_for_its_text_in_each_run(monkeypatch):
+    middleware = pytest.importorskip("langchain.agents.middleware")
+    from langchain.agents import create_agent
+    from langchain_core.language_models import FakeListChatModel
+
+    asked = []
+
+    class Model(FakeListChatModel):
+        def _call(self, messages, *arguments, **options) -> str:
+            asked.append(messages[0].content)
+            return super()._call(messages, *arguments, **options)
+
+    assert "from langchain.agents.middleware import dynamic_prompt" in PAGE
+    named = {"create_agent": create_agent, "dynamic_prompt": middleware.dynamic_prompt, "tools": []}
+    agent = eval(of_framework("LangChain"), {**named, "model": Model(responses=["done"]), **in_use(monkeypatch)})
+    for _ in range(2):
+        agent.invoke({"messages": [("user", "hello")]})
+    assert asked == ["first clerk: You work.", "second clerk: You work."]

@@ -157,6 +157,8 @@ async def test_the_version_that_an_attempt_used_is_read_from_its_spans(client: C
         about |= {} if version is None else {semconv.PROMPT_VERSION: version}
         await store.append([Span("1" * 32, f"{number + 1:016x}", None, f"prompt {name}", number + 1, 9, about)])
     assert await client.get(f"{URL}?used_in=a") == (200, {"version": 1, "text": B})
+    assert await client.get(f"{URL}?used_in=none&used_in=a4&used_in=a") == (200, {"version": 1, "text": B})
+    assert (await client.get(URL + "?" + "used_in=a&" * 33))[0] == 422
     assert await client.get("/lightning/prompts/clerk.2?used_in=a") == (200, {"version": 0, "text": A})
     for attempt in ("a4", "a5", "a6", "a7", "none"):
         status, sentence = await client.get(f"{URL}?used_in={attempt}")

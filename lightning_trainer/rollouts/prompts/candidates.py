@@ -1,0 +1,66 @@
+"""What a search for better prompts tries, tells and finds."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+
+from lightning_instrumentation.prompts.live import PromptVersion
+
+from lightning_trainer.rollouts.attempt import AttemptEnded
+
+
+def named(versions: Mapping[str, PromptVersion]) -> str:
+    """Return versions as ``planner@v3, writer@v1``."""
+    return ", ".join(f"{name}@v{one.version}" for name, one in versions.items())
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A version of each prompt, with what it earned."""
+
+    versions: Mapping[str, PromptVersion]
+    validation: Mapping[str, float]
+    """Rewards by task."""
+    parent: int | None = None
+    """Its index; None for what the program had."""
+    attempts: dict[str, AttemptEnded] = field(default_factory=dict)
+    """At feedback tasks, by task."""
+
+    @property
+    def name(self) -> str:
+        return named(self.versions)
+
+    @property
+    def mean(self) -> float:
+        """Return the mean reward at the validation tasks."""
+        return fmean(self.validation.values())
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateTried:
+    """A candidate has been tried: at a few feedback tasks if it was not better there, else at the validation tasks."""
+
+    candidate: str
+    parent: str | None
+    made_by: str | None
+    """The kind of the proposer of its new text; None for what the program had."""
+    mean: float
+    tasks: int
+    failed: int
+    """Attempts at these tasks that failed or got no reward; they count in the mean."""
+    kept: bool
+    attempts_left: int
+
+
+@dataclass(frozen=True)
+class Optimized:
+    """What an optimization has found."""
+
+    base: Candidate
+    best: Candidate
+    """The best at the validation tasks, on which it was chosen; so its mean there is too high."""
+    candidates: Sequence[Candidate]
+    attempts: int
+    """How many were made."""
+    held_out: tuple[Mapping[str, float], Mapping[str, float]] | None = None
+    """Rewards of base and best by held-out task, which neither was chosen by; None: there are no such tasks."""

@@ -1,0 +1,200 @@
+"""The search as a whole, with a daemon and a runner that are scripts: what is tried, what is kept, and what ends it."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from lightning_instrumentation.prompts.live import PromptVersion
+from lightning_instrumentation.scope import current
+
+from lightning_trainer.errors import LightningError
+from lightning_trainer.rollouts import AttemptEnded, PromptOptimizer
+from lightning_trainer.rollouts.prompts.client import Proposed
+from lightning_trainer.rollouts.task_file import task_of
+
+NOWHERE = "http://127.0.0.1:9"
+TASKS = [{"id": str(number)} for number in range(12)]
+
+
+class Script:
+    """Attempts are made one after the other; ``earns(task, texts)`` says what each gets, or raises.
+
+    Texts are their version's number, ``v0`` and so on, and a proposal is the next one.
+    """
+
+    def __init__(self, earns: Callable[[str, dict[str, str]], float | None], names: Sequence[str] = ("clerk",)) -> None:
+        self.earns = earns
+        self.made: list[tuple[str, str, dict[str, str]]] = []
+        """Stage, task and given texts of each attempt."""
+        self.asked_for: dict[str, set[str]] = {}
+        """By attempt."""
+        self.silent: set[str] = set()
+        """Prompts that the attempt of the first task does not ask for."""
+        self.proposals = 0
+        self.most_proposals = 10_000
+        self.served = 0
+        self.events: list[Any] = []
+        self.optimizer = PromptOptimizer(
+            names, self._attempt, endpoint=NOWHERE, on_event=self.events.append, concurrency=1
+        )
+        self.optimizer._daemon = self  # pyright: ignore[reportAttributeAccessIssue]
+        self.optimizer._runner = self  # pyright: ignore[reportAttributeAccessIssue]
+        self._names = names
+
+    def search(self, tasks: Sequence[dict[str, str]] = TASKS, **options: Any):
+        return self.optimizer.optimize(tasks, **{"attempts": 100, **options})
+
+    def _attempt(self, task: Any) -> float | None:
+        given = {name: one.text for name, one in (current().prompts or {}).items()}
+        stage, attempt_id = self._now
+        first = not self.made
+        self.made.append((stage, task.id, given))
+        self.asked_for[attempt_id] = {name for name in self._names if not (first and name in self.silent)}
+        return self.earns(task.id, {name: given.get(name, f"v{self.served}") for name in self._names})
+
+    def evaluate(self, tasks: Sequence[Any], *, stage: str) -> list[AttemptEnded]:
+        ended = []
+        for task in map(task_of, tasks):
+            self._now = stage, f"a{len(self.made)}"
+            reward, error = None, None
+            try:
+                reward = self.optimizer._attempt(task)
+            except RuntimeError as raised:
+                error = str(raised)
+            ended.append(AttemptEnded(stage, None, task.id, reward, 0.0, error, self._now[1]))
+        return ended
+
+    def used_in(self, name: str, attempts: str | Sequence[str], *, wait_s: float) -> PromptVersion:
+        attempts = [attempts] if isinstance(attempts, str) else attempts
+        if not any(name in self.asked_for[one] for one in attempts):
+            raise LightningError(f"none asked for {name}")
+        return PromptVersion(self.served, f"v{self.served}")
+
+    def propose(self, name: str, parent: int, attempts: Sequence[str], *, seed: int) -> Proposed:
+        if self.proposals >= self.most_proposals:
+            raise LightningError("the budget is spent")
+        self.proposals += 1
+        return Proposed(PromptVersion(self.proposals, f"v{self.proposals}"), "reflect")
+
+    def put_score(self, name: str, version: int, *, stage: str, mean: float, tasks: int) -> None:
+        pass
+
+
+def by_text(**earned: float) -> Callable[[str, dict[str, str]], float]:
+    """What an attempt earns by the text of ``clerk``; 0.5 by any other."""
+    return lambda task, texts: earned.get(texts["clerk"], 0.5)
+
+
+def test_the_better_text_is_found_and_a_worse_one_is_not_tried_at_the_validation_tasks():
+    script = Script(by_text(v1=0.25, v2=1.0))
+    found = script.search(held_out=[{"id": "h1"}, {"id": "h2"}])
+    assert (found.best.name, found.best.mean, found.base.mean) == ("clerk@v2", 1.0, 0.5)
+    assert found.held_out == ({"h1": 0.5, "h2": 0.5}, {"h1": 1.0, "h2": 1.0})
+    assert {stage for stage, _, texts in script.made if texts.get("clerk") == "v1"} == {"feedback"}
+    assert found.attempts == len(script.made) - 4
+
+
+def test_all_attempts_after_the_first_get_the_version_that_it_got():
+    """Another version may be served meanwhile, and a program that waits for a busy daemon gets none."""
+    script = Script(by_text())
+    script.served = 7
+    script.search(attempts=20)
+    validation = [texts for stage, _, texts in script.made if stage == "validation"]
+    assert validation[:1] == [{}]
+    assert validation[1:6] == [{"clerk": "v7"}] * 5
+
+
+def test_a_prompt_of_a_team_that_only_some_attempts_ask_for_is_found_in_those():
+    script = Script(lambda task, texts: 0.5, ("planner", "writer"))
+    script.silent = {"writer"}
+    found = script.search(attempts=30)
+    assert found.base.name == "planner@v0, writer@v0"
+
+
+def test_a_prompt_that_no_attempt_asks_for_ends_the_search_in_a_sentence():
+    script = Script(lambda task, texts: 0.5)
+    script._names = ()
+    with pytest.raises(LightningError, match="none asked for clerk"):
+        script.search()
+
+
+def test_a_search_whose_budget_is_spent_says_what_it_has_found():
+    script = Script(by_text(v1=0.8))
+    script.most_proposals = 1
+    found = script.search(held_out=[{"id": "h"}])
+    assert (found.best.name, found.held_out) == ("clerk@v1", ({"h": 0.5}, {"h": 0.8}))
+
+
+def test_a_search_that_never_gets_a_text_says_why():
+    script = Script(by_text())
+    script.most_proposals = 0
+    with pytest.raises(LightningError, match="the budget is spent"):
+        script.search()
+
+
+def test_a_failed_attempt_never_counts_more_than_the_worst_that_did_not_fail():
+    def earns(task: str, texts: dict[str, str]) -> float:
+        if texts["clerk"] == "v0":
+            return -0.5
+        raise RuntimeError("crashed")
+
+    found = Script(earns).search()
+    assert found.best is found.base, "0 would be more than what the program earned"
+
+
+def test_how_many_attempts_failed_is_said_with_what_was_earned():
+    def earns(task: str, texts: dict[str, str]) -> float | None:
+        if texts["clerk"] == "v1":
+            return 1.0 if task != "x" else None
+        if int(task) % 3 == 0:
+            raise RuntimeError("the model's endpoint is busy")
+        return 0.5
+
+    script = Script(earns)
+    script.search(validation=[{"id": str(number)} for number in range(6)], attempts=30)
+    base, child = script.events[:2]
+    assert (base.candidate, base.tasks, base.failed) == ("clerk@v0", 6, 2)
+    assert (child.candidate, child.failed, child.made_by) == ("clerk@v1", 0, "reflect")
+
+
+def test_a_kept_text_that_is_proposed_again_is_not_tried_again():
+    def earns(task: str, texts: dict[str, str]) -> float:
+        return 0.9 if texts["clerk"] == "v1" and task != "0" else 0.5 if task != "0" or texts["clerk"] == "v0" else 0.0
+
+    script = Script(earns)
+    script.propose = lambda name, parent, attempts, seed: Proposed(PromptVersion(1, "v1"), "examples")
+    found = script.search([{"id": str(number)} for number in range(1, 7)], validation=TASKS[:2])
+    assert [one.name for one in found.candidates] == ["clerk@v0", "clerk@v1"]
+
+
+@pytest.mark.parametrize("options", [{}, {"validation": [{"id": "5", "question": "?"}]}])
+def test_a_held_out_task_that_texts_are_chosen_by_is_refused_before_anything_is_tried(options):
+    script = Script(by_text())
+    tasks = TASKS if not options else [{"id": "a"}, {"id": "b"}]
+    held_out = [*(options.get("validation") or TASKS[5:6])]
+    with pytest.raises(LightningError, match="held-out task '5' is one that texts are made from or chosen by"):
+        script.search(tasks, held_out=held_out, **options)
+    assert script.made == []
+
+
+def test_ids_that_two_files_count_alike_are_other_tasks():
+    script = Script(by_text(v1=0.8))
+    found = script.search(held_out=[{"id": "5", "question": "another"}])
+    assert found.held_out == ({"5": 0.5}, {"5": 0.8})
+
+
+def test_held_out_tasks_have_ids_of_their_own():
+    with pytest.raises(LightningError, match="2 tasks are called 'h'"):
+        Script(by_text()).search(held_out=[{"id": "h", "n": 1}, {"id": "h", "n": 2}])
+
+
+def test_rows_that_cannot_be_compared_can_be_drawn():
+    numpy = pytest.importorskip("numpy")
+    rows = [{"image": numpy.zeros(3), "id": str(number)} for number in range(7)]
+    assert Script(by_text(v1=0.8)).search(rows, minibatch=3).best.name == "clerk@v1"
+
+
+@pytest.mark.parametrize("name", ["my prompt", "", "ä", " writer"])
+def test_what_is_no_name_of_a_prompt_is_refused_before_anything_is_tried(name):
+    with pytest.raises(LightningError, match="is no name of a prompt"):
+        PromptOptimizer(["clerk", name], lambda task: 1.0, endpoint=NOWHERE)
