@@ -14,6 +14,7 @@ from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.errors import ConfigError, StoreError, UnknownVersionError
+from lightning_trainer.prompts.placeholders import in_place_of, misfits
 from lightning_trainer.rollouts.daemon_client import refusal
 from lightning_trainer.store import prompts
 from lightning_trainer.store.places import recorded_place, store_at
@@ -38,7 +39,7 @@ def use_version(config_path: Path | None, named: str) -> None:
 
 
 def add_version(config_path: Path | None, named: str, file: Path, reason: str | None) -> None:
-    """Add a text and say which version it is.
+    """Add a text and say which version it is, and what of it a program could not fill in.
 
     Raises:
         LightningError: the file cannot be read or is no text that could be served, or the text that it derives from is
@@ -56,6 +57,8 @@ def add_version(config_path: Path | None, named: str, file: Path, reason: str | 
             f"derives from, as {name}@v{live[-1]}"
         )
     parent = live[0] if number is None else number
+    before = next((one.text for one in versions if one.version == parent), text)  # the store says that there is none
+    text = in_place_of(before, text)
     url = running_daemon(config)
     if url is None:
         made = asyncio.run(
@@ -67,6 +70,8 @@ def add_version(config_path: Path | None, named: str, file: Path, reason: str | 
     else:
         body = {"text": text, "parent": parent, "reason": reason}
         made = _ask(url, config, f"{quote(name, safe='')}/versions", body)["version"]
+    for said in misfits(before, text):
+        _say(f"careful, the program may fail with this text where it works with v{parent}: {said}")
     _say(f"this is {name}@v{made}; serve it with: lightning-trainer prompts use {name}@v{made}")
 
 

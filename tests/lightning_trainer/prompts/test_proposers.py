@@ -13,7 +13,8 @@ from lightning_trainer.errors import ProposalError
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.judges.attempts import JudgedSpans
 from lightning_trainer.prompts.examples import ExamplesProposer, reward_of
-from lightning_trainer.prompts.reflect import ReflectProposer, placeholders
+from lightning_trainer.prompts.placeholders import in_place_of, misfits, placeholders
+from lightning_trainer.prompts.reflect import ReflectProposer
 from lightning_trainer.store.prompts import PromptState, PromptVersion
 from lightning_trainer.types import Span, SpanEvent
 from tests.lightning_trainer.judges.scripted import (  # pyright: ignore[reportMissingImports]
@@ -131,11 +132,55 @@ async def test_what_cannot_be_proposed_is_one_sentence(reflect, script):
         ("Hello {name}, {{ day }} and ${place}", {"{name}", "{{day}}", "${place}"}),
         ('Answer {{"a": 1}} or {"a": 1}', set()),
         ("Both {} and {0}", {"{}", "{0}"}),
+        (
+            "{price:.2f} of {user.name!r} on {day:%d.%m.} {rows[0]}",
+            {"{price:.2f}", "{user.name!r}", "{day:%d.%m.}", "{rows[0]}"},
+        ),
+        ("{{ user.name | upper }} and {{- n -}}", {"{{user.name|upper}}", "{{-n-}}"}),
+        ("$name pays US$ 5 or $5, $$HOME", {"$name"}),
+        ("{type: string} {type:string} { }", set()),
         ("none", set()),
     ],
 )
 def test_placeholders_are_those_of_format_jinja_and_template(text, found):
     assert placeholders(text) == found
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("Solve {task}.", 'Solve {task} as {"a": 1}.', "write { and } twice"),
+        ("Solve {task}.", "Solve {task} in }.", "write { and } twice"),
+        ("Solve {task}.", 'Solve {task} as {{"a": 1}}.', None),
+        ('Solve {task} as {"a": 1}.', 'Solve {task} as {"b": 2}.', None),
+        ("Solve it.", 'Solve it as {"a": 1}.', None),
+        ("Cost: {price:.2f}", "Cost: {price}", "it lacks {price:.2f}"),
+        ("Hello $name", "Hello", "it lacks $name"),
+        ("{% for a in b %}{{ a.c }}{% endfor %}", "{% for a in b %}- {{ a.c }}\n{% endfor %}", None),
+        ("{% for a in b %}{{ a.c }}{% endfor %}", "{{ a.c }}", "the same Jinja statements, {% for a in b %}"),
+        ("Do.", "Do {% if x %}", "which are none"),
+    ],
+)
+def test_a_text_that_would_break_the_program_is_known(before, after, said):
+    found = misfits(before, after)
+    assert (found == []) == (said is None), found
+    assert said is None or said in found[0]
+
+
+@pytest.mark.parametrize(
+    ("before", "text", "kept"),
+    [("Rules:\n- a\n\n", " Rules.", "Rules.\n\n"), ("\n  A", "B\n", "\n  B"), (" ", "B", " B"), ("A", "B", "B")],
+)
+def test_the_white_space_around_a_text_stays(before, text, kept):
+    assert in_place_of(before, text) == kept
+
+
+async def test_a_rewritten_text_ends_as_the_one_before_did(reflect, script):
+    script.answers = [{"diagnosis": "d", "prompt": "Solve it well."}]
+    proposer = reflect()
+    made = await proposer.propose(version("Solve it.\n\n"), attempts(("a", 0.0, None)), 0)
+    assert made.text == "Solve it well.\n\n", "the program writes more after it"
+    await proposer.close()
 
 
 async def test_examples_are_good_attempts_of_different_tasks_below_the_text():

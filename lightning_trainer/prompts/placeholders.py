@@ -1,0 +1,59 @@
+"""What a program fills in of a text: a version that lacks some of it, or has more, breaks the program.
+
+Sources: Python's "Format String Syntax" and ``string.Template``; Jinja's template designer documentation.
+"""
+
+import re
+from string import Formatter
+
+_SPEC = r":(?:(?:.?[<>=^])?[-+ ]?z?#?0?\d*[_,]?(?:\.\d+)?[bcdeEfFgGnosxX%]?|%[^{}]*)"
+_JINJA = r"\{\{-?\s*[A-Za-z_]\w*(?:\.\w+|\[[^\]{}]*\]|\([^(){}]*\)|\s*\|\s*\w+)*\s*-?\}\}"
+_FORMAT = rf"(?<!\{{)\{{(?:[A-Za-z_]\w*|\d*)(?:\.\w+|\[[^\]{{}}]*\])*(?:![rsa])?(?:{_SPEC})?\}}(?!\}})"
+_TEMPLATE = r"\$\{[A-Za-z_]\w*\}|(?<![\w$])\$[A-Za-z_]\w*"
+_PLACEHOLDER = re.compile(f"{_JINJA}|{_TEMPLATE}|{_FORMAT}")
+_STATEMENT = re.compile(r"\{%(?:(?!\{%).)*?%\}", re.DOTALL)
+
+
+def placeholders(text: str) -> set[str]:
+    """Return what a program fills in of a text, white space inside of the braces left out."""
+    return {re.sub(r"\s", "", found) for found in _PLACEHOLDER.findall(text)}
+
+
+def misfits(before: str, after: str) -> list[str]:
+    """Return why a program that fills in one text could not fill in another in its place; nothing if it can."""
+    lost, new = placeholders(before) - placeholders(after), placeholders(after) - placeholders(before)
+    said = [f"it lacks {', '.join(sorted(lost))}"] if lost else []
+    said += [f"nothing fills in {', '.join(sorted(new))}"] if new else []
+    if _statements(before) != _statements(after):
+        said.append(f"it must have the same Jinja statements, {' '.join(_statements(before)) or 'which are none'}")
+    fields = _fields(before)
+    if not said and fields and fields == _named(before) and _fields(after) != fields:
+        said.append(
+            "str.format fills it in, and takes other braces for placeholders: write { and } twice, {{ and }}, where "
+            "they are braces"
+        )
+    return said
+
+
+def in_place_of(before: str, text: str) -> str:
+    """Return a text with the white space around it that the one before has: a program may put more after it."""
+    start, end = len(before) - len(before.lstrip()), len(before.rstrip())
+    return f"{before[:start]}{text.strip()}{before[end:] if end else ''}"
+
+
+def _statements(text: str) -> list[str]:
+    return [" ".join(found.split()) for found in _STATEMENT.findall(text)]
+
+
+def _fields(text: str) -> set[str] | None:
+    """Return the names that ``str.format`` finds in a text; None if it refuses the text."""
+    try:
+        return {name for _, name, _, _ in Formatter().parse(text) if name is not None}
+    except ValueError:
+        return None
+
+
+def _named(text: str) -> set[str]:
+    """Return the names in those placeholders that are ``str.format``'s."""
+    found = (one for one in placeholders(text) if one.startswith("{") and not one.startswith("{{"))
+    return {re.split(r"[!:]", one[1:-1])[0] for one in found}
