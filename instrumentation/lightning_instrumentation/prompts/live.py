@@ -27,7 +27,9 @@ _TIMEOUT_S = 5.0
 _EVERY_S = 10.0
 _AFTER_FAILURE_S = 30.0
 _MOST = 256
-"""Defaults of one process: more come from one that is put together anew for each call."""
+"""Defaults of one process."""
+_MOST_OF_NAME = 32
+"""Defaults of one name: more come from one that is put together anew for each call."""
 _LONGEST_ANSWER = 1 << 20
 
 
@@ -82,11 +84,11 @@ class LivePrompts:
         with self._lock:
             known = self._known.get(key)
             if known is None:
-                if len(self._known) >= _MOST:
+                if len(self._known) >= _MOST or sum(one == name for _, one, _ in self._known) >= _MOST_OF_NAME:
                     failures.say(
-                        "prompts-too-many",
-                        f"lt.prompt({name!r}) is one of more than {_MOST} different texts and is used as it is: give "
-                        "lt.prompt a fixed text, and put in what changes afterwards",
+                        f"prompts-too-many-{name}",
+                        f"lt.prompt({name!r}) is given one text after another, and further ones are used as they are: "
+                        "give it a fixed text, no f-string, and put in what changes afterwards",
                     )
                     return None
                 known = self._known[key] = _Known()

@@ -203,13 +203,16 @@ def test_where_nothing_is_captured_the_version_is_served_and_not_recorded(record
     assert recording.receiver.spans("prompt ") == []
 
 
-def test_texts_that_change_with_each_call_do_not_fill_the_process(recording, caplog, monkeypatch):
-    monkeypatch.setattr(live_module, "_MOST", 3)
+@pytest.mark.parametrize("limit", ["_MOST", "_MOST_OF_NAME"])
+def test_texts_that_change_with_each_call_do_not_fill_the_process(recording, caplog, monkeypatch, limit):
+    monkeypatch.setattr(live_module, limit, 3)
     live_module.failures._said.clear()
     recording.receiver.prompt = lambda name, asked: (200, {"version": 0, "text": asked["default"]})
     assert [lt.prompt("clerk", f"Today is {day}.") for day in range(5)] == [f"Today is {day}." for day in range(5)]
     assert len(recording.receiver.asked) == 3
-    assert "give lt.prompt a fixed text" in caplog.text
+    assert "give it a fixed text, no f-string" in caplog.text
+    recording.receiver.prompt = serves(1, "one")
+    assert lt.prompt("other", DEFAULT) == (DEFAULT if limit == "_MOST" else "one")
 
 
 def test_what_is_no_prompt_is_the_programmers_to_see(recording):
