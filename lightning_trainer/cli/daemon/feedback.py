@@ -113,6 +113,12 @@ def forget(config_path: Path | None, **named: str | None) -> None:
         _say(console, one["sentence"])
     if kind in ("rollout", "task") and done["made_with"]:
         _say(console, "the recorded batches of these steps hold its tokens until retention deletes them")
+    if quoted_by := done.get("quoted_by"):  # an older daemon does not say
+        _say(
+            console,
+            f"versions of prompts that have its words, and stay: {', '.join(quoted_by)}; see `lightning-trainer "
+            "prompts show`, and serve another where one of them is live, with `lightning-trainer prompts use`",
+        )
     _say(console, "backups and files that `build` wrote before still have it; what clients deliver again is not stored")
     for aside in set_aside_before(config.daemon.state_dir / STORE):
         _say(console, f"{aside} was set aside and may still have it: delete it when you do not need it any more")

@@ -10,10 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from lightning_trainer.config.sections import FeedbackConfig
 from lightning_trainer.errors import ForgetError, StoreError
 from lightning_trainer.ingest.http.bodies import JsonBodyError, error_response, read_json
+from lightning_trainer.prompts.quoting import quoting
 from lightning_trainer.samples.feedback.review import feedback_report
 from lightning_trainer.store.lately import Lately
 from lightning_trainer.store.store import Store
 from lightning_trainer.store.worklist.forgetting import (
+    attempts_named,
     forget_response,
     forget_rollout,
     forget_source,
@@ -53,7 +55,8 @@ FORGET = {
 
 
 def forget_and_say(connection, kind: str, name: str) -> dict:
-    """Erase and return what was erased, and the versions that were made with it; one transaction.
+    """Erase and return what was erased, the versions that were made with it, and those of prompts that quote it; one
+    transaction.
 
     Args:
         kind: one of ``FORGET``.
@@ -61,9 +64,11 @@ def forget_and_say(connection, kind: str, name: str) -> dict:
     Raises:
         ForgetError: nothing of it is stored.
     """
+    quoted_by = quoting(connection, attempts_named(connection, kind, name))
     forgotten = FORGET[kind](connection, name, now_ns=time.time_ns())
     made = made_with(connection, forgotten.steps)
-    return {**asdict(forgotten), "made_with": [{**asdict(one), "sentence": one.sentence} for one in made]}
+    told = [{**asdict(one), "sentence": one.sentence} for one in made]
+    return {**asdict(forgotten), "made_with": told, "quoted_by": quoted_by}
 
 
 def feedback_api(store: Store, config: FeedbackConfig) -> APIRouter:

@@ -101,9 +101,13 @@ def forget_task(connection: Connection, task: str, *, now_ns: int) -> Forgotten:
     Raises:
         ForgetError: nothing of it is stored.
     """
-    rollouts = select_of_task(connection, task)
-    ids = sorted({one for rollout in rollouts for one in _attempts_of(connection, rollout)})
-    return _forget_attempts(connection, "task", task, ids, now_ns)
+    return _forget_attempts(connection, "task", task, attempts_named(connection, "task", task), now_ns)
+
+
+def attempts_named(connection: Connection, kind: str, name: str) -> list[str]:
+    """Return the attempts of a ``rollout`` or a ``task``; none of what is no attempt."""
+    rollouts = {"rollout": [name], "task": select_of_task(connection, name)}.get(kind, [])
+    return sorted({one for rollout in rollouts for one in _attempts_of(connection, rollout)})
 
 
 def _attempts_of(connection: Connection, rollout: str) -> list[str]:
