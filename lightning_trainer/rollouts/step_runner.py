@@ -235,6 +235,10 @@ class StepRunner(Generic[TaskT]):
         Raises:
             LightningError: a task has no id, the daemon cannot be reached, or has no such policy.
         """
+        return self.evaluated(tasks, stage=stage)
+
+    def evaluated(self, tasks: Sequence[TaskT], *, stage: str) -> list[AttemptEnded]:
+        """As ``evaluate``, as a part of what says itself how it goes on after Ctrl-C."""
         named = [*map(self._as_task, listed_tasks(tasks))]
         self._daemon.wait_until_there()
         return self._run_all([Work(task, f"{self._run}/{stage}/{task.id}", stage, None, "evaluate") for task in named])

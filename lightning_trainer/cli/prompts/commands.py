@@ -83,6 +83,9 @@ def optimize(
     ] = False,
     minibatch: Annotated[int, typer.Option(help="Tasks that one new text is made from.", min=1)] = 3,
     perfect: Annotated[float, typer.Option(help="The reward of an attempt that leaves nothing to learn.")] = 1.0,
+    journal: Annotated[
+        Path | None, typer.Option(help="File to go on from where the search was interrupted, or needs more --attempts.")
+    ] = None,
     config: _Configuration = None,
     endpoint: Annotated[str | None, typer.Option(envvar="LIGHTNING_ENDPOINT", help="The daemon's URL.")] = None,
     agent: Annotated[str | None, typer.Option(help="Agent name for calls that the program does not name.")] = None,
@@ -97,7 +100,7 @@ def optimize(
         optimize_prompts(
             [name.strip() for name in names.split(",")],
             tuple(command),
-            Search(tasks, attempts, validation, held_out, use_best, minibatch, perfect, seed),
+            Search(tasks, attempts, validation, held_out, use_best, minibatch, perfect, seed, journal),
             config=config,
             endpoint=endpoint,
             agent=agent,

@@ -36,6 +36,7 @@ class Search:
     minibatch: int
     perfect: float
     seed: int
+    journal: Path | None
 
 
 def optimize_prompts(
@@ -95,7 +96,7 @@ def _search(names: Sequence[str], program: Command, search: Search, options: Opt
     held_out = () if search.held_out is None else read_tasks(search.held_out).tasks
     program.run_label = command_label(options.command, tasks.label, search.seed)
     with shown(console, 1, search.attempts + 2 * len(held_out)) as show:
-        narration = _Narration(console, show)
+        narration = _Narration(console, show, search.journal)
         optimizer = PromptOptimizer(
             names,
             program,
@@ -113,6 +114,7 @@ def _search(names: Sequence[str], program: Command, search: Search, options: Opt
                 held_out=held_out,
                 minibatch=search.minibatch,
                 perfect=search.perfect,
+                journal=search.journal,
             )
         _conclude(console, optimizer, found, use=search.use)
 
@@ -120,9 +122,10 @@ def _search(names: Sequence[str], program: Command, search: Search, options: Opt
 class _Narration:
     """A line for each text that was tried, and for the best so far where the search ends before its end."""
 
-    def __init__(self, console: Console, show: Show) -> None:
+    def __init__(self, console: Console, show: Show, journal: Path | None) -> None:
         self._console = console
         self._show = show
+        self._journal = journal
         self._best: CandidateTried | None = None
 
     def __call__(self, event: Event | CandidateTried) -> None:
@@ -155,6 +158,8 @@ class _Narration:
                 commands = ", ".join(f"lightning-trainer prompts use {one}" for one in best.candidate.split(", "))
                 said = f"best so far: {best.candidate}, {best.mean:.3f} at {best.tasks} validation tasks"
                 _say(self._console, f"{said}; to serve it: {commands}")
+            if self._journal is not None:
+                _say(self._console, f"the same command goes on with the search from {self._journal}")
             raise
 
 

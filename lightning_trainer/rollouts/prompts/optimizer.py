@@ -6,10 +6,14 @@ tasks, and one of its prompts gets a new text made from these attempts; the chil
 its parent is tried at all validation tasks and becomes a candidate itself.
 """
 
+import hashlib
 import inspect
+import json
 import logging
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from statistics import fmean
 from typing import Any, Generic
 
@@ -23,9 +27,11 @@ from lightning_trainer.rollouts.daemon_client import daemon_of_client
 from lightning_trainer.rollouts.prompts import pareto
 from lightning_trainer.rollouts.prompts.candidates import Candidate, CandidateTried, Optimized, named
 from lightning_trainer.rollouts.prompts.client import PromptClient, Proposed
+from lightning_trainer.rollouts.prompts.journal import Journal
 from lightning_trainer.rollouts.prompts.tasks import minibatches, search_tasks
 from lightning_trainer.rollouts.run_name import checked_run, default_run
 from lightning_trainer.rollouts.runner import Runner
+from lightning_trainer.rollouts.step_runner import ends_in_one_line
 
 _log = logging.getLogger(__name__)
 _FLUSH_S = 30.0
@@ -84,15 +90,19 @@ class PromptOptimizer(Generic[TaskT]):
             endpoint=endpoint,
             concurrency=concurrency,
             timeout_s=timeout_s,
-            on_event=on_event,
+            on_event=self._ended,
         )
+        self._run = name
+        self._seed = seed
         self._chance = random.Random(seed)
+        self._journal = Journal(None, "")
         self._worst = failed_reward
         """What a failed attempt counts."""
         self._on_event = on_event
         self._left = 0
         self._proposed = False
 
+    @ends_in_one_line("a search that has a journal goes on from it, and any other begins anew")
     def optimize(
         self,
         tasks: Sequence[TaskT],
@@ -102,6 +112,7 @@ class PromptOptimizer(Generic[TaskT]):
         held_out: Sequence[TaskT] = (),
         minibatch: int = 3,
         perfect: float = 1.0,
+        journal: str | Path | None = None,
     ) -> Optimized:
         """Look for better texts until the attempts are used up; nothing is served that was not (``use``).
 
@@ -112,11 +123,14 @@ class PromptOptimizer(Generic[TaskT]):
             held_out: tasks that only what the program had and the best candidate are tried at, at the end.
             minibatch: how many tasks a text is made from.
             perfect: where all of a minibatch earn this, there is nothing to learn from it.
+            journal: a file for what attempts earned and what was proposed: a search that finds there what it did before
+                makes none of it again, and goes on, also with more ``attempts``. None: it begins anew each time.
 
         Raises:
-            LightningError: there are too few tasks or attempts, the agent does not ask for the prompts, no attempt gets
-                a reward, nothing can be proposed, or the daemon cannot be reached.
+            LightningError: the journal is another search's, there are too few tasks or attempts, the agent does not ask
+                for the prompts, no attempt gets a reward, nothing can be proposed, or the daemon cannot be reached.
         """
+        self._chance = random.Random(self._seed)
         among = search_tasks(tasks, validation, held_out, self._chance)
         feedback, validated = among.feedback, among.validation
         if not feedback or not validated or minibatch < 1:
@@ -132,11 +146,17 @@ class PromptOptimizer(Generic[TaskT]):
                 f"{len(validated)} validation tasks: raise it, or give fewer tasks"
             )
         self._left, self._proposed = attempts, False
-        candidates = [self._base(validated)]
-        self._search(candidates, feedback, validated, minibatch, perfect)
-        best = max(candidates, key=lambda one: one.mean)
-        made = attempts - self._left
-        return Optimized(candidates[0], best, candidates, made, self._held_out(candidates[0], best, among.held_out))
+        ids = [[one.id for one in some] for some in (feedback, validated)]
+        search = json.dumps([self._run, self._names, self._seed, minibatch, perfect, ids])
+        self._journal = Journal(None if journal is None else Path(journal), hashlib.sha256(search.encode()).hexdigest())
+        try:
+            candidates = [self._base(validated)]
+            self._search(candidates, feedback, validated, minibatch, perfect)
+            best, made = max(candidates, key=lambda one: one.mean), attempts - self._left
+            held_out_rewards = self._held_out(candidates[0], best, among.held_out)
+        finally:
+            self._journal.close()
+        return Optimized(candidates[0], best, candidates, made, held_out_rewards)
 
     def use(self, candidate: Candidate) -> None:
         """Serve a candidate's texts to every program that asks for the prompts with the same defaults.
@@ -241,14 +261,25 @@ class PromptOptimizer(Generic[TaskT]):
 
     def _used_in(self, name: str, ended: Sequence[AttemptEnded]) -> PromptVersion:
         best_first = sorted(ended, key=lambda one: one.reward is None)[:_MOST_ASKED]
-        return self._daemon.used_in(name, [one.attempt_id for one in best_first], wait_s=_ARRIVES_S)
+        attempts = [one.attempt_id for one in best_first]
+        if (said := self._journal.take(["used", name, attempts])) is not None:
+            return PromptVersion(**said)
+        found = self._daemon.used_in(name, attempts, wait_s=_ARRIVES_S)
+        self._journal.write(["used", name, attempts], asdict(found))
+        return found
 
     def _proposal(self, parent: Candidate, name: str, batch: Sequence[Task]) -> Proposed:
         first = [parent.attempts[one.id] for one in batch]
         others = sorted(parent.attempts.values(), key=lambda one: self._rewards([one]), reverse=True)
         ids = dict.fromkeys(one.attempt_id for one in [*first, *others])
         seed = self._chance.randrange(1 << 31)
-        made = self._daemon.propose(name, parent.versions[name].version, list(ids)[:_MOST_SHOWN], seed=seed)
+        shown, version = list(ids)[:_MOST_SHOWN], parent.versions[name].version
+        key = ["proposal", name, version, shown, seed]
+        if (said := self._journal.take(key)) is None:
+            made = self._daemon.propose(name, version, shown, seed=seed)
+            self._journal.write(key, asdict(made))
+        else:
+            made = Proposed(PromptVersion(**said["version"]), said["made_by"])
         self._proposed = True
         return made
 
@@ -286,11 +317,27 @@ class PromptOptimizer(Generic[TaskT]):
             self._daemon.put_score(name, version.version, stage=stage, mean=fmean(scores.values()), tasks=len(scores))
 
     def _evaluate(self, tasks: Sequence[Any], stage: str) -> list[AttemptEnded]:
-        ended = self._runner.evaluate(tasks, stage=stage)
+        known: dict[str, AttemptEnded] = {}
+        for task in tasks:
+            if (said := self._journal.take(self._key(stage, task.id))) is not None:
+                known[task.id] = AttemptEnded(**said)
+                self._on_event(known[task.id])
+        if missing := [task for task in tasks if task.id not in known]:
+            known.update((one.task_id, one) for one in self._runner.evaluated(missing, stage=stage))
+            lt.flush(_FLUSH_S)
+        ended = [known[task.id] for task in tasks]
         self._left -= len(ended)
         self._worst = min([self._worst, *(one.reward for one in ended if one.reward is not None)])
-        lt.flush(_FLUSH_S)
         return ended
+
+    def _ended(self, event: Event) -> None:
+        """What the runner calls: an attempt is kept as soon as it has ended, since others may be interrupted."""
+        if isinstance(event, AttemptEnded):
+            self._journal.write(self._key(event.stage, event.task_id), asdict(event))
+        self._on_event(event)
+
+    def _key(self, stage: str, task_id: str) -> list[str]:
+        return ["attempt", stage, named(self._serving), task_id]
 
     def _rewards(self, ended: Iterable[AttemptEnded]) -> list[float]:
         return [self._worst if one.reward is None else one.reward for one in ended]

@@ -19,7 +19,7 @@ KEPT = CandidateTried("planner@v0, writer@v2", BASE.candidate, "examples", 0.75,
 def told(*events: CandidateTried) -> None:
     console = TerminalConsole()
     with shown(console, 1, 100) as show:
-        narration = optimize._Narration(console, show)
+        narration = optimize._Narration(console, show, Path("j.jsonl"))
         with narration.of_an_end():
             for event in events:
                 narration(event)
@@ -38,6 +38,7 @@ def test_an_interrupted_search_says_what_is_best_so_far_and_which_attempts_faile
         "64 attempts left",
         "best so far: planner@v0, writer@v2, 0.750 at 12 validation tasks; to serve it: "
         "lightning-trainer prompts use planner@v0, lightning-trainer prompts use writer@v2",
+        "the same command goes on with the search from j.jsonl",
     ]
 
 
@@ -52,7 +53,7 @@ def search(folder: Path, endpoint: str | None) -> None:
     optimize.optimize_prompts(
         ["clerk"],
         ("true",),
-        optimize.Search(tasks, 10, None, None, False, 3, 1.0, 0),
+        optimize.Search(tasks, 10, None, None, False, 3, 1.0, 0, None),
         config=None,
         endpoint=endpoint,
         agent=None,

@@ -9,6 +9,7 @@ from lightning_instrumentation.scope import current
 
 from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts import AttemptEnded, PromptOptimizer
+from lightning_trainer.rollouts.prompts.candidates import CandidateTried
 from lightning_trainer.rollouts.prompts.client import Proposed
 from lightning_trainer.rollouts.task_file import task_of
 
@@ -52,7 +53,7 @@ class Script:
         self.asked_for[attempt_id] = {name for name in self._names if not (first and name in self.silent)}
         return self.earns(task.id, {name: given.get(name, f"v{self.served}") for name in self._names})
 
-    def evaluate(self, tasks: Sequence[Any], *, stage: str) -> list[AttemptEnded]:
+    def evaluated(self, tasks: Sequence[Any], *, stage: str) -> list[AttemptEnded]:
         ended = []
         for task in map(task_of, tasks):
             self._now = stage, f"a{len(self.made)}"
@@ -62,6 +63,7 @@ class Script:
             except RuntimeError as raised:
                 error = str(raised)
             ended.append(AttemptEnded(stage, None, task.id, reward, 0.0, error, self._now[1]))
+            self.optimizer._ended(ended[-1])
         return ended
 
     def used_in(self, name: str, attempts: str | Sequence[str], *, wait_s: float) -> PromptVersion:
@@ -152,7 +154,7 @@ def test_how_many_attempts_failed_is_said_with_what_was_earned():
 
     script = Script(earns)
     script.search(validation=[{"id": str(number)} for number in range(6)], attempts=30)
-    base, child = script.events[:2]
+    base, child = [event for event in script.events if isinstance(event, CandidateTried)][:2]
     assert (base.candidate, base.tasks, base.failed) == ("clerk@v0", 6, 2)
     assert (child.candidate, child.failed, child.made_by) == ("clerk@v1", 0, "reflect")
 

@@ -1,0 +1,96 @@
+"""A search that was interrupted goes on from its journal: nothing of it is made twice."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lightning_trainer.errors import LightningError
+from lightning_trainer.rollouts.prompts.journal import Journal
+from tests.lightning_trainer.rollouts.prompts.test_search import Script  # pyright: ignore[reportMissingImports]
+
+HELD_OUT = [{"id": "h1"}, {"id": "h2"}]
+
+
+def earns(task: str, texts: dict[str, str]) -> float:
+    """The more the later the text, but each fails at some tasks, so that the frontier has several."""
+    version, number = int(texts["clerk"][1:]), sum(map(ord, task))
+    if (number + version) % 7 == 0:
+        raise RuntimeError("crashed")
+    return ((number * 31 + version * 17) % 10) / 10
+
+
+def interrupted(script: Script, after: int) -> None:
+    made = script.earns
+
+    def stops(task: str, texts: dict[str, str]) -> float | None:
+        if len(script.made) > after:
+            raise KeyboardInterrupt
+        return made(task, texts)
+
+    script.earns = stops
+
+
+def found(script: Script, journal: Path | None, **options):
+    one = script.search(held_out=HELD_OUT, journal=journal, **options)
+    return one.best.name, [(each.name, dict(each.validation)) for each in one.candidates], one.attempts, one.held_out
+
+
+@pytest.mark.parametrize("after", [1, 5, 9, 14, 40, 80])
+def test_a_search_goes_on_where_it_was_interrupted_and_finds_what_it_would_have(tmp_path, after):
+    whole = Script(earns)
+    wanted = found(whole, None)
+    first = Script(earns)
+    interrupted(first, after)
+    with pytest.raises(KeyboardInterrupt):
+        first.search(held_out=HELD_OUT, journal=tmp_path / "j.jsonl")
+    second = Script(earns)
+    second.proposals = first.proposals
+    second.made = [("", "", {})] * after  # so that its attempts have ids of their own
+    second.asked_for = first.asked_for
+    assert found(second, tmp_path / "j.jsonl") == wanted
+    assert len(second.made) == len(whole.made), "what had ended was not made again"
+
+
+def test_a_search_that_has_ended_goes_on_with_more_attempts(tmp_path):
+    first = Script(earns)
+    *_, made, _ = found(first, tmp_path / "j.jsonl", attempts=40)
+    second = Script(earns)
+    second.proposals, second.made, second.asked_for = first.proposals, list(first.made), first.asked_for
+    wanted = found(Script(earns), None, attempts=80)
+    assert found(second, tmp_path / "j.jsonl", attempts=80)[1:3] == wanted[1:3]
+    assert made <= 40 < wanted[2]
+
+
+def test_another_searchs_journal_is_refused(tmp_path):
+    Script(earns).search(journal=tmp_path / "j.jsonl")
+    with pytest.raises(LightningError, match="is of another search"):
+        Script(earns).search(journal=tmp_path / "j.jsonl", minibatch=2)
+    (tmp_path / "notes.txt").write_text("mine\n")
+    with pytest.raises(LightningError, match="is of another search"):
+        Script(earns).search(journal=tmp_path / "notes.txt")
+    assert (tmp_path / "notes.txt").read_text() == "mine\n"
+    with pytest.raises(LightningError, match="cannot be used"):
+        Script(earns).search(journal=tmp_path / "no" / "folder")
+
+
+def test_a_line_that_was_cut_off_is_made_again(tmp_path):
+    path = tmp_path / "j.jsonl"
+    for number in range(2):
+        journal = Journal(path, "s")
+        journal.write(["a", number], number)
+        journal.close()
+    path.write_bytes(path.read_bytes()[:-4])
+    journal = Journal(path, "s")
+    assert (journal.take(["a", 0]), journal.take(["a", 0]), journal.take(["a", 1])) == (0, None, None)
+    journal.write(["a", 1], 1)
+    journal.close()
+    assert [json.loads(line)["said"] for line in path.read_text().splitlines()] == ["s", 0, 1]
+
+
+def test_two_searches_do_not_write_one_journal(tmp_path):
+    journal = Journal(tmp_path / "j", "s")
+    with pytest.raises(LightningError, match="another search is writing"):
+        Journal(tmp_path / "j", "s")
+    journal.close()
+    Journal(tmp_path / "j", "s").close()
