@@ -7,10 +7,11 @@ conventions' form: a role and a list of parts (``text``, ``reasoning``, ``tool_c
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from lightning_trainer.ingest.dialects.values import arguments
-from lightning_trainer.types import Span
+from lightning_trainer.types import AttributeValue, Span
 
 Message = Mapping[str, Any]
 """``{"role": ..., "parts": [...]}``, on an answer also ``"finish_reason"``."""
@@ -149,3 +150,5 @@ class Dialect:
     """The agent that the span itself names as active, for it and the spans below it; None if it names none."""
     tool: Callable[[Span], str | None]
     """Name of the tool whose execution the span is; None if it is not a tool's execution."""
+    request: Callable[[Span], Mapping[str, AttributeValue]] = attrgetter("attributes")
+    """How a model call's answer was asked to be sampled, by the conventions' names (``gen_ai.request.*``)."""

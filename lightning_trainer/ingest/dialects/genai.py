@@ -13,11 +13,12 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from lightning_instrumentation import semconv
+from lightning_instrumentation.wire.sampling import sampling
 
 from lightning_trainer.ingest.dialects import span_events
 from lightning_trainer.ingest.dialects.dialect import Conversation, Dialect, Message, ModelCall, Naming, Usage
-from lightning_trainer.ingest.dialects.values import count, objects, text, texts, texts_of
-from lightning_trainer.types import Span, SpanStatus
+from lightning_trainer.ingest.dialects.values import count, json_of, objects, text, texts, texts_of
+from lightning_trainer.types import AttributeValue, Span, SpanStatus
 
 NAME = "genai"
 CALL_OPERATIONS = frozenset({semconv.CHAT, "text_completion", "generate_content"})
@@ -114,6 +115,14 @@ def tool_definitions(defined: Any) -> tuple[Mapping[str, Any], ...]:
     )
 
 
+def request(span: Span) -> Mapping[str, AttributeValue]:
+    """Take ``gen_ai.request.*``, of Logfire's spans also what is in the request's body alone."""
+    if _LOGFIRE_KIND not in span.attributes:
+        return span.attributes
+    body = json_of(span.attributes.get("request_data"))
+    return {**sampling(body), **span.attributes} if isinstance(body, dict) else span.attributes
+
+
 def naming(span: Span) -> Naming | None:
     """Take ``gen_ai.agent.name``, with our client's account of its source if there is one."""
     agent = text(span, semconv.AGENT_NAME)
@@ -181,4 +190,5 @@ DIALECT = Dialect(
     conversation=conversation,
     naming=naming,
     tool=tool,
+    request=request,
 )

@@ -10,12 +10,13 @@ from typing import Any
 
 from lightning_instrumentation import semconv
 from lightning_instrumentation.telemetry.messages import input_messages
+from lightning_instrumentation.wire.sampling import sampling
 
 from lightning_trainer.ingest.dialects import genai, langgraph
 from lightning_trainer.ingest.dialects.dialect import Conversation, Dialect, Message, ModelCall, Naming
 from lightning_trainer.ingest.dialects.openinference import response_id
 from lightning_trainer.ingest.dialects.values import count, json_of, objects, text, texts
-from lightning_trainer.types import Span, SpanStatus
+from lightning_trainer.types import AttributeValue, Span, SpanStatus
 
 NAME = "langsmith"
 INPUTS, OUTPUTS = "gen_ai.prompt", "gen_ai.completion"
@@ -47,6 +48,12 @@ def model_call(span: Span) -> ModelCall | None:
         finish_reasons=reasons or (None,),
         complete=_complete(span, reasons),
     )
+
+
+def request(span: Span) -> Mapping[str, AttributeValue]:
+    """Read a wrapped client's request, else the temperature in LangChain's metadata."""
+    told = {"temperature": span.attributes.get(f"{_METADATA}ls_temperature")}
+    return {**sampling({**told, **_json(span, INPUTS)}), **span.attributes}
 
 
 def _complete(span: Span, reasons: tuple[str | None, ...]) -> bool | None:
@@ -163,4 +170,5 @@ DIALECT = Dialect(
     conversation=conversation,
     naming=naming,
     tool=genai.tool,
+    request=request,
 )

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lightning_instrumentation import semconv
+from lightning_instrumentation.wire.sampling import sampling
 
 from lightning_trainer.ingest.dialects import langgraph
 from lightning_trainer.ingest.dialects.dialect import Conversation, Dialect, Message, ModelCall, Naming, Usage
@@ -58,6 +59,12 @@ def usage(span: Span) -> Usage:
         input_tokens=count(span, "llm.token_count.prompt"),
         output_tokens=count(span, "llm.token_count.completion"),
     )
+
+
+def request(span: Span) -> Mapping[str, AttributeValue]:
+    """Read the request's body in ``llm.invocation_parameters``, of which the prompt was taken out."""
+    body = json_of(span.attributes.get("llm.invocation_parameters"))
+    return {**sampling(body), **span.attributes} if isinstance(body, dict) else span.attributes
 
 
 def failed(span: Span) -> bool:
@@ -205,4 +212,5 @@ DIALECT = Dialect(
     conversation=conversation,
     naming=naming,
     tool=tool,
+    request=request,
 )

@@ -36,6 +36,10 @@ _SCOPES = frozenset({"opentelemetry.instrumentation.openai.v1", "opentelemetry.i
 _KIND = "traceloop.span.kind"
 _ENTITY = "traceloop.entity.name"
 _RUN = "traceloop.association.properties."
+_PENALTIES = {
+    "llm.presence_penalty": semconv.REQUEST_PRESENCE_PENALTY,
+    "llm.frequency_penalty": semconv.REQUEST_FREQUENCY_PENALTY,
+}
 _PROMPT = "gen_ai.prompt"
 _COMPLETION = "gen_ai.completion"
 
@@ -72,6 +76,12 @@ def usage(span: Span) -> Usage:
         input_tokens=count(span, semconv.INPUT_TOKENS, "gen_ai.usage.prompt_tokens"),
         output_tokens=count(span, semconv.OUTPUT_TOKENS, "gen_ai.usage.completion_tokens"),
     )
+
+
+def request(span: Span) -> Mapping[str, AttributeValue]:
+    """Take the penalties also from ``llm.*_penalty``, their names of before 0.50."""
+    older = {_PENALTIES[name]: span.attributes[name] for name in _PENALTIES.keys() & span.attributes.keys()}
+    return {**older, **span.attributes} if older else span.attributes
 
 
 def failed(span: Span) -> bool:
@@ -185,4 +195,5 @@ DIALECT = Dialect(
     conversation=conversation,
     naming=naming,
     tool=tool,
+    request=request,
 )
