@@ -108,11 +108,19 @@ def _output_messages(span: Span) -> tuple[Message, ...]:
 
 
 def tool_definitions(defined: Any) -> tuple[Mapping[str, Any], ...]:
-    """Return tool definitions, each with its name at the top; a request has them inside of ``function``."""
-    return tuple(
-        {"type": "function", **tool["function"]} if isinstance(tool.get("function"), dict) else tool
-        for tool in objects(defined)
-    )
+    """Return tool definitions, each with its name at the top and its schema as ``parameters``.
+
+    A request of chat completions has both inside of ``function``; Anthropic's schema is ``input_schema``.
+    """
+    return tuple(map(_tool_definition, objects(defined)))
+
+
+def _tool_definition(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    if isinstance(tool.get("function"), dict):
+        return {"type": "function", **tool["function"]}
+    if "input_schema" in tool and "parameters" not in tool:
+        return {("parameters" if name == "input_schema" else name): value for name, value in tool.items()}
+    return tool
 
 
 def request(span: Span) -> Mapping[str, AttributeValue]:

@@ -12,7 +12,7 @@ from typing import Any
 from lightning_instrumentation import semconv
 from lightning_instrumentation.wire.sampling import sampling
 
-from lightning_trainer.ingest.dialects import langgraph
+from lightning_trainer.ingest.dialects import genai, langgraph
 from lightning_trainer.ingest.dialects.dialect import Conversation, Dialect, Message, ModelCall, Naming, Usage
 from lightning_trainer.ingest.dialects.values import (
     count,
@@ -148,11 +148,7 @@ def conversation(span: Span) -> Conversation:
     return Conversation(
         input_messages=tuple(_message(item) for item in numbered(span, "llm.input_messages")),
         output_messages=tuple(_message(item) for item in numbered(span, _OUTPUT)),
-        tools=tuple(
-            {"type": "function", **schema["function"]} if isinstance(schema.get("function"), dict) else schema
-            for item in numbered(span, "llm.tools")
-            if isinstance(schema := json_of(item.get("tool.json_schema")), dict)
-        ),
+        tools=genai.tool_definitions([json_of(item.get("tool.json_schema")) for item in numbered(span, "llm.tools")]),
     )
 
 

@@ -135,7 +135,7 @@ def conversation(span: Span) -> Conversation:
                 "type": "function",
                 "name": item.get("name"),
                 "description": item.get("description"),
-                "parameters": arguments(item.get("parameters")),
+                "parameters": arguments(item.get("parameters") or item.get("input_schema")),
             }
             for item in numbered(span, "llm.request.functions")
         ),

@@ -252,3 +252,27 @@ def test_an_agent_named_by_the_conventions_attribute_is_known_in_any_dialect(sig
     named = replace(inner, attributes={**inner.attributes, "gen_ai.agent.name": "solver"})
     assert [call.agent for call in read_spans([named]).calls] == ["solver"]
     assert [call.agent for call in read_spans([inner, outer]).calls] == ["solver"]
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        GENAI | {"gen_ai.tool.definitions": '[{"name": "search", "input_schema": {"type": "object"}}]'},
+        OPENINFERENCE
+        | {
+            "llm.tools.0.tool.json_schema": '{"name": "search", "input_schema": {"type": "object"}}',
+            "output.value": "5",
+        },
+        {
+            "llm.request.type": "chat",
+            "llm.request.functions.0.name": "search",
+            "llm.request.functions.0.input_schema": '{"type": "object"}',
+        },
+    ],
+    ids=["ours and the conventions'", "OpenInference", "OpenLLMetry"],
+)
+def test_a_tool_of_anthropics_api_has_its_schema(attributes) -> None:
+    """Before, datasets had the tool without its parameters."""
+    span = Span("1" * 32, "2" * 16, None, "chat", 1, 2, attributes)
+    (tool,) = dialect_of(span).conversation(span).tools
+    assert (tool["name"], tool["parameters"]) == ("search", {"type": "object"})
