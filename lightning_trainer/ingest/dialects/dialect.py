@@ -68,6 +68,8 @@ class Conversation:
 
 
 _TEXT_OR_NONE = (str, type(None))
+_CACHE_MARK = "cachePoint"
+"""Where Bedrock is to cache the prompt up to, which says nothing to the model. Strands writes it among the parts."""
 
 
 def _is_message(message: Message) -> bool:
@@ -83,6 +85,10 @@ def _is_part(part: Any) -> bool:
     return isinstance(part, Mapping) and all(isinstance(part.get(name), _TEXT_OR_NONE) for name in ("type", "name"))
 
 
+def _is_said(part: Any) -> bool:
+    return _is_part(part) and part.get("type") != _CACHE_MARK
+
+
 def _is_other_form(part: Mapping[str, Any]) -> bool:
     match part.get("type"):
         case "tool_call":  # Traceloop's is an object inside the part
@@ -90,7 +96,7 @@ def _is_other_form(part: Mapping[str, Any]) -> bool:
         case "tool_call_response":  # Pydantic AI's
             return "result" in part and "response" not in part
         case kind:
-            return kind == "thinking"  # Pydantic AI's
+            return kind in ("thinking", _CACHE_MARK)  # Pydantic AI's
 
 
 def _as_part(part: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -113,12 +119,12 @@ def _as_part(part: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _as_message(message: Message) -> Message:
-    """Drop fields that have the wrong type."""
+    """Drop fields that have the wrong type, and marks of a cache."""
     role, parts = message.get("role"), message.get("parts")
     return {
         **message,
         "role": role if isinstance(role, str) else None,
-        "parts": [_as_part(part) for part in parts if _is_part(part)] if isinstance(parts, list) else [],
+        "parts": [_as_part(part) for part in parts if _is_said(part)] if isinstance(parts, list) else [],
     }
 
 
