@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from lightning_trainer.ingest.dialects.values import arguments
+from lightning_trainer.ingest.dialects.values import arguments, objects, tool_call_part
 from lightning_trainer.types import AttributeValue, Span
 
 Message = Mapping[str, Any]
@@ -68,6 +68,8 @@ class Conversation:
 
 
 _TEXT_OR_NONE = (str, type(None))
+_BESIDE_PARTS = frozenset({"tool_calls", "tool_call_id"})
+"""Fields of chat completions' messages that LiteLLM writes next to the parts."""
 _CACHE_MARK = "cachePoint"
 """Where Bedrock is to cache the prompt up to, which says nothing to the model. Strands writes it among the parts."""
 
@@ -77,6 +79,7 @@ def _is_message(message: Message) -> bool:
     return (
         isinstance(message.get("role"), _TEXT_OR_NONE)
         and isinstance(parts, list)
+        and _BESIDE_PARTS.isdisjoint(message)
         and all(_is_part(part) and not _is_other_form(part) for part in parts)
     )
 
@@ -119,13 +122,23 @@ def _as_part(part: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _as_message(message: Message) -> Message:
-    """Drop fields that have the wrong type, and marks of a cache."""
-    role, parts = message.get("role"), message.get("parts")
-    return {
-        **message,
-        "role": role if isinstance(role, str) else None,
-        "parts": [_as_part(part) for part in parts if _is_said(part)] if isinstance(parts, list) else [],
-    }
+    """Drop fields that have the wrong type, and marks of a cache; what LiteLLM has beside the parts becomes parts."""
+    role, given = message.get("role"), message.get("parts")
+    parts = [_as_part(part) for part in given if _is_said(part)] if isinstance(given, list) else []
+    kept = {name: value for name, value in message.items() if name not in _BESIDE_PARTS}
+    if role == "tool" and "tool_call_id" in message:
+        texts = [one.get("content") for one in parts if one.get("type") == "text"]
+        result = texts[0] if len(parts) == len(texts) == 1 else parts
+        parts = [{"type": "tool_call_response", "id": message["tool_call_id"], "response": result}]
+    parts += map(_called, objects(message.get("tool_calls")))
+    return {**kept, "role": role if isinstance(role, str) else None, "parts": parts}
+
+
+def _called(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    function = call.get("function")
+    said = function if isinstance(function, Mapping) else {}
+    name = said.get("name")
+    return tool_call_part(call.get("id"), name if isinstance(name, str) else None, said.get("arguments"))
 
 
 @dataclass(frozen=True, slots=True)
