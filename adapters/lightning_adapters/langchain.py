@@ -32,9 +32,15 @@ _MOST_RUNS = 10_000
 class _Run:
     """A run of LangChain's that has begun: of a graph, a node, a chain, a tool."""
 
-    __slots__ = ("agent_name", "graph", "graph_name", "node", "parent", "place")
+    __slots__ = ("agent_name", "graph", "graph_name", "node", "outlives", "parent", "place")
 
-    def __init__(self, metadata: Mapping[str, Any], parent: _Run | None = None, graph_name: str | None = None) -> None:
+    def __init__(
+        self,
+        metadata: Mapping[str, Any],
+        parent: _Run | None = None,
+        graph_name: str | None = None,
+        outlives: bool = False,
+    ) -> None:
         self.node = str(metadata.get("langgraph_node") or "")
         self.agent_name = str(metadata.get("lc_agent_name") or "")
         """Of the agent that set it, which everything below inherits."""
@@ -42,6 +48,8 @@ class _Run:
         self.parent = parent
         self.graph_name = graph_name
         """What a graph's run is compiled as; None for other runs and without a name."""
+        self.outlives = outlives
+        """Whether the run that it began in had ended, as a tool whose background task goes on, or is forgotten."""
         # A run whose place is new is a node's, and began in its graph's run.
         self.graph: _Run | None = parent if parent is None or parent.place != self.place else parent.graph
         """The innermost graph around it; None if there is none, or none that was seen to begin."""
@@ -68,7 +76,10 @@ def _named_in(run: _Run, graph: _Run) -> Agent | None:
     # The agent's own graph is the innermost level; the levels around it tell it from an agent with the same name.
     place = run.place.rpartition("|")[0]
     around = graph.parent
-    inherited = around is not None and run.agent_name == around.agent_name and run.agent_name != graph.graph_name
+    if around is not None:
+        inherited = run.agent_name == around.agent_name and run.agent_name != graph.graph_name
+    else:  # Whoever inherits an agent's name from a run that is gone has at most a graph's name of its own.
+        inherited = graph.outlives and graph.graph_name not in (None, run.agent_name)
     if run.agent_name and not inherited:
         return Agent(run.agent_name, "langchain", place)
     return Agent(graph.graph_name, "langgraph", place) if graph.graph_name else None
@@ -118,7 +129,8 @@ def _run_begins(run_id: UUID, parent_id: UUID | None, metadata: Mapping[str, Any
     graph_name = _graph_name.get()
     if graph_name is not None:
         _graph_name.set(None)
-    _runs[run_id] = _Run(metadata or {}, _run_of(parent_id), graph_name)
+    parent = _run_of(parent_id)
+    _runs[run_id] = _Run(metadata or {}, parent, graph_name, outlives=parent is None and parent_id is not None)
     if len(_runs) > _MOST_RUNS:
         _runs.popitem(last=False)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.config.policies import estimators
 from lightning_trainer.dataset.examples import Needs
+from lightning_trainer.dataset.formats import conversations as chats
 from lightning_trainer.dataset.formats import trl
 from lightning_trainer.dataset.formats.json_lines import write_json_lines
 from lightning_trainer.dataset.rows import EXAMPLES, PAIRS, SAMPLES, Advantages, Row, example_row, pair_row, sample_row
@@ -31,8 +32,11 @@ class Form(StrEnum):
     JSONL = "jsonl"
     TRL = "trl"
     VERL = "verl"
+    MESSAGES = "messages"
+    OPENAI = "openai"
 
 
+_CONVERSATIONS = frozenset({Form.MESSAGES, Form.OPENAI})
 _BY_SUFFIX = {".parquet": Form.PARQUET, ".jsonl": Form.JSONL}
 
 
@@ -49,6 +53,10 @@ def form_of(path: Path, form: Form | None, purpose: Purpose) -> Form:
         )
     if chosen is Form.VERL and purpose is not Purpose.RL:
         raise DatasetError(f"verl's DataProto is a form for --for rl, not for {purpose}: use parquet, jsonl or trl")
+    if chosen in _CONVERSATIONS and purpose is Purpose.RL:
+        raise DatasetError(f"--format {chosen} is what was said, for --for sft and dpo: write samples in another form")
+    if chosen is Form.OPENAI and path.suffix == ".parquet":
+        raise DatasetError(f"OpenAI's fine-tuning takes JSON lines and no Parquet: name {path.name} *.jsonl")
     return chosen
 
 
@@ -58,6 +66,10 @@ def needs_of(form: Form, purpose: Purpose, *, tokens: bool) -> Needs:
     Raises:
         DatasetError: ids were asked for where the form has none.
     """
+    if form in _CONVERSATIONS:
+        if tokens:
+            raise DatasetError(f"--format {form} has no ids: leave --tokens out, or write parquet or jsonl")
+        return Needs.WORDS
     if form is not Form.TRL:
         return Needs.TOKENS if tokens else Needs.EITHER
     if tokens and purpose is Purpose.DPO:
@@ -161,7 +173,10 @@ def write_demonstrations(found: Demonstrations, path: Path, form: Form, *, token
     """Write examples for supervised fine-tuning and return how many; without any, nothing is written."""
     if not found.examples:
         return 0
-    if form is Form.TRL:
+    if form in _CONVERSATIONS:
+        row_of = chats.openai_row if form is Form.OPENAI else chats.messages_row
+        _write_conversations([row_of(one) for one in chats.conversations(found.examples)], path, form)
+    elif form is Form.TRL:
         row_of = trl.tokenized_row if tokens else trl.conversational_row
         write_json_lines(map(row_of, found.examples), path)
     else:
@@ -169,15 +184,41 @@ def write_demonstrations(found: Demonstrations, path: Path, form: Form, *, token
     return len(found.examples)
 
 
+def weights_of(found: Demonstrations, form: Form) -> tuple[str, ...]:
+    """Say what a reader has to know of the answers in conversations that are not to be imitated, if there are any."""
+    if form is not Form.MESSAGES:
+        return ()
+    made = chats.conversations(found.examples)
+    only_read = sum(one.only_read for one in made)
+    if not only_read:
+        return ()
+    return (
+        f"answers of the assistant that are not to be imitated: {only_read:,}, in {len(made):,} conversations; they "
+        'have "weight": 0, which TRL, verl and LLaMA-Factory do not read: --format trl has each demonstration alone',
+    )
+
+
 def write_preferences(found: Preferences, path: Path, form: Form) -> int:
     """Write preference pairs and return how many; without any, nothing is written."""
     if not found.pairs:
         return 0
-    if form is Form.TRL:
+    if form in _CONVERSATIONS:
+        row_of = chats.openai_preference_row if form is Form.OPENAI else chats.preference_row
+        _write_conversations([row_of(one) for one in found.pairs], path, form)
+    elif form is Form.TRL:
         write_json_lines(map(trl.preference_row, found.pairs), path)
     else:
         _write([pair_row(pair) for pair in found.pairs], path, form, PAIRS, found.ledger)
     return len(found.pairs)
+
+
+def _write_conversations(rows: Sequence[Row], path: Path, form: Form) -> None:
+    if form is Form.MESSAGES and path.suffix == ".parquet":
+        from lightning_trainer.dataset.formats.parquet import write_conversations_parquet
+
+        write_conversations_parquet(rows, path)
+    else:
+        write_json_lines(rows, path)
 
 
 def _write(rows: Sequence[Row], path: Path, form: Form, schema: str, ledger: Sequence[LedgerRow]) -> None:

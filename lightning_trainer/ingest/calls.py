@@ -5,7 +5,6 @@ call without token ids gets the grade ``text_only``. The text is not kept here: 
 say) asks the dialect of the call's span for the conversation.
 """
 
-import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +18,7 @@ from lightning_trainer.ingest.dialects import agentops, lightning
 from lightning_trainer.ingest.dialects.dialect import ModelCall
 from lightning_trainer.ingest.dialects.registry import dialect_of
 from lightning_trainer.ingest.dialects.tokens import Choice, Tokens, carries_tokens, read_tokens
+from lightning_trainer.ingest.dialects.values import number
 from lightning_trainer.ingest.joining import join
 from lightning_trainer.ingest.media import media_of
 from lightning_trainer.ingest.sampling import asked_of, drawn_from, experts_of
@@ -125,7 +125,8 @@ def _choices(joined: JoinedCall, problems: list[str]) -> list[Call]:
     policy = attributes.get(semconv.POLICY)
     version = attributes.get(semconv.POLICY_VERSION)
     complete = best.complete is not False
-    asked = asked_of(span)
+    requested = dialect_of(span).request(span)
+    asked = asked_of(requested)
     server, model = (None, None) if policy is not None else server_of(span)
     drawn = [drawn_from(span, c.index, c.response_ids, complete, asked, problems) for c in tokens.choices]
     # Positional, because passing twenty keyword arguments takes longer than setting the fields.
@@ -149,7 +150,7 @@ def _choices(joined: JoinedCall, problems: list[str]) -> list[Call]:
             span.start_ns,
             span.end_ns,
             fidelity_of(tokens, choice),
-            _temperature(attributes.get(semconv.REQUEST_TEMPERATURE)),
+            _temperature(requested),
             _media(joined.records),
             asked.shaping,
             support,
@@ -189,12 +190,9 @@ def _media(records: Sequence[ModelCall]) -> tuple[Media, ...]:
     return ()
 
 
-def _temperature(value: AttributeValue | None) -> float:
-    if value is None:
-        return 1.0
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf:
-        return float(value)
-    return 1.0
+def _temperature(requested: Mapping[str, AttributeValue]) -> float:
+    asked = number(requested, semconv.REQUEST_TEMPERATURE)
+    return 1.0 if asked is None or asked < 0 else float(asked)
 
 
 def tokens_of(record: ModelCall) -> Tokens:

@@ -6,7 +6,6 @@ a grammar, top_p, and the like left (``Support``). If the request uses one of th
 uses a parameter that cannot be represented at all, the distribution is unknown and the call must not be trained.
 """
 
-import math
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
@@ -15,6 +14,7 @@ import orjson
 from lightning_instrumentation import semconv
 
 from lightning_trainer.experts import RoutedExperts
+from lightning_trainer.ingest.dialects.values import number
 from lightning_trainer.sampling import Shaping, Support
 from lightning_trainer.token_ids import Ids
 from lightning_trainer.types import AttributeValue, Span
@@ -61,9 +61,9 @@ class Asked(NamedTuple):
 _PLAIN = Asked()
 
 
-def asked_of(span: Span) -> Asked:
-    """Return the request's parameters; a value of the wrong type counts as absent, as everywhere."""
-    attributes = span.attributes
+def asked_of(attributes: Mapping[str, AttributeValue]) -> Asked:
+    """Return the request's parameters, given by the conventions' names (``Dialect.request``); a value of the wrong type
+    counts as absent, as everywhere."""
     if _OF_REQUEST.isdisjoint(attributes):
         return _PLAIN
     unknown = attributes.get(semconv.REQUEST_UNKNOWN)
@@ -71,7 +71,7 @@ def asked_of(span: Span) -> Asked:
     biases = _biases(attributes.get(semconv.REQUEST_LOGIT_BIAS))
     if biases is None:
         beyond, biases = (*beyond, f"logit_bias ({attributes[semconv.REQUEST_LOGIT_BIAS]})"[:200]), ()
-    presence, frequency, repetition = (_number(attributes, name) for name in _SHAPING)
+    presence, frequency, repetition = (number(attributes, name) for name in _SHAPING)
     shaping = Shaping(biases, presence or 0.0, frequency or 0.0, 1.0 if repetition is None else repetition)
     return Asked(None if shaping.changes_nothing else shaping, tuple(_narrowing(attributes)), beyond)
 
@@ -137,10 +137,10 @@ def _read(body: AttributeValue, response_ids: Ids) -> Support:
 
 
 def _narrowing(attributes: Mapping[str, AttributeValue]) -> Iterator[str]:
-    top_p = _number(attributes, semconv.REQUEST_TOP_P)
-    top_k = _number(attributes, semconv.REQUEST_TOP_K)
-    min_p = _number(attributes, semconv.REQUEST_MIN_P)
-    temperature = _number(attributes, semconv.REQUEST_TEMPERATURE)
+    top_p = number(attributes, semconv.REQUEST_TOP_P)
+    top_k = number(attributes, semconv.REQUEST_TOP_K)
+    min_p = number(attributes, semconv.REQUEST_MIN_P)
+    temperature = number(attributes, semconv.REQUEST_TEMPERATURE)
     if temperature is None or temperature >= _GREEDY:
         if top_p is not None and top_p < 1:
             yield f"top_p = {top_p:g}"
@@ -148,7 +148,7 @@ def _narrowing(attributes: Mapping[str, AttributeValue]) -> Iterator[str]:
             yield f"top_k = {top_k:g}"
         if min_p is not None and min_p > 0:
             yield f"min_p = {min_p:g}"
-    if min_tokens := _number(attributes, semconv.REQUEST_MIN_TOKENS):
+    if min_tokens := number(attributes, semconv.REQUEST_MIN_TOKENS):
         yield f"min_tokens = {min_tokens:g}"
     for name, called in (
         (semconv.REQUEST_STRUCTURED_OUTPUT, "structured output"),
@@ -174,10 +174,3 @@ def _biases(value: AttributeValue | None) -> tuple[tuple[int, float], ...] | Non
     except (ValueError, TypeError, AttributeError):
         return None
     return tuple(sorted((token, min(_MOST_BIAS, max(-_MOST_BIAS, bias))) for token, bias in read.items()))
-
-
-def _number(attributes: Mapping[str, AttributeValue], name: str) -> float | None:
-    value = attributes.get(name)
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return value
-    return None

@@ -302,6 +302,34 @@ async def test_runs_are_forgotten_at_their_end_and_are_bounded_without_one(recor
     assert {name for name, _ in agents_of(recording.spans("chat"))} == {"solver"}
 
 
+@pytest.mark.parametrize(("name", "speaker"), [("writer", "writer"), (None, "boss")])
+async def test_a_graph_that_begins_after_its_tool_has_ended_keeps_its_own_name(recording, chat, name, speaker):
+    async def answer(state: MessagesState) -> dict:
+        return {"messages": [await chat.ainvoke(state["messages"])]}
+
+    building = StateGraph(MessagesState)
+    building.add_node("agent", answer)
+    building.add_edge(START, "agent")
+    building.add_edge("agent", END)
+    graph = building.compile(name=name)
+    answered, tasks = asyncio.Event(), []
+
+    async def later() -> None:
+        await answered.wait()
+        await graph.ainvoke(asking("hi"))
+
+    @tool("calculator")
+    async def delegate(expression: str) -> str:
+        """Compute."""
+        tasks.append(asyncio.create_task(later()))
+        return "5"
+
+    await create_agent(chat, [delegate], name="boss").ainvoke(QUESTION)
+    answered.set()
+    await asyncio.gather(*tasks)
+    assert [said for said, _ in agents_of(recording.spans("chat"))] == ["boss", "boss", speaker]
+
+
 def test_forty_rollouts_of_one_agent_in_threads_and_tasks_stay_apart(recording, chat):
     agent = create_agent(chat, [calculator], name="solver")
 

@@ -58,7 +58,11 @@ def build(
     ] = "rl",
     form: Annotated[
         str | None,
-        typer.Option("--format", help="Output format; default: by the file's name.", metavar="parquet|jsonl|trl|verl"),
+        typer.Option(
+            "--format",
+            help="Output format; default: by the file's name.",
+            metavar="parquet|jsonl|trl|verl|messages|openai",
+        ),
     ] = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="sft, dpo: only calls with known token ids.")] = False,
     advantages: Annotated[

@@ -22,6 +22,7 @@ from lightning_trainer.dataset.forms import (
     Purpose,
     form_of,
     needs_of,
+    weights_of,
     write_demonstrations,
     write_preferences,
     write_samples,
@@ -107,7 +108,8 @@ def build(options: Options) -> int:
     if options.purpose is Purpose.SFT:
         shown = demonstrations(recording, policy, needs, min_reward=options.min_reward, corrections=corrected)
         written = write_demonstrations(shown, options.out, form, tokens=options.tokens)
-        return _report(console, written, "demonstrations", options, shown.ledger, shown.problems)
+        said = (*shown.problems, *weights_of(shown, form))
+        return _report(console, written, "demonstrations", options, shown.ledger, said)
     compared = preferences(recording, policy, needs, corrections=corrected)
     written = write_preferences(compared, options.out, form)
     return _report(console, written, "preference pairs", options, compared.ledger, compared.problems)

@@ -45,6 +45,9 @@ _START_S = 600.0
 """Longest that a candidate may take until it answers."""
 _AT_ONCE = 100
 _BEFORE = 500
+_MOST_ASKED = 3
+"""How often judges are asked about a rollout that they gave no reward: what they fail at may pass, or never."""
+_ASK_AGAIN_S = 60.0
 _MOST_UNANSWERED = 10
 """Calls that a candidate may leave to the live version, whatever their share: an engine may be restarted once."""
 
@@ -58,8 +61,8 @@ class _Seen:
     others: set[str] = field(default_factory=set)
     """That say nothing of either version."""
     last_span: int = -1
-    judged: set[str] = field(default_factory=set)
-    """Judges were asked about these."""
+    judged: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """How often judges were asked about these, and when last (seconds, monotonic)."""
     judging: asyncio.Task[None] | None = None
     """Asks the judges, beside the loop: one that hangs keeps nobody from seeing harm, or from going back."""
     in_question: frozenset[str] = frozenset()
@@ -273,8 +276,8 @@ class Canary:
             seen.others |= set(some) - read.keys()
 
     async def _judged(self, seen: _Seen, judges: CanaryJudges) -> bool:
-        """Begin to have judges asked, once, about rollouts that lack a reward, and read what they said of those before;
-        True where they said something."""
+        """Begin to have judges asked about rollouts that lack a reward, and read what they said of those before; True
+        where they said something."""
         if seen.judging is not None:
             if not seen.judging.done():
                 return False
@@ -282,10 +285,11 @@ class Canary:
             seen.judging = None
         answered, seen.in_question = sorted(seen.in_question), frozenset()
         await self._read_again(answered, seen)
-        new = [name for name, one in seen.rollouts.items() if one.reward is None and name not in seen.judged]
-        if judges and new and judges.spent is None:
-            seen.in_question = frozenset(new[:_AT_ONCE])
-            seen.judged.update(seen.in_question)
+        due = _to_be_judged(seen, time.monotonic())
+        if judges and due and judges.spent is None:
+            seen.in_question = frozenset(due[:_AT_ONCE])
+            for name in seen.in_question:
+                seen.judged[name] = (seen.judged.get(name, (0, 0.0))[0] + 1, time.monotonic())
             seen.judging = asyncio.create_task(self._ask(sorted(seen.in_question), judges), name="canary's judges")
         return bool(answered)
 
@@ -321,3 +325,11 @@ class Canary:
 def _lacks_reward(seen: _Seen, name: str) -> bool:
     known = seen.rollouts.get(name)
     return name not in seen.others and name not in seen.in_question and (known is None or known.reward is None)
+
+
+def _to_be_judged(seen: _Seen, now: float) -> list[str]:
+    """Return the rollouts that judges are to be asked about, those about which they never were first."""
+    lacking = [name for name, one in seen.rollouts.items() if one.reward is None]
+    asked = {name: seen.judged[name] for name in lacking if name in seen.judged}
+    again = [name for name, (times, at) in asked.items() if times < _MOST_ASKED and now - at >= _ASK_AGAIN_S]
+    return [*(name for name in lacking if name not in asked), *again]

@@ -5,7 +5,7 @@ advantages are 32-bit floats, as spans carry them and as trainers compute; credi
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -143,6 +143,33 @@ def write_parquet(rows: Sequence[Row], path: Path, schema: str, ledger: Sequence
     with replacing(path) as aside, pq.ParquetWriter(aside, columns, compression="zstd") as writer:
         while some := list(islice(waiting, _ROWS_AT_ONCE)):
             writer.write_table(pa.Table.from_pylist([_writable(row) for row in some], schema=columns))
+
+
+def write_conversations_parquet(rows: Sequence[Row], path: Path) -> None:
+    """Write rows of chat messages in the types that their values have, as verl reads them.
+
+    Raises:
+        DatasetError: the file cannot be written, or what chat templates write as JSON would get the fields of others.
+    """
+    names = {name: None for row in rows for name in row}
+    try:
+        table = pa.table({name: [row.get(name) for row in rows] for name in names})
+        if [*_written_as_json(table.to_pylist())] != [*_written_as_json(rows)]:
+            raise pa.ArrowInvalid("tools, or the arguments of their calls, differ in their fields")
+        with replacing(path) as aside:
+            pq.write_table(table, aside, compression="zstd")
+    except pa.ArrowException as error:
+        raise DatasetError(
+            f"in Parquet every object has the fields of all, and these conversations have other ones ({error}): write "
+            "--format messages to a *.jsonl"
+        ) from error
+
+
+def _written_as_json(rows: Iterable[Row]) -> Iterator[Any]:
+    for row in rows:
+        yield row.get("tools")
+        for message in (one for name in ("messages", "chosen", "rejected") for one in row.get(name) or ()):
+            yield [call["function"] for call in message.get("tool_calls") or ()]
 
 
 def read_samples_parquet(path: Path) -> tuple[Sample, ...]:

@@ -7,10 +7,11 @@ conventions' form: a role and a list of parts (``text``, ``reasoning``, ``tool_c
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, NamedTuple
 
-from lightning_trainer.ingest.dialects.values import arguments
-from lightning_trainer.types import Span
+from lightning_trainer.ingest.dialects.values import arguments, objects, tool_call_part
+from lightning_trainer.types import AttributeValue, Span
 
 Message = Mapping[str, Any]
 """``{"role": ..., "parts": [...]}``, on an answer also ``"finish_reason"``."""
@@ -67,6 +68,10 @@ class Conversation:
 
 
 _TEXT_OR_NONE = (str, type(None))
+_BESIDE_PARTS = frozenset({"tool_calls", "tool_call_id"})
+"""Fields of chat completions' messages that LiteLLM writes next to the parts."""
+_CACHE_MARK = "cachePoint"
+"""Where Bedrock is to cache the prompt up to, which says nothing to the model. Strands writes it among the parts."""
 
 
 def _is_message(message: Message) -> bool:
@@ -74,12 +79,17 @@ def _is_message(message: Message) -> bool:
     return (
         isinstance(message.get("role"), _TEXT_OR_NONE)
         and isinstance(parts, list)
+        and _BESIDE_PARTS.isdisjoint(message)
         and all(_is_part(part) and not _is_other_form(part) for part in parts)
     )
 
 
 def _is_part(part: Any) -> bool:
     return isinstance(part, Mapping) and all(isinstance(part.get(name), _TEXT_OR_NONE) for name in ("type", "name"))
+
+
+def _is_said(part: Any) -> bool:
+    return _is_part(part) and part.get("type") != _CACHE_MARK
 
 
 def _is_other_form(part: Mapping[str, Any]) -> bool:
@@ -89,7 +99,7 @@ def _is_other_form(part: Mapping[str, Any]) -> bool:
         case "tool_call_response":  # Pydantic AI's
             return "result" in part and "response" not in part
         case kind:
-            return kind == "thinking"  # Pydantic AI's
+            return kind in ("thinking", _CACHE_MARK)  # Pydantic AI's
 
 
 def _as_part(part: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -112,13 +122,23 @@ def _as_part(part: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _as_message(message: Message) -> Message:
-    """Drop fields that have the wrong type."""
-    role, parts = message.get("role"), message.get("parts")
-    return {
-        **message,
-        "role": role if isinstance(role, str) else None,
-        "parts": [_as_part(part) for part in parts if _is_part(part)] if isinstance(parts, list) else [],
-    }
+    """Drop fields that have the wrong type, and marks of a cache; what LiteLLM has beside the parts becomes parts."""
+    role, given = message.get("role"), message.get("parts")
+    parts = [_as_part(part) for part in given if _is_said(part)] if isinstance(given, list) else []
+    kept = {name: value for name, value in message.items() if name not in _BESIDE_PARTS}
+    if role == "tool" and "tool_call_id" in message:
+        texts = [one.get("content") for one in parts if one.get("type") == "text"]
+        result = texts[0] if len(parts) == len(texts) == 1 else parts
+        parts = [{"type": "tool_call_response", "id": message["tool_call_id"], "response": result}]
+    parts += map(_called, objects(message.get("tool_calls")))
+    return {**kept, "role": role if isinstance(role, str) else None, "parts": parts}
+
+
+def _called(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    function = call.get("function")
+    said = function if isinstance(function, Mapping) else {}
+    name = said.get("name")
+    return tool_call_part(call.get("id"), name if isinstance(name, str) else None, said.get("arguments"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,3 +169,5 @@ class Dialect:
     """The agent that the span itself names as active, for it and the spans below it; None if it names none."""
     tool: Callable[[Span], str | None]
     """Name of the tool whose execution the span is; None if it is not a tool's execution."""
+    request: Callable[[Span], Mapping[str, AttributeValue]] = attrgetter("attributes")
+    """How a model call's answer was asked to be sampled, by the conventions' names (``gen_ai.request.*``)."""

@@ -13,11 +13,12 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from lightning_instrumentation import semconv
+from lightning_instrumentation.wire.sampling import sampling
 
 from lightning_trainer.ingest.dialects import span_events
 from lightning_trainer.ingest.dialects.dialect import Conversation, Dialect, Message, ModelCall, Naming, Usage
-from lightning_trainer.ingest.dialects.values import count, objects, text, texts, texts_of
-from lightning_trainer.types import Span, SpanStatus
+from lightning_trainer.ingest.dialects.values import count, json_of, objects, text, texts, texts_of
+from lightning_trainer.types import AttributeValue, Span, SpanStatus
 
 NAME = "genai"
 CALL_OPERATIONS = frozenset({semconv.CHAT, "text_completion", "generate_content"})
@@ -107,11 +108,27 @@ def _output_messages(span: Span) -> tuple[Message, ...]:
 
 
 def tool_definitions(defined: Any) -> tuple[Mapping[str, Any], ...]:
-    """Return tool definitions, each with its name at the top; a request has them inside of ``function``."""
-    return tuple(
-        {"type": "function", **tool["function"]} if isinstance(tool.get("function"), dict) else tool
-        for tool in objects(defined)
-    )
+    """Return tool definitions, each with its name at the top and its schema as ``parameters``.
+
+    A request of chat completions has both inside of ``function``; Anthropic's schema is ``input_schema``.
+    """
+    return tuple(map(_tool_definition, objects(defined)))
+
+
+def _tool_definition(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    if isinstance(tool.get("function"), dict):
+        return {"type": "function", **tool["function"]}
+    if "input_schema" in tool and "parameters" not in tool:
+        return {("parameters" if name == "input_schema" else name): value for name, value in tool.items()}
+    return tool
+
+
+def request(span: Span) -> Mapping[str, AttributeValue]:
+    """Take ``gen_ai.request.*``, of Logfire's spans also what is in the request's body alone."""
+    if _LOGFIRE_KIND not in span.attributes:
+        return span.attributes
+    body = json_of(span.attributes.get("request_data"))
+    return {**sampling(body), **span.attributes} if isinstance(body, dict) else span.attributes
 
 
 def naming(span: Span) -> Naming | None:
@@ -181,4 +198,5 @@ DIALECT = Dialect(
     conversation=conversation,
     naming=naming,
     tool=tool,
+    request=request,
 )

@@ -1,21 +1,27 @@
 """LangSmith's OpenTelemetry export: ``langsmith.span.kind``, with inputs and outputs as JSON in two attributes.
 
 Read from ``langsmith`` 0.14.17 (MIT) with ``LANGSMITH_OTEL_ENABLED``. Names and counts are the GenAI conventions'; the
-words are in ``gen_ai.prompt`` and ``gen_ai.completion``: request and response of chat completions (``wrap_openai``), or
-LangChain's serialized messages, with the response's id and finish reasons. Other wrappers' calls have no words here.
+words are in ``gen_ai.prompt`` and ``gen_ai.completion``: request and response of chat completions and of the Responses
+API (``wrap_openai``), those of Anthropic's Messages API as ``wrap_anthropic`` rewrites them (``system`` as the first
+message, an answer's tool calls as OpenAI has them), or LangChain's serialized messages, with the response's id and
+finish reasons. Other wrappers' calls have no words here.
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from lightning_instrumentation import semconv
 from lightning_instrumentation.telemetry.messages import input_messages
+from lightning_instrumentation.wire.messages_api import Messages
+from lightning_instrumentation.wire.responses import Responses
+from lightning_instrumentation.wire.sampling import sampling
 
 from lightning_trainer.ingest.dialects import genai, langgraph
 from lightning_trainer.ingest.dialects.dialect import Conversation, Dialect, Message, ModelCall, Naming
 from lightning_trainer.ingest.dialects.openinference import response_id
 from lightning_trainer.ingest.dialects.values import count, json_of, objects, text, texts
-from lightning_trainer.types import Span, SpanStatus
+from lightning_trainer.types import AttributeValue, Span, SpanStatus
 
 NAME = "langsmith"
 INPUTS, OUTPUTS = "gen_ai.prompt", "gen_ai.completion"
@@ -49,6 +55,12 @@ def model_call(span: Span) -> ModelCall | None:
     )
 
 
+def request(span: Span) -> Mapping[str, AttributeValue]:
+    """Read a wrapped client's request, else the temperature in LangChain's metadata."""
+    told = {"temperature": span.attributes.get(f"{_METADATA}ls_temperature")}
+    return {**sampling({**told, **_json(span, INPUTS)}), **span.attributes}
+
+
 def _complete(span: Span, reasons: tuple[str | None, ...]) -> bool | None:
     if span.status is SpanStatus.ERROR:
         return False
@@ -70,17 +82,34 @@ def _is_answered(span: Span, answers: tuple[Message, ...]) -> bool:
 
 
 def conversation(span: Span) -> Conversation:
-    """Read request and response of chat completions, or LangChain's serialized messages."""
-    inputs = _json(span, INPUTS)
+    """Read request and response of a wrapped client, or LangChain's serialized messages."""
+    inputs, outputs = _json(span, INPUTS), _json(span, OUTPUTS)
+    read = genai.conversation(span)
+    return Conversation(
+        input_messages=_prompt(inputs, outputs),
+        output_messages=tuple(_answers(outputs)),
+        tools=read.tools or genai.tool_definitions(inputs.get("tools")),
+    )
+
+
+def _prompt(inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> tuple[Message, ...]:
+    if _is_of_messages_api(outputs) or _is_of_responses_api(outputs):
+        with suppress(AttributeError, KeyError, TypeError):  # a body that the API would refuse
+            api = Messages() if _is_of_messages_api(outputs) else Responses()
+            return objects(api.input_messages(inputs))
+        return ()
     listed = inputs.get("messages")
     if isinstance(listed, list) and listed and isinstance(listed[0], list):
         listed = listed[0]  # LangChain's batch, in which each run is one of its own
-    read = genai.conversation(span)
-    return Conversation(
-        input_messages=tuple(map(_message, objects(listed))),
-        output_messages=tuple(_answers(_json(span, OUTPUTS))),
-        tools=read.tools or genai.tool_definitions(inputs.get("tools")),
-    )
+    return tuple(map(_message, objects(listed)))
+
+
+def _is_of_messages_api(outputs: Mapping[str, Any]) -> bool:
+    return "stop_reason" in outputs and outputs.get("role") == "assistant"
+
+
+def _is_of_responses_api(outputs: Mapping[str, Any]) -> bool:
+    return outputs.get("object") == "response"
 
 
 def _json(span: Span, name: str) -> Mapping[str, Any]:
@@ -90,6 +119,13 @@ def _json(span: Span, name: str) -> Mapping[str, Any]:
 
 def _answers(outputs: Mapping[str, Any]) -> Iterator[Message]:
     """Yield the message of each choice, with its finish reason."""
+    if _is_of_messages_api(outputs):
+        yield _answer(outputs, outputs["stop_reason"])
+    elif _is_of_responses_api(outputs):
+        with suppress(AttributeError, TypeError):
+            read = Responses().answer()
+            read.add(outputs)
+            yield read.choice(0).as_message()
     for choice in objects(outputs.get("choices")):
         if isinstance(said := choice.get("message"), Mapping):
             yield _answer(said, choice.get("finish_reason"))
@@ -163,4 +199,5 @@ DIALECT = Dialect(
     conversation=conversation,
     naming=naming,
     tool=genai.tool,
+    request=request,
 )

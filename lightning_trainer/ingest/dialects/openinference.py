@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from lightning_instrumentation import semconv
+from lightning_instrumentation.wire.sampling import sampling
 
-from lightning_trainer.ingest.dialects import langgraph
+from lightning_trainer.ingest.dialects import genai, langgraph
 from lightning_trainer.ingest.dialects.dialect import Conversation, Dialect, Message, ModelCall, Naming, Usage
 from lightning_trainer.ingest.dialects.values import (
     count,
@@ -58,6 +59,12 @@ def usage(span: Span) -> Usage:
         input_tokens=count(span, "llm.token_count.prompt"),
         output_tokens=count(span, "llm.token_count.completion"),
     )
+
+
+def request(span: Span) -> Mapping[str, AttributeValue]:
+    """Read the request's body in ``llm.invocation_parameters``, of which the prompt was taken out."""
+    body = json_of(span.attributes.get("llm.invocation_parameters"))
+    return {**sampling(body), **span.attributes} if isinstance(body, dict) else span.attributes
 
 
 def failed(span: Span) -> bool:
@@ -141,11 +148,7 @@ def conversation(span: Span) -> Conversation:
     return Conversation(
         input_messages=tuple(_message(item) for item in numbered(span, "llm.input_messages")),
         output_messages=tuple(_message(item) for item in numbered(span, _OUTPUT)),
-        tools=tuple(
-            {"type": "function", **schema["function"]} if isinstance(schema.get("function"), dict) else schema
-            for item in numbered(span, "llm.tools")
-            if isinstance(schema := json_of(item.get("tool.json_schema")), dict)
-        ),
+        tools=genai.tool_definitions([json_of(item.get("tool.json_schema")) for item in numbered(span, "llm.tools")]),
     )
 
 
@@ -205,4 +208,5 @@ DIALECT = Dialect(
     conversation=conversation,
     naming=naming,
     tool=tool,
+    request=request,
 )

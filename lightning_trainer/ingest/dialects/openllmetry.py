@@ -1,6 +1,7 @@
 """OpenLLMetry (Traceloop): the GenAI conventions since 0.50, numbered ``gen_ai.prompt`` attributes before.
 
-Read from ``opentelemetry-instrumentation-openai`` and ``-langchain`` 0.62.4 and 0.47.5 (Apache-2.0). Its packages share
+Read from ``opentelemetry-instrumentation-openai`` and ``-langchain`` 0.62.4 and 0.47.5 (Apache-2.0), and from LiteLLM's
+``integrations/opentelemetry.py`` (MIT), which took over its names. Its packages share
 their scope names' prefix with the official ones, so it is known by attributes that only it writes, and by those scopes
 whose spans have none of them.
 """
@@ -29,6 +30,8 @@ from lightning_trainer.types import AttributeValue, Span, SpanStatus
 
 NAME = "openllmetry"
 _SIGNS = ("llm.request.type", "gen_ai.is_streaming", "gen_ai.openai.api_base")
+_CALL_TYPES = ("chat", "completion", "acompletion")
+"""The last is LiteLLM's, all of whose proxy's calls are of it; its ``gen_ai.operation.name`` is then the same."""
 _SIGN_IN_ITS_SCOPES = "gen_ai.usage.total_tokens"
 """Strands writes it too."""
 _ITS_SCOPES = "opentelemetry.instrumentation."
@@ -36,6 +39,10 @@ _SCOPES = frozenset({"opentelemetry.instrumentation.openai.v1", "opentelemetry.i
 _KIND = "traceloop.span.kind"
 _ENTITY = "traceloop.entity.name"
 _RUN = "traceloop.association.properties."
+_PENALTIES = {
+    "llm.presence_penalty": semconv.REQUEST_PRESENCE_PENALTY,
+    "llm.frequency_penalty": semconv.REQUEST_FREQUENCY_PENALTY,
+}
 _PROMPT = "gen_ai.prompt"
 _COMPLETION = "gen_ai.completion"
 
@@ -74,6 +81,12 @@ def usage(span: Span) -> Usage:
     )
 
 
+def request(span: Span) -> Mapping[str, AttributeValue]:
+    """Take the penalties also from ``llm.*_penalty``, their names of before 0.50."""
+    older = {_PENALTIES[name]: span.attributes[name] for name in _PENALTIES.keys() & span.attributes.keys()}
+    return {**older, **span.attributes} if older else span.attributes
+
+
 def failed(span: Span) -> bool:
     """Whether a model call ended in an error without a response."""
     return is_call(span) and not is_answered(span) and span.status is SpanStatus.ERROR
@@ -81,7 +94,7 @@ def failed(span: Span) -> bool:
 
 def is_call(span: Span) -> bool:
     """Whether the span is a model call by the GenAI conventions, or by ``llm.request.type``."""
-    return genai.is_call(span) or span.attributes.get("llm.request.type") in ("chat", "completion")
+    return genai.is_call(span) or span.attributes.get("llm.request.type") in _CALL_TYPES
 
 
 def is_answered(span: Span) -> bool:
@@ -125,7 +138,7 @@ def conversation(span: Span) -> Conversation:
                 "type": "function",
                 "name": item.get("name"),
                 "description": item.get("description"),
-                "parameters": arguments(item.get("parameters")),
+                "parameters": arguments(item.get("parameters") or item.get("input_schema")),
             }
             for item in numbered(span, "llm.request.functions")
         ),
@@ -185,4 +198,5 @@ DIALECT = Dialect(
     conversation=conversation,
     naming=naming,
     tool=tool,
+    request=request,
 )

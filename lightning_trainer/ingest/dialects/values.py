@@ -1,9 +1,11 @@
 """Attribute values by expected type; a value of another type counts as absent and is never guessed at.
 
-Some tracers (Spring AI's, by Micrometer) have text as their only type: they write counts in digits, arrays as JSON.
+Some tracers (Spring AI's, by Micrometer) have text as their only type: they write numbers in digits, arrays as JSON.
 """
 
 import json
+import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
@@ -14,6 +16,8 @@ from lightning_trainer.types import AttributeValue, Span
 
 _LONGEST_COUNT = 19
 """Digits from which on a number may be beyond 64 bits."""
+_NUMBER = re.compile(r"-?[0-9]{1,20}(\.[0-9]{1,20})?(E-?[0-9]{1,3})?", re.ASCII)
+"""As Java and JavaScript write one."""
 _MOST_MESSAGES = 10_000
 """Maximum index of numbered attributes that are read."""
 
@@ -40,6 +44,16 @@ def count(span: Span, *names: str) -> int | None:
             return value
         if isinstance(value, str) and len(value) < _LONGEST_COUNT and value.isascii() and value.isdigit():
             return int(value)
+    return None
+
+
+def number(attributes: Mapping[str, AttributeValue], name: str) -> float | None:
+    """Return an attribute that is a finite number, or the text of one."""
+    value = attributes.get(name)
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        value = float(value)
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return value
     return None
 
 

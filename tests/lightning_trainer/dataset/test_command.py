@@ -215,6 +215,30 @@ def test_examples_and_pairs_are_written_as_parquet(folder) -> None:
     assert (pair["chosen_reward"], pair["rejected_reward"], pair["rejected_ids"]) == (1.0, 0.0, [5, 6, 7])
 
 
+def test_conversations_are_written_for_others_and_weights_are_said(folder, otlp_line, attempt_spans) -> None:
+    spans = attempt_spans("b1", 3, reward=1.0)
+    before = [
+        {"role": role, "parts": [{"type": "text", "content": said}]}
+        for role, said in (("user", "hi"), ("assistant", "yo"))
+    ]
+    asked = json.dumps([*before, {"role": "user", "parts": [{"type": "text", "content": "2+3?"}]}])
+    spans = [
+        replace(one, attributes={**one.attributes, semconv.INPUT_MESSAGES: asked})
+        if semconv.INPUT_MESSAGES in one.attributes
+        else one
+        for one in spans
+    ]
+    (folder / "shown.jsonl").write_text("".join(f"{otlp_line([span])}\n" for span in spans))
+    output = run("--spans shown.jsonl --for sft --format messages --out m.jsonl")
+    said = [("user", "hi"), ("assistant", "yo"), ("user", "2+3?"), ("assistant", "5")]
+    messages = [{"role": role, "content": text} for role, text in said]
+    messages[1]["weight"] = 0
+    assert json.loads((folder / "m.jsonl").read_text()) == {"messages": messages}
+    assert "not to be imitated: 1, in 1 conversations" in output
+    run("--spans traces.jsonl --for dpo --format openai --out p.jsonl")
+    assert json.loads((folder / "p.jsonl").read_text())["input"] == {"messages": [{"role": "user", "content": "2+3?"}]}
+
+
 @pytest.mark.verl
 def test_verl_loads_what_is_written_for_it(folder) -> None:
     from verl import DataProto
@@ -301,6 +325,8 @@ def test_a_torn_last_line_is_said_and_the_rest_is_built(folder) -> None:
         ("--spans traces.jsonl --out s.jsonl --format csv", "--format csv: there are parquet"),
         ("--spans traces.jsonl --out s.pkl --for sft --format verl", "not for sft"),
         ("--spans traces.jsonl --out s.jsonl --for dpo --format trl --tokens", "has no ids"),
+        ("--spans traces.jsonl --out s.jsonl --format messages", "--format messages is what was said"),
+        ("--spans traces.jsonl --out s.jsonl --for sft --format openai --tokens", "--format openai has no ids"),
         ("--spans traces.jsonl --out s.jsonl --min-reward 1", "--min-reward"),
         ("--spans traces.jsonl --out s.jsonl --tokens", "--tokens"),
         ("--spans traces.jsonl --out s.jsonl --for sft --advantages", "--advantages"),

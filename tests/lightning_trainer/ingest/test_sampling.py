@@ -156,3 +156,67 @@ def test_what_contradicts_itself_is_a_problem_and_not_trained(body, said) -> Non
 def test_an_interrupted_call_says_nothing_of_it() -> None:
     call, problems = _read(**_asked(top_p=0.5), **{semconv.STREAM_COMPLETE: False})
     assert (call.complete, call.sampling_unknown, problems) == (False, None, ())
+
+
+TEXT = {"gen_ai.operation.name": "chat", "gen_ai.response.finish_reasons": '["STOP"]'}
+BODY = '{"temperature": 0.5, "top_p": 0.9, "presence_penalty": 0.25}'
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        TEXT
+        | {
+            "gen_ai.request.temperature": "0.5",
+            "gen_ai.request.top_p": "0.9",
+            "gen_ai.request.presence_penalty": "0.25",
+        },
+        {"openinference.span.kind": "LLM", "output.value": "5", "llm.invocation_parameters": BODY},
+        {"langsmith.span.kind": "llm", "gen_ai.prompt": BODY, "gen_ai.usage.output_tokens": 1},
+        TEXT | {"logfire.span_type": "span", "request_data": BODY},
+        TEXT
+        | {
+            "llm.request.type": "chat",
+            "gen_ai.request.temperature": 0.5,
+            "gen_ai.request.top_p": 0.9,
+            "llm.presence_penalty": 0.25,
+        },
+    ],
+    ids=["Spring AI: all its values are text", "OpenInference", "LangSmith", "Logfire", "OpenLLMetry before 0.50"],
+)
+def test_every_dialect_says_how_an_answer_was_sampled(attributes) -> None:
+    """Before, such a call counted as one at temperature 1, from the whole vocabulary."""
+    (call,) = read_spans([Span("1" * 32, "2" * 16, None, "chat", 1, 2, attributes)]).calls
+    assert (call.temperature, call.shaping) == (0.5, Shaping((), 0.25, 0.0, 1.0))
+    assert call.sampling_unknown is not None
+    assert "top_p = 0.9" in call.sampling_unknown
+
+
+def test_langchains_temperature_is_in_langsmiths_metadata() -> None:
+    attributes = {
+        "langsmith.span.kind": "llm",
+        "gen_ai.usage.output_tokens": 1,
+        "langsmith.metadata.ls_temperature": 0.5,
+    }
+    (call,) = read_spans([Span("1" * 32, "2" * 16, None, "chat", 1, 2, attributes)]).calls
+    assert call.temperature == 0.5
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("0.7", 0.7),
+        ("1.0E-4", 1e-4),
+        ("2", 2.0),
+        (0, 0.0),
+        ("nan", 1.0),
+        ("1_0", 1.0),
+        (" 1", 1.0),
+        ("-1", 1.0),
+        ("٣", 1.0),
+    ],
+)
+def test_a_temperature_is_a_number_or_its_text(written, read) -> None:
+    span = Span("1" * 32, "2" * 16, None, "chat", 1, 2, TEXT | {"gen_ai.request.temperature": written})
+    (call,) = read_spans([span]).calls
+    assert call.temperature == read

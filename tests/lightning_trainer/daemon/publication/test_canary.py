@@ -4,6 +4,8 @@ import asyncio
 import re
 import sys
 import time
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
@@ -19,6 +21,7 @@ from lightning_trainer.cli.app import app
 from lightning_trainer.config import Config
 from lightning_trainer.config.judges import JudgeConfig
 from lightning_trainer.config.policies.versions import CanaryConfig
+from lightning_trainer.daemon.publication import canary
 from lightning_trainer.daemon.publication.canary import Canary
 from lightning_trainer.daemon.publication.old_versions import Lease
 from lightning_trainer.daemon.publication.publishing import Publisher, VersionKeeper
@@ -33,7 +36,7 @@ from lightning_trainer.serving.shared_memory import WeightFolder
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.tables import canaries
 from lightning_trainer.store.tables.canaries import CanaryRecord
-from lightning_trainer.types import PolicyVersion, RolloutMode, SpanStatus, VersionState
+from lightning_trainer.types import Attempt, PolicyVersion, RolloutMode, SpanStatus, VersionState
 from lightning_trainer.versions.archive import VersionArchive
 
 SAID = {
@@ -580,6 +583,30 @@ async def test_a_judge_that_ends_in_an_error_is_said_and_costs_no_more_than_its_
     version = await shadowed_traffic(run, publish(run))
     assert version.reason == "its canary is undecided after timeout_s = 1, with a reward of 0 of its rollouts"
     assert run.said[1:] == ["judge known ended in an error, and attempts lack its reward: KeyError: 'a bug'"]
+
+
+@pytest.mark.parametrize(("after_s", "times"), [(0.0, 3), (60.0, 1)])
+async def test_what_a_judge_failed_at_is_asked_again_later_and_not_for_ever(
+    in_shadow, monkeypatch, after_s, times
+) -> None:
+    """Before, judges were asked about a rollout once: after a minute without them a canary could not be decided."""
+    run = await in_shadow(1.0, 0.5, timeout_s=1.5)
+    asked: Counter[str] = Counter()
+
+    async def broken(judging: Judging, spans: Any, attempts: Sequence[Attempt], *_, **__):
+        asked.update(one.attempt_id for one in attempts)
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(Judging, "judge_group", broken)
+    monkeypatch.setattr(canary, "_ASK_AGAIN_S", after_s)
+    publishing = publish(run)
+    while run.route.version is None:
+        await asyncio.sleep(0.05)
+    for _ in range(20):
+        await run.pair()
+    version = await publishing
+    assert version.reason == "its canary is undecided after timeout_s = 1.5, with a reward of 0 of its rollouts"
+    assert set(asked.values()) == {times}
 
 
 @pytest.mark.parametrize("ended", ["harm", "rollback", "timeout"])

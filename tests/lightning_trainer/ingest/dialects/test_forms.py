@@ -252,3 +252,67 @@ def test_an_agent_named_by_the_conventions_attribute_is_known_in_any_dialect(sig
     named = replace(inner, attributes={**inner.attributes, "gen_ai.agent.name": "solver"})
     assert [call.agent for call in read_spans([named]).calls] == ["solver"]
     assert [call.agent for call in read_spans([inner, outer]).calls] == ["solver"]
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        GENAI | {"gen_ai.tool.definitions": '[{"name": "search", "input_schema": {"type": "object"}}]'},
+        OPENINFERENCE
+        | {
+            "llm.tools.0.tool.json_schema": '{"name": "search", "input_schema": {"type": "object"}}',
+            "output.value": "5",
+        },
+        {
+            "llm.request.type": "chat",
+            "llm.request.functions.0.name": "search",
+            "llm.request.functions.0.input_schema": '{"type": "object"}',
+        },
+    ],
+    ids=["ours and the conventions'", "OpenInference", "OpenLLMetry"],
+)
+def test_a_tool_of_anthropics_api_has_its_schema(attributes) -> None:
+    """Before, datasets had the tool without its parameters."""
+    span = Span("1" * 32, "2" * 16, None, "chat", 1, 2, attributes)
+    (tool,) = dialect_of(span).conversation(span).tools
+    assert (tool["name"], tool["parameters"]) == ("search", {"type": "object"})
+
+
+def _litellm(role: str, said: str | None, **beside) -> dict:
+    return {"role": role, "parts": [] if said is None else [{"type": "text", "content": said}], **beside}
+
+
+@pytest.mark.parametrize("kind", ["completion", "acompletion"])
+def test_a_call_of_litellm_is_read_with_what_it_writes_beside_the_parts(kind) -> None:
+    """As ``integrations/opentelemetry.py`` writes it. Before, its proxy's calls were none, and tool calls were lost."""
+    call = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": '{"q": "2+3"}'}}
+    asked = [
+        _litellm("user", "2+3?"),
+        _litellm("assistant", None, tool_calls=[call]),
+        _litellm("tool", "5", tool_call_id="c1"),
+    ]
+    answer = _litellm("assistant", "Again", tool_calls=[call], finish_reason="tool_calls")
+    attributes = {
+        "gen_ai.operation.name": "chat" if kind == "completion" else kind,
+        "llm.request.type": kind,
+        "llm.is_streaming": "False",
+        "gen_ai.request.temperature": 0.5,
+        "gen_ai.response.id": "r",
+        "gen_ai.response.finish_reasons": '["tool_calls"]',
+        "gen_ai.input.messages": json.dumps(asked),
+        "gen_ai.output.messages": json.dumps([answer]),
+    }
+    span = spanned(attributes, scope="litellm")
+    (found,) = read_spans([span]).calls
+    assert (found.response_id, found.finish_reason, found.temperature) == ("r", "tool_calls", 0.5)
+    said = dialect_of(span).conversation(span)
+    called = [{"id": "c1", "type": "function", "function": {"name": "search", "arguments": {"q": "2+3"}}}]
+    assert chat_messages(said.input_messages) == [
+        {"role": "user", "content": "2+3?"},
+        {"role": "assistant", "content": "", "tool_calls": called},
+        {"role": "tool", "tool_call_id": "c1", "content": "5"},
+    ]
+    assert [chat_answer(one) for one in said.output_messages] == [
+        {"role": "assistant", "content": "Again", "tool_calls": called}
+    ]
+    assert said.tools_called == ("search",)

@@ -182,3 +182,54 @@ def test_a_refused_request_whose_prompt_was_noted_is_no_call() -> None:
     assert dialect_of(span).model_call(span) is None
     failed = Span("1" * 32, "2" * 16, None, "chat", 1, 2, CHAT, span.events, SpanStatus.ERROR)
     assert dialect_of(failed).failed(failed)
+
+
+MARK = {"cachePoint": {"type": "default"}}
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        (
+            ("gen_ai.system.message", {"content": json.dumps([{"text": "Be brief."}, MARK])}),
+            ("gen_ai.user.message", {"content": json.dumps([{"text": "2+3?"}])}),
+            ("gen_ai.choice", {"finish_reason": "end_turn", "message": json.dumps([{"text": "5"}])}),
+        ),
+        (
+            (
+                DETAILS,
+                {
+                    "gen_ai.system_instructions": json.dumps(
+                        [
+                            {"type": "text", "content": "Be brief."},
+                            {"type": "cachePoint", "content": {"type": "default"}},
+                        ]
+                    )
+                },
+            ),
+            (
+                DETAILS,
+                {
+                    "gen_ai.input.messages": json.dumps(
+                        [{"role": "user", "parts": [{"type": "text", "content": "2+3?"}]}]
+                    )
+                },
+            ),
+            (
+                DETAILS,
+                {
+                    "gen_ai.output.messages": json.dumps(
+                        [{"role": "assistant", "parts": [{"type": "text", "content": "5"}]}]
+                    )
+                },
+            ),
+        ),
+    ],
+    ids=["1.36", "gen_ai_latest_experimental"],
+)
+def test_strands_system_prompt_is_read_with_its_mark_of_a_cache(events) -> None:
+    """Before, such a call counted as one that has no words."""
+    read = said(spanned(*events))
+    asked = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2+3?"}]
+    assert chat_messages(read.input_messages) == asked
+    assert [chat_answer(one)["content"] for one in read.output_messages] == ["5"]
