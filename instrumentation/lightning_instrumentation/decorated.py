@@ -40,9 +40,6 @@ class Work(Protocol):
 Begin = Callable[[tuple[Any, ...], Mapping[str, Any]], Work]
 """Creates the work for a call with these arguments."""
 
-_OF_THE_CALLER_ALONE = 3
-"""References to a result: the caller's, the argument of ``_runner_of``, and that of ``getrefcount``."""
-
 
 def decorated(
     function: Any, begin: Callable[[Any], Begin], *, what: str, usage: str, into_generators: bool = False
@@ -85,8 +82,9 @@ def _sync(function: Callable[..., Any], begin: Begin, *, into_generators: bool) 
         if inspect.iscoroutine(result):
             # A plain function that returns a coroutine has not run yet.
             return _awaited(result, work)
-        if into_generators and (runs := _runner_of(result)) is not None:
-            return runs(lambda: result, lambda args, kwargs: work)()
+        if into_generators and sys.getrefcount(result) <= _OF_THE_CALLER_ALONE:
+            # Another holder may read on when the caller drops it, which closes one that is surrounded.
+            return _surrounded(result, work)
         work.returned(result)
         work.end()
         return result
@@ -94,12 +92,24 @@ def _sync(function: Callable[..., Any], begin: Begin, *, into_generators: bool) 
     return invoke
 
 
-def _runner_of(result: Any) -> Callable[[Callable[..., Any], Begin], Callable[..., Any]] | None:
-    """Return what surrounds a generator that only the caller has; None for anything else."""
-    # Another holder may read on when the caller drops it, which closes one that is surrounded.
-    if sys.getrefcount(result) > _OF_THE_CALLER_ALONE:
-        return None
-    return _generator if inspect.isgenerator(result) else _async_generator if inspect.isasyncgen(result) else None
+def _references_of_the_caller_alone() -> int:
+    """Return what ``getrefcount`` says of a result that only its caller has: a number that depends on Python's version
+    (from 3.14 on, local variables are lent and not counted anew)."""
+    result = (nothing for nothing in ())
+    return sys.getrefcount(result)
+
+
+_OF_THE_CALLER_ALONE = _references_of_the_caller_alone()
+
+
+def _surrounded(result: Any, work: Work) -> Any:
+    """Return a generator with the work around it; end the work of any other result."""
+    runs = _generator if inspect.isgenerator(result) else _async_generator if inspect.isasyncgen(result) else None
+    if runs is not None:
+        return runs(lambda: result, lambda args, kwargs: work)()
+    work.returned(result)
+    work.end()
+    return result
 
 
 def _coroutine(function: Callable[..., Any], begin: Begin) -> Callable[..., Any]:

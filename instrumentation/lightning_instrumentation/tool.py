@@ -7,6 +7,7 @@ format.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import TracebackType
@@ -171,13 +172,22 @@ def tool(name: Any = None) -> Any:
 def _decorate(function: Any, name: str | None) -> Any:
     def begin(body: Any) -> Any:
         own = name or body.__name__
-        try:
-            signature = inspect.signature(body)
-        except (TypeError, ValueError):  # a builtin may have no signature
-            signature = None
+        signature = _signature(body)
         return lambda args, kwargs: _FunctionCall(own, lambda: _arguments(signature, args, kwargs))
 
     return decorated(function, begin, what="@lt.tool", usage=_USAGE)
+
+
+def _signature(function: Any) -> inspect.Signature | None:
+    """Return the parameters of a function; None for one that does not tell them, as a builtin."""
+    try:
+        if sys.version_info >= (3, 14):  # annotations are evaluated when they are read, and may name what comes later
+            from annotationlib import Format
+
+            return inspect.signature(function, annotation_format=Format.STRING)
+        return inspect.signature(function)
+    except Exception:  # of what other decorators have put in its place
+        return None
 
 
 def _arguments(signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -1,7 +1,8 @@
 """``lightning-trainer run -- python agent.py``: capture of a program that has no line of ours.
 
-This process becomes the program (``exec``), so exit code, signals and streams are the program's own. It works with the
-light client alone and imports nothing beyond it.
+This process becomes the program (``exec``), so exit code, signals and streams are the program's own; on Windows, which
+has no such thing, it waits for the program and ends with its exit code. It works with the light client alone and
+imports nothing beyond it.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ base URL in OPENAI_BASE_URL and ANTHROPIC_BASE_URL.
   --group ID       attempts with one group id are compared with each other (the task's id unless given)
   --mode MODE      train (default), evaluate, baseline or record
 """
+_HAS_EXEC = sys.platform != "win32"
+"""On Windows ``exec`` starts another process and ends this one at once: a shell goes on, with exit code 0."""
 _EXIT_USAGE, _EXIT_NOT_EXECUTABLE, _EXIT_NOT_FOUND = 2, 126, 127
 _OF_A_ROLLOUT = ("task", "rollout", "group", "mode")
 _NAMES = ("endpoint", "agent", *_OF_A_ROLLOUT)
@@ -47,7 +50,7 @@ class _Order:
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
-    """Become the program. Returns only by ending the process."""
+    """Become the program, or wait for it. Returns only by ending the process."""
     if arguments and arguments[0] in ("--help", "-h"):
         print(_USAGE, end="")
         sys.exit(0)
@@ -56,7 +59,18 @@ def main(arguments: Sequence[str]) -> NoReturn:
         environment = _environment(order)
     except ConfigurationError as error:
         _fail(_EXIT_USAGE, str(error))
-    _become(order.command, environment)
+    try:
+        if _HAS_EXEC:
+            _become(order.command, environment)
+        sys.exit(_wait_for(order.command, environment))
+    except FileNotFoundError:
+        _fail(
+            _EXIT_NOT_FOUND, f"there is no command {order.command[0]!r} on PATH; check its spelling, or give its path"
+        )
+    except OSError as error:
+        _fail(
+            _EXIT_NOT_EXECUTABLE, f"{order.command[0]!r} cannot be run ({error.strerror}); run its interpreter with it"
+        )
 
 
 def _read(arguments: Sequence[str]) -> _Order:
@@ -135,7 +149,7 @@ def _rollout(order: _Order) -> ProgramRollout | None:
         )
     attempt_id = uuid.uuid4().hex
     return ProgramRollout(
-        pid=os.getpid(),
+        pid=os.getpid() if _HAS_EXEC else None,
         task_id=task_id,
         # One id for both: calls made through a rollout's URL do not name an attempt.
         rollout_id=options.get("rollout") or attempt_id,
@@ -146,18 +160,27 @@ def _rollout(order: _Order) -> ProgramRollout | None:
 
 
 def _become(command: list[str], environment: dict[str, str]) -> NoReturn:
+    """Raises OSError: the command cannot be run."""
     # Python ignores these, and what is ignored stays ignored across exec.
     for name in ("SIGPIPE", "SIGXFSZ"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_DFL)
     sys.stdout.flush()
     sys.stderr.flush()
-    try:
-        os.execvpe(command[0], command, environment)
-    except FileNotFoundError:
-        _fail(_EXIT_NOT_FOUND, f"there is no command {command[0]!r} on PATH; check its spelling, or give its path")
-    except OSError as error:
-        _fail(_EXIT_NOT_EXECUTABLE, f"{command[0]!r} cannot be run ({error.strerror}); run its interpreter with it")
+    os.execvpe(command[0], command, environment)
+
+
+def _wait_for(command: list[str], environment: dict[str, str]) -> int:
+    """Run the program as another process and return its exit code. Raises OSError: it cannot be run."""
+    import subprocess
+
+    # Windows itself looks for `.exe` alone, and not for the `.cmd` that npm, say, is.
+    program = subprocess.Popen([shutil.which(command[0]) or command[0], *command[1:]], env=environment)
+    while True:
+        try:
+            return program.wait()
+        except KeyboardInterrupt:
+            pass  # the console tells the program, too, which decides what it does
 
 
 def _say(sentence: str) -> None:

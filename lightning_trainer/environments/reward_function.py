@@ -40,7 +40,7 @@ class Score(NamedTuple):
 
 def takes_answer(function: Any) -> bool:
     """Whether it is a function that takes a model's answer under one of the known names."""
-    return inspect.isfunction(function) and not inspect.signature(function).parameters.keys().isdisjoint(_ANSWERS)
+    return inspect.isfunction(function) and not _parameters(function).keys().isdisjoint(_ANSWERS)
 
 
 def score(
@@ -97,7 +97,7 @@ class RewardFunction:
     """
 
     def __init__(self, function: Callable[..., Any], /, **options: Any) -> None:
-        parameters = inspect.signature(function).parameters
+        parameters = _parameters(function)
         if not takes_answer(function):
             raise TypeError(
                 f"{function.__name__} takes ({', '.join(parameters)}); a reward function takes the model's answer as "
@@ -132,7 +132,7 @@ class RewardFunction:
 def _arguments(
     function: Callable[..., Any], fields: Mapping[str, Any], prompt: Prompt, answer: str, options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    parameters = inspect.signature(function).parameters
+    parameters = _parameters(function)
     known = dict(fields)
     if (truth := truth_of(fields)) is not None:
         known["ground_truth"] = truth
@@ -159,13 +159,21 @@ def _arguments(
     return arguments
 
 
+def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    if sys.version_info >= (3, 14):  # annotations are evaluated when they are read, and may name what is not imported
+        from annotationlib import Format
+
+        return inspect.signature(function, annotation_format=Format.STRING).parameters
+    return inspect.signature(function).parameters
+
+
 def _is_trls(function: Callable[..., Any]) -> bool:
     """Whether it scores several completions at once, whose columns are lists."""
-    return not inspect.signature(function).parameters.keys().isdisjoint(_OF_TRL)
+    return not _parameters(function).keys().isdisjoint(_OF_TRL)
 
 
 def _takes_all(function: Callable[..., Any]) -> bool:
-    return any(one.kind is one.VAR_KEYWORD for one in inspect.signature(function).parameters.values())
+    return any(one.kind is one.VAR_KEYWORD for one in _parameters(function).values())
 
 
 async def _result(awaitable: Any) -> Any:

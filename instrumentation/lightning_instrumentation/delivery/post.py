@@ -65,6 +65,8 @@ class Poster:
         self._connection: http.client.HTTPConnection | None = None
         self.connected = False
         """Whether the daemon's port has answered at least once."""
+        self.longest_s = _ANSWER_TIMEOUT_S
+        """Limit for each step of a POST: a program that sends without a thread waits for it."""
 
     def post(self, body: bytes) -> Answer:
         """Send a body and return the answer.
@@ -95,6 +97,8 @@ class Poster:
     def _once(self, body: bytes, headers: dict[str, str]) -> Answer:
         if self._connection is None:
             self._connection = self._opened()
+        if self._connection.sock is not None:
+            self._connection.sock.settimeout(min(_ANSWER_TIMEOUT_S, self.longest_s))
         self._connection.request("POST", self._path, body, {**headers, **self._authorization})
         response = self._connection.getresponse()
         answer = Answer(
@@ -108,8 +112,7 @@ class Poster:
         return answer
 
     def _opened(self) -> http.client.HTTPConnection:
-        connection, token = self._access.open(_CONNECT_TIMEOUT_S)
-        connection.sock.settimeout(_ANSWER_TIMEOUT_S)
+        connection, token = self._access.open(min(_CONNECT_TIMEOUT_S, self.longest_s))
         self.connected = True
         self._authorization = authorization(token)
         return connection

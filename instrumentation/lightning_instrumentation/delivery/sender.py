@@ -12,6 +12,7 @@ import http.client
 import os
 import random
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from lightning_instrumentation.access.patience import monotonic
@@ -41,7 +42,7 @@ AnySpool = Spool | MemorySpool
 
 
 class Sender:
-    """Sends waiting spans from a thread of its own.
+    """Sends waiting spans from a thread of its own; where none can be started, whoever flushes sends them.
 
     Args:
         sources: returns the spools to empty, in order.
@@ -82,6 +83,8 @@ class Sender:
         self._down = False
         self._random = random.Random()  # never the global one: the user may have seeded it
         self._thread: threading.Thread | None = None
+        self._without_thread = False
+        self._sending_here = threading.Lock()
         self.delivered = 0
         self.rejected = 0
 
@@ -91,8 +94,13 @@ class Sender:
         return None if not self._poster.connected and not self._down else not self._down
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="lightning-sender", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, name="lightning-sender", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter ends (Python 3.12), or there are too many
+            self._without_thread = True
+        else:
+            self._thread = thread
 
     def wake(self) -> None:
         """Wake the thread for a new span, unless it is working or pausing on purpose: waking it costs a switch."""
@@ -115,7 +123,9 @@ class Sender:
         self._wake.set()
         try:
             with self._round_ended:
-                while any(spool.rows for spool in self._sources()):
+                while not self._without_thread:
+                    if not any(spool.rows for spool in self._sources()):
+                        return True
                     now = monotonic()
                     gave_up = not patient and (
                         self._rounds_failed > failed_before or (now > connect_by and not self._poster.connected)
@@ -123,10 +133,28 @@ class Sender:
                     if now >= deadline or gave_up or self._stopping:
                         return False
                     self._round_ended.wait(min(deadline - now, 0.1))
-                return True
+            return self._send_here(deadline, patient=patient)
         finally:
             with self._round_ended:
                 self._hurry -= 1
+
+    def _send_here(self, deadline: float, *, patient: bool) -> bool:
+        if not self._sending_here.acquire(timeout=max(0.0, deadline - monotonic())):
+            return False
+        try:
+            with _suppressed():
+                failed_before = self._rounds_failed
+                while any(spool.rows for spool in self._sources()):
+                    left_s = deadline - monotonic()
+                    if left_s <= 0 or self._stopping or (not patient and self._rounds_failed > failed_before):
+                        return False
+                    self._poster.longest_s = left_s
+                    pause_s = self._guarded_round()
+                    if patient:
+                        time.sleep(min(max(0.0, pause_s), left_s))
+            return True
+        finally:
+            self._sending_here.release()
 
     def wait_for_round(self, timeout_s: float) -> bool:
         """Wait until the thread has done something, which may have made room; False if it has stopped."""
@@ -141,6 +169,8 @@ class Sender:
         self._wake.set()
         if self._thread is not None:
             self._thread.join(timeout_s)
+        elif self._without_thread:
+            self._end()
 
     def leave_to_parent(self) -> None:
         """Give up the connection in a forked child, which has neither the thread nor a right to it."""
@@ -151,18 +181,24 @@ class Sender:
             codecs.lookup("idna")  # a connection needs it, and looking it up imports
         with _suppressed():
             while not self._stopping:
-                try:
-                    pause_s = self._round()
-                except Exception as error:
-                    failures.note("sender", "lightning's sender met an error and goes on", error=error)
-                    pause_s = 1.0
+                pause_s = self._guarded_round()
                 with self._round_ended:
                     self._round_ended.notify_all()
                 if pause_s > 0:
                     self._wake.wait(pause_s)
                     self._wake.clear()
+        self._end()
+
+    def _end(self) -> None:
         self._poster.close()
         self._let_go()
+
+    def _guarded_round(self) -> float:
+        try:
+            return self._round()
+        except Exception as error:
+            failures.note("sender", "lightning's sender met an error and goes on", error=error)
+            return 1.0
 
     def _let_go(self) -> None:
         with self.opening:

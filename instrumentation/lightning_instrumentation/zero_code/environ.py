@@ -22,8 +22,9 @@ _HERE = "127.0.0.1"
 class ProgramRollout:
     """The rollout that covers a whole program run."""
 
-    pid: int
-    """The process that begins and ends it; all others below only belong to it."""
+    pid: int | None
+    """The process that begins and ends it; all others below only belong to it. None: the first that reads this, since
+    on Windows the program is another process than its launcher."""
     task_id: str
     rollout_id: str
     attempt_id: str

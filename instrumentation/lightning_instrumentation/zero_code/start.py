@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+from dataclasses import replace
 
 from lightning_instrumentation.failures import failures, guarded
 from lightning_instrumentation.hooks.registry import install_hooks
@@ -23,6 +24,8 @@ def _join_rollout() -> None:
     program = read_rollout(os.environ)
     if program is None:
         return
+    if program.pid is None and not os.environ.get(BEGUN):
+        program = replace(program, pid=os.getpid())
     if program.pid != os.getpid():
         if not os.environ.get(BEGUN):
             failures.note(

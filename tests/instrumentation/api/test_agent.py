@@ -3,7 +3,10 @@
 import asyncio
 import gc
 import inspect
+import os
 import pickle
+import subprocess
+import sys
 
 import lightning_instrumentation as lt
 import pytest
@@ -348,3 +351,28 @@ def test_a_name_given_to_init_is_what_nothing_else_names(receiver, tmp_path):
     assert at_module_level() == "module level"
     lt.shutdown()
     assert name_here() is None
+
+
+LENT = """
+import sys
+count = sys.getrefcount
+sys.getrefcount = lambda thing: count(thing) - 2  # as on Python 3.14, where a local variable is lent to a function
+import lightning_instrumentation as lt
+kept = []
+def numbers():
+    yield 1
+    yield 2
+@lt.agent("reader")
+def read():
+    kept.append(numbers())
+    return kept[0]
+for number in read():
+    break
+print(*kept[0])
+"""
+
+
+def test_a_generator_that_is_kept_elsewhere_is_not_closed_however_python_counts_references(tmp_path):
+    environment = {**os.environ, "LIGHTNING_ENDPOINT": "http://127.0.0.1:9", "LIGHTNING_SPOOL_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", LENT], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "2\n", done.stderr

@@ -292,3 +292,21 @@ def test_nothing_of_an_argument_is_called(recording):
     buy(client)
     assert client.mock_calls == []
     assert "<Mock id=" in recording.span("execute_tool").attributes[semconv.TOOL_CALL_ARGUMENTS]
+
+
+def test_a_function_whose_parameters_cannot_be_read_is_recorded_with_what_it_is_given(recording):
+    """Before, decorating it raised. On Python 3.14 each annotation that names something undefined is such a case."""
+
+    class Unreadable:
+        @property
+        def __signature__(self):
+            raise NameError("name 'Order' is not defined")
+
+        def __call__(self): ...
+
+    def look_up(order):
+        return order
+
+    look_up.__wrapped__ = Unreadable()
+    assert lt.tool(look_up)("4711") == "4711"
+    assert json.loads(recording.span("execute_tool").attributes[semconv.TOOL_CALL_ARGUMENTS]) == {"args": ["4711"]}
