@@ -15,6 +15,9 @@ from lightning_trainer.gateway.errors import RefusalError
 from lightning_trainer.gateway.protocols.anthropic_request import error_body
 
 _STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "stop": "end_turn"}
+_SIGNATURE = "lightning-trainer"
+"""On every thought. Nothing checks it, but clients take one without a signature for another provider's, and send it
+back as words of the user or not at all."""
 
 
 class AnthropicAnswer:
@@ -34,7 +37,7 @@ class AnthropicAnswer:
         message = choice.get("message") or {}
         content: list[dict[str, Any]] = []
         if message.get("reasoning"):
-            content.append({"type": "thinking", "thinking": message["reasoning"], "signature": ""})
+            content.append({"type": "thinking", "thinking": message["reasoning"], "signature": _SIGNATURE})
         if message.get("content"):
             content.append({"type": "text", "text": message["content"]})
         for index, call in enumerate(message.get("tool_calls") or ()):
@@ -87,6 +90,8 @@ class AnthropicAnswer:
 
     def _close(self) -> Iterator[bytes]:
         if self._open is not None:
+            if self._open[0] == "thinking":
+                yield self._delta(type="signature_delta", signature=_SIGNATURE)
             yield _event("content_block_stop", index=self._blocks)
             self._blocks += 1
             self._open = None
