@@ -43,10 +43,12 @@ def chat_answer(message: Message) -> ChatMessage:
 
 
 def chat_tools(tools: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return tool definitions in the form that requests use."""
+    """Return tool definitions in the form that requests use, without those that have no name: they run at a provider,
+    and no other model can call them."""
     return [
         {"type": "function", "function": {key: tool.get(key) for key in ("name", "description", "parameters")}}
         for tool in tools
+        if isinstance(tool.get("name"), str)
     ]
 
 

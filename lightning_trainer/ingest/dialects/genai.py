@@ -106,12 +106,23 @@ def _output_messages(span: Span) -> tuple[Message, ...]:
     return span_events.written_messages(span, semconv.OUTPUT_MESSAGES) or span_events.answers(span)
 
 
+_SCHEMAS = ("input_schema", "parametersJsonSchema", "inputSchema")
+"""What Anthropic, Gemini, and MCP call a tool's ``parameters``."""
+
+
 def tool_definitions(defined: Any) -> tuple[Mapping[str, Any], ...]:
-    """Return tool definitions, each with its name at the top; a request has them inside of ``function``."""
-    return tuple(
-        {"type": "function", **tool["function"]} if isinstance(tool.get("function"), dict) else tool
-        for tool in objects(defined)
-    )
+    """Return tool definitions, each with name and ``parameters`` at the top; a request has them inside of ``function``
+    or ``custom``, or calls the latter something else."""
+    return tuple(_definition(tool) for tool in objects(defined))
+
+
+def _definition(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    for kind in ("function", "custom"):
+        if isinstance(inner := tool.get(kind), dict):
+            return {"type": kind, **inner}
+    if tool.get("parameters") is None and (schema := next((tool[name] for name in _SCHEMAS if name in tool), None)):
+        return {**{name: value for name, value in tool.items() if name not in _SCHEMAS}, "parameters": schema}
+    return tool
 
 
 def naming(span: Span) -> Naming | None:

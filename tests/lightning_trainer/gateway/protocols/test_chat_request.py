@@ -1,4 +1,4 @@
-"""What an engine would leave out of a chat completion without a word is refused, in the words of OpenAI's own client."""
+"""What an engine would leave out of a chat completion without a word is refused, as OpenAI's own client prints it."""
 
 from typing import Any
 
