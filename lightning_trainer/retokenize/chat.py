@@ -104,7 +104,8 @@ def _arguments(given: Any) -> Any:
 def _messages(message: Message) -> list[ChatMessage]:
     role = message.get("role")
     if not isinstance(role, str) or not role:
-        raise NoWordsError("a message has no role")
+        kind = _kind(message)
+        raise NoWordsError("a message has no role" if kind is None else f"an item of the type {kind!r} is no message")
     texts: list[str] = []
     reasoning: list[str] = []
     calls: list[dict[str, Any]] = []

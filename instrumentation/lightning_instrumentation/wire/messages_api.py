@@ -11,6 +11,8 @@ from lightning_instrumentation.telemetry.messages import as_json, content_parts,
 from lightning_instrumentation.wire.answer import Answer, Choice, ToolCall
 from lightning_instrumentation.wire.api import Api, Json
 
+_CALLS = ("tool_use", "server_tool_use", "mcp_tool_use")
+
 
 class MessagesAnswer(Answer):
     """A message of Anthropic's API, whole or streamed."""
@@ -55,10 +57,14 @@ def _add_block(choice: Choice, index: int, block: Json, *, no_input: str = "") -
         choice.content.append(block.get("text") or "")
     elif kind == "thinking":
         choice.reasoning.append(block.get("thinking") or "")
-    elif kind in ("tool_use", "server_tool_use"):
+    elif kind in _CALLS:
         given = block.get("input")
         arguments = as_json(given) if given else no_input
         choice.tool_calls[index] = ToolCall(block.get("id"), block.get("name") or "", arguments)
+    elif kind == "redacted_thinking" or (kind == "compaction" and not block.get("content")):
+        pass  # nothing that anyone could read, or not yet
+    else:  # what a tool of Anthropic's did
+        choice.others.append(block)
 
 
 def _add_delta(choice: Choice, index: int, delta: Json) -> None:
@@ -69,6 +75,8 @@ def _add_delta(choice: Choice, index: int, delta: Json) -> None:
         choice.reasoning.append(delta.get("thinking") or "")
     elif kind == "input_json_delta":
         choice.tool_calls.setdefault(index, ToolCall()).arguments += delta.get("partial_json") or ""
+    elif kind == "compaction_delta":
+        choice.others.append({"type": "compaction", "content": delta.get("content")})
 
 
 class Messages(Api):
@@ -88,6 +96,10 @@ class Messages(Api):
         said: list[Any] = []
         if body.get("system"):
             said.append({"role": "system", "parts": content_parts(body["system"])})
+        thread = body.get("thread")
+        if isinstance(thread, dict) and thread.get("type") != "create":
+            # Only Anthropic has what was said before: no reader may take what follows for the whole prompt.
+            said.append({"type": "thread", "thread": thread})
         for message in body["messages"]:
             said.extend(_split(message) if isinstance(message, dict) else [message])
         return said

@@ -76,6 +76,14 @@ def test_what_is_not_words_is_refused(message: dict) -> None:
         chat_messages([message])
 
 
+@pytest.mark.parametrize("kind", ["previous_response_id", "web_search_call"])
+def test_what_only_a_provider_has_is_named_and_refused(kind: str) -> None:
+    with pytest.raises(NoWordsError, match=f"an item of the type '{kind}' is no message"):
+        chat_messages([{"role": None, "parts": [], "type": kind}])
+    with pytest.raises(NoWordsError, match=f"has a part of the kind '{kind}', which is not text"):
+        chat_answer({"role": "assistant", "parts": [text("It rains."), {"type": kind}]})
+
+
 def test_tools_are_written_as_a_request_has_them() -> None:
     tool = {"type": "function", "name": "add", "description": "adds", "parameters": {"type": "object"}}
     assert chat_tools([tool, {"type": "web_search"}]) == [
