@@ -1,4 +1,4 @@
-"""What only the provider has or does stays visible: no reader takes the rest for the whole prompt or the whole answer."""
+"""What only the provider has or does stays visible: no reader takes the rest for all of the prompt or the answer."""
 
 import json
 from typing import Any
