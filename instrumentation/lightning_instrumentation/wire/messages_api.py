@@ -26,7 +26,7 @@ class MessagesAnswer(Answer):
         elif kind == "content_block_delta":
             _add_delta(self.choice(0), part.get("index") or 0, part.get("delta") or {})
         elif kind == "message_delta":
-            self.choice(0).finish_reason = (part.get("delta") or {}).get("stop_reason")
+            self._stop((part.get("delta") or {}).get("stop_reason"))
             self._add_usage(part.get("usage") or {})
         elif kind in ("message", "error") or "content" in part:
             self._add_message(part)
@@ -38,8 +38,14 @@ class MessagesAnswer(Answer):
         choice = self.choice(0)
         for position, block in enumerate(message.get("content") or ()):
             _add_block(choice, position, block, no_input="{}")
-        choice.finish_reason = message.get("stop_reason") or choice.finish_reason
+        self._stop(message.get("stop_reason") or choice.finish_reason)
         self._add_usage(message.get("usage") or {})
+
+    def _stop(self, reason: Any) -> None:
+        choice = self.choice(0)
+        choice.finish_reason = reason
+        if reason == "pause_turn":  # a tool of Anthropic's goes on in the next call: this is no whole answer
+            choice.others.append({"type": reason})
 
     def _add_usage(self, usage: Json) -> None:
         # Tokens read from and written to the cache are part of the prompt but counted separately on the wire.

@@ -70,6 +70,15 @@ def test_a_summary_that_anthropic_streams_is_a_part_of_the_answer():
     assert said == [{"type": "compaction", "content": "So far: rain."}]
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+def test_an_answer_of_anthropic_that_pauses_is_no_whole_one(streamed):
+    answer = {"id": "m", "type": "message", "stop_reason": "pause_turn", "content": [USED]}
+    start = {"type": "content_block_start", "index": 0, "content_block": USED}
+    events = [start, {"type": "message_delta", "delta": {"stop_reason": "pause_turn"}}]
+    call, pause = parts(Messages(), *(events if streamed else [answer]))
+    assert (call["name"], pause) == ("web_search", {"type": "pause_turn"})
+
+
 def test_code_that_gemini_ran_is_a_part_of_the_answer():
     code = {"executableCode": {"language": "PYTHON", "code": "1+1"}}
     drawn = {"inlineData": {"mimeType": "image/png", "data": PNG}}
