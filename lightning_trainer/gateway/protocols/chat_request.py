@@ -45,6 +45,19 @@ def refuse_unseen_fields(body: Mapping[str, Any]) -> None:
                 raise RefusalError(400, f"message {number} has {name}, which no model here sees: {instead}", param=name)
 
 
+def without_late_system(body: Mapping[str, Any], error: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the translated body to retry with after the engine refused one; None if its refusal stands.
+
+    Some templates allow a system message only at the beginning: a later one is then sent as a user message.
+    """
+    messages = body["messages"]
+    late = [m for m in messages[1:] if m["role"] == "system"]
+    if late and "system" in str(error.get("message", "")).lower():
+        said = [{**m, "role": "user"} if m["role"] == "system" else m for m in messages[1:]]
+        return {**body, "messages": [messages[0], *said]}
+    return None
+
+
 def _check_tools(body: Mapping[str, Any]) -> None:
     tools, choice = body.get("tools"), body.get("tool_choice")
     for tool in tools if isinstance(tools, list) else ():

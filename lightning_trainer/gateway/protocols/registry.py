@@ -70,6 +70,11 @@ def _read_message(body: dict[str, Any], version: int | None) -> EngineRequest:
     return replace(asked, edited_from=edited_from, accommodated=anthropic_request.accommodated)
 
 
+def _read_response(body: dict[str, Any], version: int | None) -> EngineRequest:
+    asked = _translated(responses_request.chat_body, "resp_")(body, version)
+    return replace(asked, accommodated=chat_request.without_late_system)
+
+
 def _translated(
     translate: Callable[[Mapping[str, Any]], dict[str, Any]], id_prefix: str
 ) -> Callable[[dict[str, Any], int | None], EngineRequest]:
@@ -107,7 +112,7 @@ APIS = (
     ),
     Api(
         "/responses",
-        read=_translated(responses_request.chat_body, "resp_"),
+        read=_read_response,
         answer=lambda body, request, transcript, _: ResponsesAnswer(body, request.model, transcript),
     ),
     MESSAGES,
