@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 _ANTHROPIC_TAILS = ("/messages/count_tokens", "/messages")
 _TAILS = ("/chat/completions", "/completions", "/responses", "/embeddings", "/models", *_ANTHROPIC_TAILS)
+_KEPT = ("responses/", "conversations", "chat/completions/")
+"""What routes below ``/v1`` begin with that ask for earlier answers."""
 _PLACE = re.compile(r"(/rollouts/.+)?")
 _KINDS = {401: "authentication_error", 404: "not_found_error"}
 _CODES = {401: "invalid_api_key", 404: "no_such_route", 405: "method_not_allowed", 500: "internal_error"}
@@ -98,6 +100,15 @@ def _no_route(request: Request) -> str:
     if path.endswith(otlp_answers.TAILS):
         return f"{said}: an exporter's OTEL_EXPORTER_OTLP_ENDPOINT is {root}, and LIGHTNING_ENDPOINT as well"
     tail = next((tail for tail in _TAILS if path.endswith(tail)), None)
+    if tail is None and (below := path.partition("/v1/")[2]):
+        if below.startswith(_KEPT):
+            return (
+                f"{said}: this gateway keeps no answers and no conversations, so send the whole conversation each time"
+            )
+        return (
+            f"{said}: the gateway serves chat completions, completions, Responses, Messages, embeddings, and the list "
+            "of models; give the program another client, with its provider's base URL, for everything else"
+        )
     if tail is None:
         return f"{said}; models are called below /v1, spans are sent to /v1/traces, /lightning/status says the rest"
     place = path.removesuffix(tail)

@@ -13,6 +13,7 @@ from lightning_trainer.gateway.calls.slots import Slots
 from lightning_trainer.gateway.handler import GatewayHandler
 from lightning_trainer.gateway.http_errors import shaped
 from lightning_trainer.gateway.policies import ServedPolicies, ServedPolicy
+from lightning_trainer.gateway.protocols.anthropic_answer import model_info, model_page
 from lightning_trainer.gateway.protocols.registry import APIS, MESSAGES, Api
 from lightning_trainer.gateway.request import unknown_model
 from lightning_trainer.ingest.http.rollout_urls import BASES
@@ -45,14 +46,15 @@ def gateway_router(
         finally:
             await served.close()
 
-    async def list_models() -> dict[str, Any]:
-        return {"object": "list", "data": await _models(served, since)}
+    async def list_models(request: Request) -> dict[str, Any]:
+        models = await _models(served, since)
+        return model_page(models) if _asks_as_anthropic(request) else {"object": "list", "data": models}
 
     async def one_model(request: Request) -> Any:
         name = request.path_params["model"]
         known = {entry["id"]: entry for entry in await _models(served, since)}
         if name in known:
-            return known[name]
+            return model_info(known[name]) if _asks_as_anthropic(request) else known[name]
         return shaped(request, 404, str(unknown_model(name, list(known))))
 
     async def count_tokens(request: Request) -> Response:
@@ -66,6 +68,10 @@ def gateway_router(
         router.add_api_route(f"{base}/models", list_models, methods=["GET"])
         router.add_api_route(f"{base}/models/{{model}}", one_model, methods=["GET"])
     return router
+
+
+def _asks_as_anthropic(request: Request) -> bool:
+    return "anthropic-version" in request.headers
 
 
 def _endpoint(handler: GatewayHandler, api: Api) -> Callable[[Request], Awaitable[Response]]:

@@ -43,10 +43,12 @@ def chat_answer(message: Message) -> ChatMessage:
 
 
 def chat_tools(tools: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return tool definitions in the form that requests use."""
+    """Return tool definitions in the form that requests use, without those that have no name: they run at a provider,
+    and no other model can call them."""
     return [
         {"type": "function", "function": {key: tool.get(key) for key in ("name", "description", "parameters")}}
         for tool in tools
+        if isinstance(tool.get("name"), str)
     ]
 
 
@@ -102,7 +104,8 @@ def _arguments(given: Any) -> Any:
 def _messages(message: Message) -> list[ChatMessage]:
     role = message.get("role")
     if not isinstance(role, str) or not role:
-        raise NoWordsError("a message has no role")
+        kind = _kind(message)
+        raise NoWordsError("a message has no role" if kind is None else f"an item of the type {kind!r} is no message")
     texts: list[str] = []
     reasoning: list[str] = []
     calls: list[dict[str, Any]] = []

@@ -25,6 +25,7 @@ FIRST_WAIT_S = 0.25
 _TRUST_S = 30.0
 """How long a selection remains valid while the daemon is up but too busy (or broken) to repeat it."""
 _MOST_REMEMBERED = 4096
+_MOST_ANSWERS = 4096
 
 
 class GatewayUnprovenError(BaseException):
@@ -56,6 +57,9 @@ class Router:
         self._confirmed_at = 0.0
         self._untold: tuple[str, str, Exception] | None = None
         self._said: set[str] = set()
+        self._answers: dict[str, None] = {}
+        """Ids of the newest responses that the gateway gave, and those before: two, because nothing needs a lock so."""
+        self._older_answers: dict[str, None] = {}
 
     def routes_nothing(self) -> bool:
         """Whether no call can be routed, whichever agent makes it: checked first, because most programs are only
@@ -111,6 +115,16 @@ class Router:
         """Return the paths that the gateway serves."""
         return self._selection.paths
 
+    def answered(self, response_id: str) -> None:
+        """Remember a response as the gateway's; the newest thousands are."""
+        if len(self._answers) >= _MOST_ANSWERS:
+            self._older_answers, self._answers = self._answers, {}
+        self._answers[response_id] = None
+
+    def has_answered(self, response_id: object) -> bool:
+        """Whether the gateway gave this response to this process, so that no other host knows it."""
+        return isinstance(response_id, str) and (response_id in self._answers or response_id in self._older_answers)
+
     def keep_fresh(self) -> None:
         """Start a fetch if one is due and none is in progress."""
         now = monotonic()
@@ -156,6 +170,7 @@ class Router:
         child._select(self._selection)
         child._confirmed_at = self._confirmed_at
         child._said = set(self._said)
+        child._answers, child._older_answers = dict(self._answers), self._older_answers
         if self._answered.is_set():
             child._answered.set()
         return child

@@ -27,6 +27,8 @@ _HOOKS: tuple[tuple[str, str], ...] = (
     ("httpx2", "lightning_instrumentation.http.httpx:wrap"),
     ("requests.sessions", "lightning_instrumentation.http.requests:wrap"),
     ("aiohttp.client", "lightning_instrumentation.http.aiohttp:wrap"),
+    ("websockets.asyncio.client", "lightning_instrumentation.http.websockets:wrap"),
+    ("websockets.sync.client", "lightning_instrumentation.http.websockets:wrap"),
     ("botocore.httpsession", "lightning_instrumentation.http.botocore:wrap"),
     ("langchain_core.runnables.config", "lightning_adapters.langchain:watch_config"),
     ("langchain_core.tracers.context", "lightning_adapters.langchain:watch_models"),

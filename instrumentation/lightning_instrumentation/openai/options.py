@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from lightning_instrumentation.gateway.hosts import added
 from lightning_instrumentation.telemetry.otlp import ByIdentity
 from lightning_instrumentation.wire.api import Api
-from lightning_instrumentation.wire.apis import api_at
+from lightning_instrumentation.wire.apis import NotCaptured, api_at
 
 _SHORTEST_KEY = 8
 """In characters."""
@@ -33,7 +33,8 @@ def api_of(options: Any) -> Api | None:
 
 @lru_cache(maxsize=256)
 def _promised(url: str) -> Api | None:
-    return api_at(urlsplit(url).path)
+    api = api_at(urlsplit(url).path)
+    return None if isinstance(api, NotCaptured) else api  # the HTTP library's hook counts it
 
 
 def url_of(client: Any, options: Any) -> str:

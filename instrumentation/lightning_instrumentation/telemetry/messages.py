@@ -147,10 +147,11 @@ def _message(message: Any) -> Any:
     content = read("content")
     if role is None:
         return message
-    if role == "tool":
+    if role in ("tool", "function"):  # the latter as it was before tools
+        answered = read("tool_call_id") or read("name")
         return {
-            "role": role,
-            "parts": [{"type": "tool_call_response", "id": read("tool_call_id"), "response": tool_text(content)}],
+            "role": "tool",
+            "parts": [{"type": "tool_call_response", "id": answered, "response": tool_text(content)}],
         }
     parts = content_parts(content)
     reasoning = read("reasoning_content") or read("reasoning")
@@ -162,6 +163,8 @@ def _message(message: Any) -> Any:
         if not isinstance(tool_calls, Iterable) or isinstance(tool_calls, (str, Mapping)):
             return message
         parts.extend([_tool_call(call) for call in tool_calls])
+    if only := read("function_call"):
+        parts.append(_tool_call({"function": only}))
     formatted: dict[str, Any] = {"role": role, "parts": parts}
     if name := read("name"):
         formatted["name"] = name

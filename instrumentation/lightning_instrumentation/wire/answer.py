@@ -48,6 +48,8 @@ class Choice:
     reasoning: list[str] = field(default_factory=list)
     refusal: list[str] = field(default_factory=list)
     tool_calls: dict[Any, ToolCall] = field(default_factory=dict)
+    others: list[Mapping[str, Any]] = field(default_factory=list)
+    """Parts that the conventions do not know, as they came: what a tool of the provider's did, for example."""
     finish_reason: str | None = None
     token_ids: TokenIds = field(default_factory=list)
     logprobs: Logprobs = field(default_factory=list)
@@ -62,7 +64,7 @@ class Choice:
 
     def as_message(self) -> dict[str, Any]:
         """Return the choice as a message in the GenAI conventions' form."""
-        return output_message(
+        message = output_message(
             self.role,
             content="".join(self.content),
             reasoning="".join(self.reasoning),
@@ -70,6 +72,8 @@ class Choice:
             tool_calls=[call.as_wire() for _, call in sorted(self.tool_calls.items())],
             finish_reason=self.finish_reason,
         )
+        message["parts"].extend(self.others)
+        return message
 
 
 class Answer:

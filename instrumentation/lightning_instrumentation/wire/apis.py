@@ -49,6 +49,8 @@ _BY_ENDING: tuple[tuple[str, Api], ...] = (
     ("/v2/chat", CohereChat()),
     ("/converse", Converse()),
     ("/converse-stream", Converse()),
+    ("/responses/compact", NotCaptured("responses-compact", "responses.compact")),
+    ("/interactions", NotCaptured("gemini-interactions", "Gemini's Interactions API", within="/v1beta")),
     (":rawPredict", NotCaptured("vertex-raw-predict", "Vertex AI's rawPredict")),
     (":streamRawPredict", NotCaptured("vertex-raw-predict", "Vertex AI's rawPredict")),
     ("/invoke", NotCaptured("bedrock-invoke", "Bedrock's InvokeModel", within="/model/")),

@@ -143,8 +143,13 @@ class ModelCall:
             attempt_id, response_id = span.get(semconv.ATTEMPT_ID), self._attributes.get(semconv.RESPONSE_ID)
             if attempt_id is not None and response_id is not None:
                 sequences.answered(attempt_id, response_id)
+            if self.api.name == "responses" and response_id is not None and self._was_routed():
+                self._runtime.router.answered(response_id)
             if self.extras.trust is HostTrust.TRUSTED and semconv.response_token_ids(0) not in self._attributes:
                 self._attributes[semconv.NO_TOKEN_IDS] = True
+
+    def _was_routed(self) -> bool:
+        return semconv.ROUTE_POLICY in self._attributes and semconv.ROUTE_FELL_BACK not in self._attributes
 
 
 def begin(

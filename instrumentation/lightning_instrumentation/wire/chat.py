@@ -63,6 +63,10 @@ def _add_message(choice: Choice, said: Json, *, streamed: bool) -> None:
         choice.reasoning.append(reasoning)
     if said.get("refusal"):
         choice.refusal.append(said["refusal"])
+    if isinstance(only := said.get("function_call"), dict):  # as it was before tools
+        call = choice.tool_calls.setdefault(0, ToolCall())
+        call.name += only.get("name") or ""
+        call.arguments += only.get("arguments") or ""
     for position, part in enumerate(said.get("tool_calls") or ()):
         index = part.get("index")
         if index is None:

@@ -11,6 +11,8 @@ from lightning_instrumentation.telemetry.messages import as_json, content_parts,
 from lightning_instrumentation.wire.answer import Answer, Choice, ToolCall
 from lightning_instrumentation.wire.api import Api, Json
 
+_CALLS = ("tool_use", "server_tool_use", "mcp_tool_use")
+
 
 class MessagesAnswer(Answer):
     """A message of Anthropic's API, whole or streamed."""
@@ -24,7 +26,7 @@ class MessagesAnswer(Answer):
         elif kind == "content_block_delta":
             _add_delta(self.choice(0), part.get("index") or 0, part.get("delta") or {})
         elif kind == "message_delta":
-            self.choice(0).finish_reason = (part.get("delta") or {}).get("stop_reason")
+            self._stop((part.get("delta") or {}).get("stop_reason"))
             self._add_usage(part.get("usage") or {})
         elif kind in ("message", "error") or "content" in part:
             self._add_message(part)
@@ -36,8 +38,14 @@ class MessagesAnswer(Answer):
         choice = self.choice(0)
         for position, block in enumerate(message.get("content") or ()):
             _add_block(choice, position, block, no_input="{}")
-        choice.finish_reason = message.get("stop_reason") or choice.finish_reason
+        self._stop(message.get("stop_reason") or choice.finish_reason)
         self._add_usage(message.get("usage") or {})
+
+    def _stop(self, reason: Any) -> None:
+        choice = self.choice(0)
+        choice.finish_reason = reason
+        if reason == "pause_turn":  # a tool of Anthropic's goes on in the next call: this is no whole answer
+            choice.others.append({"type": reason})
 
     def _add_usage(self, usage: Json) -> None:
         # Tokens read from and written to the cache are part of the prompt but counted separately on the wire.
@@ -55,10 +63,14 @@ def _add_block(choice: Choice, index: int, block: Json, *, no_input: str = "") -
         choice.content.append(block.get("text") or "")
     elif kind == "thinking":
         choice.reasoning.append(block.get("thinking") or "")
-    elif kind in ("tool_use", "server_tool_use"):
+    elif kind in _CALLS:
         given = block.get("input")
         arguments = as_json(given) if given else no_input
         choice.tool_calls[index] = ToolCall(block.get("id"), block.get("name") or "", arguments)
+    elif kind == "redacted_thinking" or (kind == "compaction" and not block.get("content")):
+        pass  # nothing that anyone could read, or not yet
+    else:  # what a tool of Anthropic's did
+        choice.others.append(block)
 
 
 def _add_delta(choice: Choice, index: int, delta: Json) -> None:
@@ -69,6 +81,8 @@ def _add_delta(choice: Choice, index: int, delta: Json) -> None:
         choice.reasoning.append(delta.get("thinking") or "")
     elif kind == "input_json_delta":
         choice.tool_calls.setdefault(index, ToolCall()).arguments += delta.get("partial_json") or ""
+    elif kind == "compaction_delta":
+        choice.others.append({"type": "compaction", "content": delta.get("content")})
 
 
 class Messages(Api):
@@ -88,6 +102,10 @@ class Messages(Api):
         said: list[Any] = []
         if body.get("system"):
             said.append({"role": "system", "parts": content_parts(body["system"])})
+        thread = body.get("thread")
+        if isinstance(thread, dict) and thread.get("type") != "create":
+            # Only Anthropic has what was said before: no reader may take what follows for the whole prompt.
+            said.append({"type": "thread", "thread": thread})
         for message in body["messages"]:
             said.extend(_split(message) if isinstance(message, dict) else [message])
         return said

@@ -10,14 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from lightning_instrumentation.telemetry.messages import content_parts, parsed_arguments, tool_text
+from lightning_instrumentation.telemetry.messages import content_parts, image_blob, parsed_arguments, tool_text
 from lightning_instrumentation.wire.answer import Answer, Choice, ToolCall
 from lightning_instrumentation.wire.api import Api, Json, Wanted, blank
 
 _ENDINGS = {"response.completed", "response.incomplete", "response.failed"}
 _FINISH_REASONS = {"max_output_tokens": "length", "content_filter": "content_filter"}
 _CALLS = ("function_call", "custom_tool_call")
+_READ = ("message", "reasoning", None)
+"""Items whose text has come in pieces before they are done, and none at all."""
 _RESULTS = ("function_call_output", "custom_tool_call_output")
+_KEPT_ELSEWHERE = ("previous_response_id", "conversation", "prompt")
+"""Fields of a request that stand for messages which only the server has."""
 
 
 class ResponsesAnswer(Answer):
@@ -50,8 +54,12 @@ class ResponsesAnswer(Answer):
             choice.reasoning.append(str(delta or ""))
         elif kind == "response.refusal.delta":
             choice.refusal.append(str(delta or ""))
-        elif kind in ("response.output_item.added", "response.output_item.done"):
+        elif kind == "response.output_item.added":
             _add_tool_call(choice, event.get("output_index") or 0, event.get("item") or {})
+        elif kind == "response.output_item.done":
+            item = event.get("item") or {}
+            if item.get("type") not in _READ:
+                _add_item(choice, event.get("output_index") or 0, item)
 
     def _add_response(self, response: Json) -> None:
         self.identify(response)
@@ -77,8 +85,15 @@ def _add_item(choice: Choice, position: int, item: Json) -> None:
     elif item.get("type") == "reasoning":
         for part in item.get("content") or item.get("summary") or ():
             choice.reasoning.append(part.get("text") or "")
-    else:
+    elif item.get("type") in _CALLS:
         _add_tool_call(choice, position, item)
+    else:  # a tool of OpenAI's, or one that the program runs in a way of its own
+        choice.others.append(_picture(item) or item)
+
+
+def _picture(item: Json) -> dict[str, Any] | None:
+    drawn = item.get("result") if item.get("type") == "image_generation_call" else None
+    return image_blob(drawn) if isinstance(drawn, str) else None
 
 
 def _add_tool_call(choice: Choice, position: int, item: Json) -> None:
@@ -125,6 +140,8 @@ class Responses(Api):
         said: list[Any] = []
         if isinstance(body.get("instructions"), str):
             said.append({"role": "system", "parts": [{"type": "text", "content": body["instructions"]}]})
+        # Without these messages, what follows is no prompt that a model ever saw: no reader may take it for one.
+        said.extend({"type": name, name: body[name]} for name in _KEPT_ELSEWHERE if body.get(name))
         given = body.get("input")
         items = [{"role": "user", "content": given}] if isinstance(given, str) else given
         said.extend(_input_item(item) for item in (items if isinstance(items, Iterable) else ()))

@@ -1,10 +1,12 @@
-"""Chat completions as Anthropic Messages: the whole message, and the events of a stream as each piece arrives.
+"""Chat completions as Anthropic Messages: the whole message, and the events of a stream as each piece arrives; and the
+list of models.
 
 Token counts are those of the exact ids.
-Source: Anthropic API reference, Messages and its streaming events, version 2023-06-01.
+Source: Anthropic API reference, Messages and its streaming events, Models, version 2023-06-01.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
@@ -15,6 +17,22 @@ from lightning_trainer.gateway.errors import RefusalError
 from lightning_trainer.gateway.protocols.anthropic_request import error_body
 
 _STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "stop": "end_turn"}
+_SIGNATURE = "lightning-trainer"
+"""On every thought. Nothing checks it, but clients take one without a signature for another provider's, and send it
+back as words of the user or not at all."""
+
+
+def model_info(model: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a model of OpenAI's list as Anthropic's clients read it."""
+    created = datetime.fromtimestamp(model["created"], UTC).isoformat()
+    named = {"id": model["id"], "display_name": model["id"]}
+    return {"type": "model", **named, "created_at": created, "lifecycle": "active"}
+
+
+def model_page(models: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return all models of OpenAI's list as the only page of Anthropic's."""
+    ids = [model["id"] for model in models] or [None]
+    return {"data": [model_info(model) for model in models], "has_more": False, "first_id": ids[0], "last_id": ids[-1]}
 
 
 class AnthropicAnswer:
@@ -34,7 +52,7 @@ class AnthropicAnswer:
         message = choice.get("message") or {}
         content: list[dict[str, Any]] = []
         if message.get("reasoning"):
-            content.append({"type": "thinking", "thinking": message["reasoning"], "signature": ""})
+            content.append({"type": "thinking", "thinking": message["reasoning"], "signature": _SIGNATURE})
         if message.get("content"):
             content.append({"type": "text", "text": message["content"]})
         for index, call in enumerate(message.get("tool_calls") or ()):
@@ -87,6 +105,8 @@ class AnthropicAnswer:
 
     def _close(self) -> Iterator[bytes]:
         if self._open is not None:
+            if self._open[0] == "thinking":
+                yield self._delta(type="signature_delta", signature=_SIGNATURE)
             yield _event("content_block_stop", index=self._blocks)
             self._blocks += 1
             self._open = None

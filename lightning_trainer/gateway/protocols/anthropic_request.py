@@ -11,6 +11,7 @@ from typing import Any
 
 from lightning_trainer.gateway.errors import RefusalError
 from lightning_trainer.gateway.protocols.anthropic_tools import function_tool
+from lightning_trainer.gateway.protocols.chat_request import without_late_system
 
 _REFUSED = {
     "container": "nothing runs here: leave it out",
@@ -108,18 +109,12 @@ def accommodated(body: Mapping[str, Any], error: Mapping[str, Any]) -> dict[str,
     """Return the chat body to retry with after the engine refused one; None if its refusal stands.
 
     ``max_tokens`` is a required upper bound in this API, so clients send their provider's maximum. If the context has
-    room for fewer tokens, the remaining room becomes the bound. Some templates allow a system message only at the
-    beginning: a later one is then sent as a user message.
+    room for fewer tokens, the remaining room becomes the bound. See also ``without_late_system``.
     """
     for bound in ("max_completion_tokens", "max_tokens"):  # the latter comes from a rollout's URL
         if error.get("param") in (bound, "input_tokens", "input_text") and (body.get(bound) or 0) > 0:
             return {name: value for name, value in body.items() if name != bound}
-    messages = body["messages"]
-    late = [m for m in messages[1:] if m["role"] == "system"]
-    if late and "system" in str(error.get("message", "")).lower():
-        said = [{**m, "role": "user"} if m["role"] == "system" else m for m in messages[1:]]
-        return {**body, "messages": [messages[0], *said]}
-    return None
+    return without_late_system(body, error)
 
 
 def error_body(status: int, body: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from lightning_trainer.gateway.engine.transcript import Transcript
 from lightning_trainer.gateway.errors import RefusalError
-from lightning_trainer.gateway.protocols import anthropic_request, responses_request
+from lightning_trainer.gateway.protocols import anthropic_request, chat_request, responses_request
 from lightning_trainer.gateway.protocols.anthropic_answer import AnthropicAnswer
 from lightning_trainer.gateway.protocols.openai_answer import OpenAIAnswer
 from lightning_trainer.gateway.protocols.responses_answer import ResponsesAnswer
@@ -59,10 +59,20 @@ def _openai_answer(_: dict[str, Any], request: EngineRequest, __: Transcript, se
     return OpenAIAnswer(request, served_name)
 
 
+def _read_chat(body: dict[str, Any], version: int | None) -> EngineRequest:
+    chat_request.refuse_unseen_fields(body)
+    return engine_request(body, version=version)
+
+
 def _read_message(body: dict[str, Any], version: int | None) -> EngineRequest:
     asked = _translated(anthropic_request.chat_body, "msg_")(body, version)
     edited_from = _readable(anthropic_request.edited_from, body)
     return replace(asked, edited_from=edited_from, accommodated=anthropic_request.accommodated)
+
+
+def _read_response(body: dict[str, Any], version: int | None) -> EngineRequest:
+    asked = _translated(responses_request.chat_body, "resp_")(body, version)
+    return replace(asked, accommodated=chat_request.without_late_system)
 
 
 def _translated(
@@ -92,7 +102,7 @@ MESSAGES = Api(
 APIS = (
     Api(
         "/chat/completions",
-        read=lambda body, version: engine_request(body, version=version),
+        read=_read_chat,
         answer=_openai_answer,
     ),
     Api(
@@ -102,7 +112,7 @@ APIS = (
     ),
     Api(
         "/responses",
-        read=_translated(responses_request.chat_body, "resp_"),
+        read=_read_response,
         answer=lambda body, request, transcript, _: ResponsesAnswer(body, request.model, transcript),
     ),
     MESSAGES,

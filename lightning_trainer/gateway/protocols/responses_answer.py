@@ -1,6 +1,7 @@
 """Chat completions as OpenAI Responses: the whole object, and the events of a stream as each piece arrives.
 
-Token counts are those of the exact ids. Reasoning goes out in plain text, as the engine gives it.
+Token counts are those of the exact ids. Reasoning goes out in plain text, as the engine gives it, and a second time as
+``encrypted_content`` if the caller includes that.
 Source: OpenAI API reference, Responses and its streaming events, 2026.
 """
 
@@ -14,6 +15,7 @@ import orjson
 from lightning_trainer.gateway.engine.sse import event_of
 from lightning_trainer.gateway.engine.transcript import Transcript
 from lightning_trainer.gateway.errors import RefusalError
+from lightning_trainer.gateway.protocols.responses_request import ENCRYPTED_REASONING, packed_reasoning
 
 _ECHOED = {
     "instructions": None,
@@ -155,6 +157,8 @@ class ResponsesAnswer:
         else:
             extra = {"logprobs": []} if kind == "message" else {}
             item.body["content"] = [_part(kind, text)]
+            if kind == "reasoning" and ENCRYPTED_REASONING in (self._asked.get("include") or ()):
+                item.body["encrypted_content"] = packed_reasoning(text)
             yield self._event(f"{_DELTA_OF[kind]}.done", **self._place(), text=text, **extra)
             yield self._event("response.content_part.done", **self._place(), part=_part(kind, text))
         item.body["status"] = "completed"

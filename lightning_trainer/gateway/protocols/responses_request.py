@@ -6,6 +6,8 @@ calls) and becomes one message again, as the engine sampled it, so that the next
 token. Source: OpenAI API reference, Responses, 2026.
 """
 
+import base64
+import binascii
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,6 +32,9 @@ _UNUSED = (
     *("include", "metadata", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"),
     *("safety_identifier", "service_tier", "store", "stream_options", "truncation"),
 )
+ENCRYPTED_REASONING = "reasoning.encrypted_content"
+"""What a caller includes that sends the reasoning back itself."""
+_OURS = "lightning."
 _TRANSLATED = ("input", "instructions", "max_output_tokens", "reasoning", "text", "tools")
 _OWN = frozenset((*_UNUSED, *_REFUSED, *_TRANSLATED))
 
@@ -56,6 +61,22 @@ def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
     return chat
 
 
+def packed_reasoning(text: str) -> str:
+    """Return reasoning as ``encrypted_content``: not encrypted, since the same answer has it in plain text, but in the
+    only field that some clients send back."""
+    return _OURS + base64.b64encode(text.encode()).decode()
+
+
+def _unpacked(given: Any) -> str | None:
+    """Return the reasoning that was packed here; None for what another provider encrypted, which no one can read."""
+    if not isinstance(given, str) or not given.startswith(_OURS):
+        return None
+    try:
+        return base64.b64decode(given.removeprefix(_OURS), validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return None
+
+
 def _refuse_what_is_not_here(body: Mapping[str, Any]) -> None:
     for name, why in _REFUSED.items():
         if body.get(name):
@@ -67,7 +88,7 @@ def _refuse_what_is_not_here(body: Mapping[str, Any]) -> None:
     if body.get("n") not in (None, 1):
         raise RefusalError(400, f"n = {body['n']!r}: a response has one answer; make several calls", param="n")
     for wanted in body.get("include") or ():
-        if wanted != "reasoning.encrypted_content":  # reasoning comes in plain text
+        if wanted != ENCRYPTED_REASONING:
             raise RefusalError(400, f"include = {wanted!r} is not supported here", param="include")
 
 
@@ -117,6 +138,8 @@ def _add_to_turn(turn: dict[str, Any], kind: str, item: Mapping[str, Any]) -> No
         turn["content"] = _content(item.get("content"))
     elif texts := [part.get("text", "") for part in item.get("content") or () if isinstance(part, dict)]:
         turn["reasoning"] = "".join(texts)
+    elif (text := _unpacked(item.get("encrypted_content"))) is not None:
+        turn["reasoning"] = text
 
 
 def _content(content: Any) -> Any:

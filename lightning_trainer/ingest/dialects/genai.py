@@ -107,19 +107,22 @@ def _output_messages(span: Span) -> tuple[Message, ...]:
     return span_events.written_messages(span, semconv.OUTPUT_MESSAGES) or span_events.answers(span)
 
 
+_SCHEMAS = ("input_schema", "parametersJsonSchema", "inputSchema")
+"""What Anthropic, Gemini, and MCP call a tool's ``parameters``."""
+
+
 def tool_definitions(defined: Any) -> tuple[Mapping[str, Any], ...]:
-    """Return tool definitions, each with its name at the top and its schema as ``parameters``.
-
-    A request of chat completions has both inside of ``function``; Anthropic's schema is ``input_schema``.
-    """
-    return tuple(map(_tool_definition, objects(defined)))
+    """Return tool definitions, each with name and ``parameters`` at the top; a request has them inside of ``function``
+    or ``custom``, or calls the latter something else."""
+    return tuple(_definition(tool) for tool in objects(defined))
 
 
-def _tool_definition(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    if isinstance(tool.get("function"), dict):
-        return {"type": "function", **tool["function"]}
-    if "input_schema" in tool and "parameters" not in tool:
-        return {("parameters" if name == "input_schema" else name): value for name, value in tool.items()}
+def _definition(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    for kind in ("function", "custom"):
+        if isinstance(inner := tool.get(kind), dict):
+            return {"type": kind, **inner}
+    if tool.get("parameters") is None and (schema := next((tool[name] for name in _SCHEMAS if name in tool), None)):
+        return {**{name: value for name, value in tool.items() if name not in _SCHEMAS}, "parameters": schema}
     return tool
 
 

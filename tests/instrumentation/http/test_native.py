@@ -268,6 +268,8 @@ def test_what_only_looks_like_a_call_is_left_alone(recording, path, body):
         ("/model/a/invoke", "bedrock-invoke"),
         ("/model/a/invoke-with-response-stream", "bedrock-invoke"),
         ("/v1/publishers/anthropic/models/c:streamRawPredict", "vertex-raw-predict"),
+        ("/v1beta/interactions", "gemini-interactions"),
+        ("/v1/responses/compact", "responses-compact"),
     ],
 )
 def test_what_is_not_read_is_counted_and_said(recording, path, reason):

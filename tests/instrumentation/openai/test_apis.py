@@ -202,3 +202,19 @@ def test_a_users_own_httpx_client_and_transport_are_captured(recording, model):
     span = recording.span("chat")
     assert span.attributes[semconv.CAPTURED_BY] == "openai"
     assert semconv.response_token_ids(0) in span.attributes
+
+
+def test_a_conversation_that_openai_shortens_is_counted_once(recording):
+    # Before: neither a span nor a count
+    def shortened(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(
+            200, json={"id": "resp_1", "object": "response.compaction", "created_at": 1, "output": []}
+        )
+
+    reason = "not-captured:responses-compact"
+    before = lt.stats().failed
+    with httpx.Client(transport=httpx.MockTransport(shortened)) as http_client:
+        client = openai.OpenAI(base_url="http://openai.example/v1", api_key="k", http_client=http_client)  # type: ignore[arg-type]
+        assert client.responses.compact(model="gpt-5.4", input="hello").id == "resp_1"
+    assert recording.spans() == []
+    assert lt.stats().failed == {**before, reason: before.get(reason, 0) + 1}

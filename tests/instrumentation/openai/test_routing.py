@@ -512,6 +512,21 @@ def test_other_formats_are_routed_where_the_gateway_serves_them(begin, daemon, h
     assert [body["previous_response_id"] for body in bodies(host)] == ["resp_1"]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_response_of_the_gateway_is_continued_there_which_says_that_it_keeps_none(
+    begin, daemon, host, client, stream
+):
+    # Before: the host was asked about a response that it never gave.
+    daemon.select("prose", "writer")
+    begin()
+    first = writer(client.responses.create, model="gpt-4o", input="hello", stream=stream)
+    response_id = list(first)[-1].response.id if stream else first.id
+    writer(client.responses.create, model="gpt-4o", input="again", previous_response_id=response_id)
+    judge(client.responses.create, model="gpt-4o", input="again", previous_response_id=response_id)
+    assert [body.get("previous_response_id") for body in bodies(daemon)] == [None, response_id]
+    assert [body["input"] for body in bodies(host)] == ["again"]
+
+
 def test_a_closed_client_stays_closed(begin, daemon, host):
     daemon.select("prose", "writer")
     begin()

@@ -105,3 +105,15 @@ def test_what_an_answer_says_aloud_is_its_text(place):
     end = {"choices": [{"index": 0, place: {"audio": {"id": "a", "expires_at": 1}}, "finish_reason": "stop"}]}
     (message,) = said(*({"choices": [{"index": 0, place: part}]} for part in parts), end)
     assert message["parts"] == [{"type": "text", "content": "Hello you"}]
+
+
+def test_a_call_of_a_function_as_it_was_before_tools_is_a_call_too():
+    call = {"type": "tool_call", "id": None, "name": "add", "arguments": {"x": 1}}
+    pieces = [{"name": "add", "arguments": ""}, {"arguments": '{"x"'}, {"arguments": ":1}"}]
+    streamed = said(*({"choices": [{"index": 0, "delta": {"function_call": piece}}]} for piece in pieces))
+    whole = {"role": "assistant", "content": None, "function_call": {"name": "add", "arguments": '{"x":1}'}}
+    assert streamed[0]["parts"] == said({"choices": [{"message": whole}]})[0]["parts"] == [call]
+    assert input_messages([whole, {"role": "function", "name": "add", "content": "2"}]) == [
+        {"role": "assistant", "parts": [call]},
+        {"role": "tool", "parts": [{"type": "tool_call_response", "id": "add", "response": "2"}]},
+    ]

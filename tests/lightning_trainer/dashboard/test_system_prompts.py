@@ -57,3 +57,16 @@ def test_what_an_agent_hears_again_is_shown_again():
     entries, _ = conversation(writer.end(0.0))
     shown = [part.text for entry in entries for part in entry.parts]
     assert shown == ["You are in a room.", "north", "Nothing happens.", "south", "Nothing happens.", "north"]
+
+
+def test_what_only_a_provider_has_is_shown_as_what_it_is():
+    span = call(1, None)
+    begun = {"type": "previous_response_id", "previous_response_id": "resp_1"}
+    given = json.dumps([begun, {"role": "user", "parts": [{"type": "text", "content": "And now?"}]}])
+    entries, _ = conversation([replace(span, attributes={**span.attributes, semconv.INPUT_MESSAGES: given})])
+    (kept, said) = [part for entry in entries for part in entry.parts]
+    assert (kept.kind, json.loads(kept.text), said.text) == (
+        "previous_response_id",
+        {"previous_response_id": "resp_1"},
+        "And now?",
+    )

@@ -37,7 +37,9 @@ class StubEngine:
         self.version = 3
         self.reported_version: int | None = None
         """What it says its version is, where that is not what it samples with by then."""
-        self.tool_call = False
+        self.tool_call: bool | Callable[[dict[str, Any]], bool] = False
+        """Whether it calls a tool, of all requests or of one."""
+        self.reasoning: str | None = None
         self.hides_tokens = False
         """It leaves out ids and logprobs, as vLLM does where reasoning is hidden from its parser's answer."""
         self.fixed_id: str | None = None
@@ -122,9 +124,12 @@ class StubEngine:
         }
 
     def _finish(self, body) -> str:
-        if not self.tool_call:
+        if not self._calls(body):
             return self.finish_reason
         return "stop" if isinstance(body.get("tool_choice"), dict) else "tool_calls"  # as OpenAI does
+
+    def _calls(self, body) -> bool:
+        return self.tool_call(body) if callable(self.tool_call) else self.tool_call
 
     def _call(self) -> dict[str, Any]:
         return {
@@ -138,8 +143,10 @@ class StubEngine:
         choices = []
         for index in range(body.get("n") or 1):
             message = {"role": "assistant", "content": "".join(TEXT), "refusal": None, "tool_calls": []}
-            if self.tool_call:
+            if self._calls(body):
                 message |= {"content": None, "tool_calls": [self._call()]}
+            if self.reasoning is not None:
+                message["reasoning"] = self.reasoning
             choices.append(
                 {
                     "index": index,
@@ -210,6 +217,8 @@ class StubEngine:
             for index in range(body.get("n") or 1):
                 start = {"index": index, "delta": {"role": "assistant", "content": ""}, "logprobs": None}
                 yield chunk({**start, "finish_reason": None}, prompt_token_ids=PROMPT_IDS if ids else None)
+                if self.reasoning is not None:
+                    yield chunk({**start, "delta": {"reasoning": self.reasoning}, "finish_reason": None})
             yield ": keep-alive\n\n"
             for position, index in itertools.product(range(len(TEXT)), range(body.get("n") or 1)):
                 if self.pace is not None:
@@ -220,7 +229,7 @@ class StubEngine:
                 if last and index == 0 and self.supports:
                     yield _event({"lightning_support": self.supports})
                 delta: dict[str, Any] | None = {"content": TEXT[position]}
-                if self.tool_call:
+                if self._calls(body):
                     # The tool parser swallows the tokens until the call is whole.
                     delta = {"tool_calls": [{"index": 0, **self._call()}]} if last else None
                 logprobs = self._logprobs(body, index, [position])

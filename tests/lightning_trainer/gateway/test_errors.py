@@ -214,6 +214,34 @@ async def test_an_exporter_with_a_wrong_url_is_told_the_right_one(gateway, path:
     assert _sentence(answer).endswith(f"OTEL_EXPORTER_OTLP_ENDPOINT is {gateway.url}, and LIGHTNING_ENDPOINT as well")
 
 
+async def test_what_a_client_asks_of_its_provider_is_refused_with_the_reason(gateway) -> None:
+    import anthropic
+
+    client, claude = _openai(f"{gateway.url}/v1"), _anthropic(gateway.url)
+    kept = "keeps no answers and no conversations, so send the whole conversation each time"
+    for asked in (
+        client.responses.retrieve("resp_1"),
+        client.responses.cancel("resp_1"),
+        client.responses.input_items.list("resp_1"),
+        client.conversations.create(),
+        client.chat.completions.retrieve("chatcmpl-1"),
+    ):
+        with pytest.raises(openai.NotFoundError, match=kept):
+            await asked
+    serves = "the gateway serves chat completions, completions, Responses, Messages, embeddings, and the list of models"
+    for asked in (
+        client.moderations.create(input="x"),
+        client.files.list(),
+        client.fine_tuning.jobs.list(),
+        client.batches.list(),
+        client.images.generate(prompt="x"),
+    ):
+        with pytest.raises(openai.NotFoundError, match=serves):
+            await asked
+    with pytest.raises(anthropic.NotFoundError, match=serves):
+        await claude.messages.batches.list()
+
+
 async def test_what_is_no_route_of_ours_says_where_the_routes_are(gateway) -> None:
     answer = await gateway.http.get("/favicon.ico")
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "no_such_route")

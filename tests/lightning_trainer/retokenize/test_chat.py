@@ -2,6 +2,7 @@
 
 import pytest
 
+from lightning_trainer.ingest.dialects.genai import tool_definitions
 from lightning_trainer.retokenize.chat import NoWordsError, as_served, chat_answer, chat_messages, chat_tools
 
 
@@ -75,11 +76,34 @@ def test_what_is_not_words_is_refused(message: dict) -> None:
         chat_messages([message])
 
 
+@pytest.mark.parametrize("kind", ["previous_response_id", "web_search_call"])
+def test_what_only_a_provider_has_is_named_and_refused(kind: str) -> None:
+    with pytest.raises(NoWordsError, match=f"an item of the type '{kind}' is no message"):
+        chat_messages([{"role": None, "parts": [], "type": kind}])
+    with pytest.raises(NoWordsError, match=f"has a part of the kind '{kind}', which is not text"):
+        chat_answer({"role": "assistant", "parts": [text("It rains."), {"type": kind}]})
+
+
 def test_tools_are_written_as_a_request_has_them() -> None:
     tool = {"type": "function", "name": "add", "description": "adds", "parameters": {"type": "object"}}
-    assert chat_tools([tool]) == [
+    assert chat_tools([tool, {"type": "web_search"}]) == [
         {"type": "function", "function": {"name": "add", "description": "adds", "parameters": {"type": "object"}}}
     ]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"type": "function", "function": {"name": "add", "description": "adds", "parameters": {"type": "object"}}},
+        {"type": "function", "name": "add", "description": "adds", "parameters": {"type": "object"}},
+        {"name": "add", "description": "adds", "input_schema": {"type": "object"}},
+        {"type": "function", "name": "add", "description": "adds", "parametersJsonSchema": {"type": "object"}},
+    ],
+    ids=["chat completions", "Responses", "Messages", "Gemini"],
+)
+def test_a_tool_keeps_its_parameters_whatever_a_provider_calls_them(given: dict) -> None:
+    function = {"name": "add", "description": "adds", "parameters": {"type": "object"}}
+    assert chat_tools(tool_definitions([given])) == [{"type": "function", "function": function}]
 
 
 def test_what_is_said_beside_a_tools_result_is_a_message_of_its_own() -> None:

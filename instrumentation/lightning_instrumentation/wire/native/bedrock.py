@@ -10,6 +10,8 @@ from lightning_instrumentation.wire.answer import Answer, Choice, ToolCall
 from lightning_instrumentation.wire.api import Api, Json
 from lightning_instrumentation.wire.native.fields import dict_of, dicts, reason_of, renamed
 
+_READ = frozenset({"text", "reasoningContent", "toolUse", "citationsContent"})
+
 
 class ConverseAnswer(Answer):
     """A whole answer, or one event of a stream; distinguished by its fields."""
@@ -21,6 +23,8 @@ class ConverseAnswer(Answer):
         choice = self.choice(0)
         for position, block in enumerate(dicts(dict_of(dict_of(part.get("output")).get("message")).get("content"))):
             _add_block(choice, position, block)
+            if _READ.isdisjoint(block):
+                choice.others.append(_media(block) or block)
         position = part.get("contentBlockIndex") or 0
         _add_block(choice, position, dict_of(part.get("start")))
         _add_block(choice, position, dict_of(part.get("delta")))
@@ -32,6 +36,7 @@ class ConverseAnswer(Answer):
 def _add_block(choice: Choice, position: int, block: Json) -> None:
     if block.get("text"):
         choice.content.append(block["text"])
+    choice.content += [cited["text"] for cited in _cited(block) if isinstance(cited.get("text"), str)]
     thought = dict_of(block.get("reasoningContent"))
     if text := thought.get("text") or dict_of(thought.get("reasoningText")).get("text"):
         choice.reasoning.append(text)
@@ -40,6 +45,11 @@ def _add_block(choice: Choice, position: int, block: Json) -> None:
         call.id, call.name = use.get("toolUseId") or call.id, use.get("name") or call.name
         given = use.get("input")
         call.arguments += given if isinstance(given, str) else "" if given is None else as_json(given)
+
+
+def _cited(block: Json) -> list[dict[str, Any]]:
+    """Return the texts of a block that has their sources with it."""
+    return dicts(dict_of(block.get("citationsContent")).get("content"))
 
 
 _CONVERSE_NAMES = {"temperature": "temperature", "topP": "top_p", "maxTokens": "max_tokens", "stopSequences": "stop"}
@@ -84,6 +94,8 @@ class Converse(Api):
 def _converse_part(block: dict[str, Any]) -> dict[str, Any]:
     if "text" in block:
         return {"type": "text", "content": block["text"]}
+    if cited := _cited(block):
+        return {"type": "text", "content": "".join(str(one.get("text") or "") for one in cited)}
     if "toolUse" in block:
         use = dict_of(block["toolUse"])
         return {"type": "tool_call", "id": use.get("toolUseId"), "name": use.get("name"), "arguments": use.get("input")}

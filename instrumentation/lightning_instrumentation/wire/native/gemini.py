@@ -12,6 +12,8 @@ from lightning_instrumentation.wire.answer import Answer
 from lightning_instrumentation.wire.api import Api, Json
 from lightning_instrumentation.wire.native.fields import add_call, dict_of, dicts, reason_of, renamed
 
+_ABOUT_A_PART = frozenset({"thought", "thoughtSignature"})
+
 
 class GeminiAnswer(Answer):
     """A whole answer, or one of those in a stream: each brings the next parts."""
@@ -31,8 +33,10 @@ class GeminiAnswer(Answer):
                 if "functionCall" in said:
                     call = dict_of(said["functionCall"])
                     add_call(choice, len(choice.tool_calls), call.get("id"), call.get("name"), call.get("args"))
-                elif said.get("text"):
-                    (choice.reasoning if said.get("thought") else choice.content).append(said["text"])
+                elif "text" in said:
+                    (choice.reasoning if said.get("thought") else choice.content).append(said["text"] or "")
+                elif said.keys() - _ABOUT_A_PART:
+                    choice.others.append(_gemini_part(said))
             reason = reason_of(candidate.get("finishReason"))
             reason = "tool_calls" if reason == "stop" and choice.tool_calls else reason
             choice.finish_reason = reason or choice.finish_reason
@@ -66,6 +70,9 @@ class Gemini(Api):
     def input_messages(self, body: Json) -> list[Any]:
         system = body.get("systemInstruction") or body.get("system_instruction")
         said = [] if not system else [{"role": "system", "parts": _gemini_parts(system)}]
+        if cached := body.get("cachedContent") or body.get("cached_content"):
+            # Only Gemini has it: no reader may take what follows for the whole prompt.
+            said.append({"type": "cachedContent", "cachedContent": cached})
         contents = body["contents"]
         for content in dicts([contents] if isinstance(contents, Mapping) else contents):
             parts = _gemini_parts(content)

@@ -75,7 +75,9 @@ class OllamaGenerate(OllamaChat):
 
     def input_messages(self, body: Json) -> list[Any]:
         system = body.get("system")
-        said = [{"role": "system", "parts": content_parts(system)}] if system else []
+        said: list[Any] = [{"role": "system", "parts": content_parts(system)}] if system else []
+        if body.get("context"):  # the ids of what was said before: what follows is not the whole prompt
+            said.append({"type": "context"})
         return [*said, {"role": "user", "parts": [*_images(body), *content_parts(body["prompt"])]}]
 
 

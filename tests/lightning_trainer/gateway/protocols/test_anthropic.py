@@ -229,3 +229,18 @@ async def test_a_caller_who_leaves_cancels_the_engines_work(gateway, client) -> 
                     break
         await gateway.engine.cancelled.wait()
     assert (await gateway.record()).attributes[semconv.STREAM_COMPLETE] is False
+
+
+async def test_models_are_listed_as_its_own_clients_read_them(gateway, client) -> None:
+    # Before: entries without display_name and created_at, which they promise
+    import anthropic
+
+    listed = [model async for model in client.models.list()]
+    assert [(model.id, model.type, model.display_name) for model in listed] == [
+        ("sql", "model", "sql"),
+        ("sql@v3", "model", "sql@v3"),
+    ]
+    one = await client.models.retrieve("sql@v3")
+    assert (one, one.created_at.utcoffset().total_seconds()) == (listed[1], 0)
+    with pytest.raises(anthropic.NotFoundError, match="known models: sql, sql@v3"):
+        await client.models.retrieve("sql@v9")

@@ -133,6 +133,23 @@ def test_the_items_of_a_turn_become_one_message_again() -> None:
     assert [call["id"] for call in messages[0]["tool_calls"]] == ["a", "b"]
 
 
+async def test_a_late_developer_message_is_the_users_where_the_template_wants_it_first(gateway, client) -> None:
+    # Before: 400, of instructions with a developer message after them as well
+    def refuse(body: dict[str, Any]) -> str | None:
+        late = any(message["role"] == "system" for message in body["messages"][1:])
+        return "a system message after the first" if late else None
+
+    gateway.engine.refuse = refuse
+    said: Any = [{"role": "developer", "content": "Speak French."}, {"role": "user", "content": "Is it open?"}]
+    response = await client.responses.create(model="sql", instructions="Be brief.", input=said)
+    assert response.output_text == "The café is open."
+    assert gateway.engine.requests[1]["messages"] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Speak French."},
+        {"role": "user", "content": "Is it open?"},
+    ]
+
+
 def test_formats_images_and_unknown_fields_are_passed_on() -> None:
     image = {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
     chat = chat_body(
