@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.trace import Span
 
-    from lightning_instrumentation.prompts.live import PromptVersion
+    from lightning_instrumentation.prompts.version import PromptVersion
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from typing import IO, Any
 from urllib.parse import quote
 
 import lightning_instrumentation as lt
-from lightning_instrumentation.prompts.prompt import PROMPTS
+from lightning_instrumentation.prompts.version import PROMPTS
 from lightning_instrumentation.scope import current
 from lightning_instrumentation.zero_code.environ import (
     BEGUN,

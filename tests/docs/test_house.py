@@ -4,7 +4,10 @@ import ast
 import re
 import statistics
 from collections import Counter
+from graphlib import TopologicalSorter
 from pathlib import Path
+
+import grimp
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("lightning_trainer", "instrumentation/lightning_instrumentation", "adapters/lightning_adapters")
@@ -71,6 +74,12 @@ def test_no_folder_has_more_files_than_one_looks_through() -> None:
         if path.is_file() and "__pycache__" not in path.parts and path.name not in ("__init__.py", "py.typed")
     )
     assert {str(folder): files for folder, files in folders.items() if files > 15} == {}
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    names = [Path(package).name for package in PACKAGES]
+    graph = grimp.build_graph(*names, cache_dir=None)  # imports for types alone count as well
+    TopologicalSorter({module: graph.find_modules_directly_imported_by(module) for module in graph.modules}).prepare()
 
 
 def test_a_benchmark_imports_its_own_package_and_what_all_share() -> None:

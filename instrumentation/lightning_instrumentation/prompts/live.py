@@ -17,10 +17,9 @@ from urllib.parse import quote, urlsplit
 
 from lightning_instrumentation.access.proof import Access, authorization
 from lightning_instrumentation.failures import failures
+from lightning_instrumentation.prompts.version import PromptVersion, read_version
 
 PATH: Final = "/lightning/prompts"
-LONGEST_TEXT: Final = 65_536
-"""In characters."""
 _FIRST_S = 1.0
 """How long a process waits, over all prompts, for a daemon that does not answer."""
 _TIMEOUT_S = 5.0
@@ -31,26 +30,6 @@ _MOST = 256
 _MOST_OF_NAME = 32
 """Defaults of one name: more come from one that is put together anew for each call."""
 _LONGEST_ANSWER = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class PromptVersion:
-    """One text of a prompt."""
-
-    version: int
-    text: str
-
-
-def read_version(document: Any) -> PromptVersion:
-    """Return the version in a JSON object with ``version`` and ``text``.
-
-    Raises:
-        ValueError: it is none.
-    """
-    number, text = (document.get(key) if isinstance(document, dict) else None for key in ("version", "text"))
-    if type(number) is not int or number < 0 or not isinstance(text, str) or not 1 <= len(text) <= LONGEST_TEXT:
-        raise ValueError(f"a version has a number and a text of 1 to {LONGEST_TEXT:,} characters")
-    return PromptVersion(number, text)
 
 
 @dataclass(slots=True)

@@ -7,17 +7,17 @@ each attempt: a program may have no other span that it could be an attribute of.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from lightning_instrumentation import semconv
 from lightning_instrumentation.failures import failures, guarded
-from lightning_instrumentation.prompts.live import LONGEST_TEXT, PromptVersion, live, read_version
+from lightning_instrumentation.prompts.live import live
+from lightning_instrumentation.prompts.version import LONGEST_TEXT, PROMPTS, PromptVersion, versions_of_environment
 from lightning_instrumentation.runtime import runtime
 from lightning_instrumentation.scope import current, use_scope
 from lightning_instrumentation.telemetry import spans
@@ -25,8 +25,6 @@ from lightning_instrumentation.telemetry import spans
 if TYPE_CHECKING:
     from lightning_instrumentation.telemetry.tracing import Tracer
 
-PROMPTS: Final = "LIGHTNING_PROMPTS"
-"""Environment variable for a program: ``{"clerk": {"version": 7, "text": "..."}}``."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
@@ -73,7 +71,7 @@ def serving_prompts(prompts: Mapping[str, PromptVersion]) -> use_scope:
 
 
 def _version(name: str, default: str) -> PromptVersion | None:
-    given = (current().prompts or {}).get(name) or _of_environment(os.environ.get(PROMPTS, "")).get(name)
+    given = (current().prompts or {}).get(name) or versions_of_environment(os.environ.get(PROMPTS, "")).get(name)
     if given is not None:
         return given
     started = runtime(again=True)
@@ -87,21 +85,6 @@ def _version(name: str, default: str) -> PromptVersion | None:
         )
         return None
     return live.version(started.router.access, name, default, may_be_sent=started.editor.leaves(default))
-
-
-@lru_cache(maxsize=4)
-def _of_environment(text: str) -> Mapping[str, PromptVersion]:
-    if not text:
-        return {}
-    try:
-        return {str(name): read_version(told) for name, told in json.loads(text).items()}
-    except (ValueError, AttributeError, RecursionError) as error:
-        failures.note(
-            "prompts-malformed",
-            f'{PROMPTS} is not an object like {{"clerk": {{"version": 7, "text": "..."}}}} and is not used',
-            error=error,
-        )
-        return {}
 
 
 def _record(name: str, version: int) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from lightning_instrumentation.prompts.live import PromptVersion
+from lightning_instrumentation.prompts.version import PromptVersion
 
 from lightning_trainer.rollouts.attempt import AttemptEnded
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lightning_instrumentation.prompts.live import PromptVersion
+from lightning_instrumentation.prompts.version import PromptVersion
 
 from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts.daemon_client import DaemonClient, Reached

@@ -18,8 +18,8 @@ from statistics import fmean
 from typing import Any, Generic
 
 import lightning_instrumentation as lt
-from lightning_instrumentation.prompts.live import PromptVersion
 from lightning_instrumentation.prompts.prompt import check_name, serving_prompts
+from lightning_instrumentation.prompts.version import PromptVersion
 
 from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts.attempt import AttemptEnded, AttemptFunction, Event, Task, TaskT

@@ -11,8 +11,8 @@ import lightning_instrumentation as lt
 import pytest
 from lightning_instrumentation import semconv
 from lightning_instrumentation.prompts import live as live_module
-from lightning_instrumentation.prompts.live import PromptVersion
-from lightning_instrumentation.prompts.prompt import PROMPTS, serving_prompts
+from lightning_instrumentation.prompts.prompt import serving_prompts
+from lightning_instrumentation.prompts.version import PROMPTS, PromptVersion
 from lightning_instrumentation.scope import current
 
 DEFAULT = "You are a clerk."

@@ -5,8 +5,8 @@ import os
 import sys
 
 import pytest
-from lightning_instrumentation.prompts.live import PromptVersion
-from lightning_instrumentation.prompts.prompt import PROMPTS, serving_prompts
+from lightning_instrumentation.prompts.prompt import serving_prompts
+from lightning_instrumentation.prompts.version import PROMPTS, PromptVersion
 
 from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts import Command, PromptOptimizer

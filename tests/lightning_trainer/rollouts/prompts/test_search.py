@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from lightning_instrumentation.prompts.live import PromptVersion
+from lightning_instrumentation.prompts.version import PromptVersion
 from lightning_instrumentation.scope import current
 
 from lightning_trainer.errors import LightningError
