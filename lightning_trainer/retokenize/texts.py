@@ -1,15 +1,19 @@
 """What was said in each call, and the server's token counts: everything that ids are made from and checked against."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lightning_instrumentation import semconv
 
-from lightning_trainer.ingest.ancestry import key_of, resolve_identities, unique
+from lightning_trainer.ingest.ancestry import SpanKey, key_of, resolve_identities, unique
 from lightning_trainer.ingest.calls import JoinedCall, joined_calls, span_names, tokens_of
 from lightning_trainer.ingest.dialects.dialect import Conversation, Message
 from lightning_trainer.ingest.dialects.registry import dialect_of
+from lightning_trainer.ingest.dialects.values import text
 from lightning_trainer.types import Span
+
+_MOST_ABOVE = 8
+"""Spans between a call and its agent's: in Strands a cycle's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,7 @@ def words_of(spans: Sequence[Span]) -> dict[str, Words]:
     for joined in calls:
         name = names.get(key_of(joined.best.span), joined.best.span.span_id)
         choices = tokens_of(joined.best).choices
-        conversation = _conversation(joined)
+        conversation = _conversation(joined, known)
         usages = [dialect_of(record.span).usage(record.span) for record in joined.records]
         operation = joined.best.span.attributes.get(semconv.OPERATION)
         for choice in choices:
@@ -56,10 +60,32 @@ def words_of(spans: Sequence[Span]) -> dict[str, Words]:
     return found
 
 
-def _conversation(joined: JoinedCall) -> Conversation:
+def _conversation(joined: JoinedCall, known: Mapping[SpanKey, Span]) -> Conversation:
     """Return that of the most faithful record with an answer's words: a call may have several, some without content."""
-    read = [dialect_of(record.span).conversation(record.span) for record in joined.records]
-    return next((one for one in read if one.output_messages and one.input_messages), Conversation())
+    for record in joined.records:
+        read = dialect_of(record.span).conversation(record.span)
+        if read.output_messages and read.input_messages:
+            told = None if read.input_messages[0].get("role") == "system" else _system_prompt_above(record.span, known)
+            system = {"role": "system", "parts": [{"type": "text", "content": told}]}
+            return read if told is None else replace(read, input_messages=(system, *read.input_messages))
+    return Conversation()
+
+
+def _system_prompt_above(span: Span, known: Mapping[SpanKey, Span]) -> str | None:
+    """Return the system prompt of a call that Strands recorded: before 1.34 it is on the agent's span alone.
+
+    Source: ``strands/telemetry/tracer.py`` of ``strands-agents`` 1.9 (Apache-2.0).
+    """
+    if text(span, "gen_ai.system", "gen_ai.provider.name") != "strands-agents":
+        return None
+    for _ in range(_MOST_ABOVE):
+        above = None if span.parent_span_id is None else known.get((span.trace_id, span.parent_span_id))
+        if above is None:
+            return None
+        if above.attributes.get(semconv.OPERATION) == semconv.INVOKE_AGENT:
+            return text(above, "system_prompt")
+        span = above
+    return None
 
 
 def _counted(counts: Sequence[int | None]) -> int | None:

@@ -48,8 +48,9 @@ def conversations(examples: Iterable[Example]) -> list[Conversation]:
     """Join examples to conversations, each of which has an answer to imitate in exactly one place.
 
     A call continues the conversation of an earlier one of the same agent, attempt and tools if its prompt begins with
-    that one's prompt and answer, to the letter. Of several calls that continue the same one, the first does; the
-    others, and those whose history was rewritten (reasoning taken out, a summary), begin a row of their own.
+    that one's prompt and answer, to the letter; that a framework gives the answer its agent's name is no other answer.
+    Of several calls that continue the same one, the first does; the others, and those whose history was rewritten
+    (reasoning taken out, a summary), begin a row of their own.
 
     Args:
         examples: with words, oldest first.
@@ -77,7 +78,14 @@ def conversations(examples: Iterable[Example]) -> list[Conversation]:
 def _states(example: Example, said: Sequence[ChatMessage]) -> list[bytes]:
     """Return a digest of everything up to and including each message."""
     start = _digest(b"", [example.agent, example.attempt_id, example.tools])
-    return list(accumulate(said, _digest, initial=start))[1:]
+    return list(accumulate(map(_unnamed, said), _digest, initial=start))[1:]
+
+
+def _unnamed(message: ChatMessage) -> ChatMessage:
+    """Return an answer without the name that LangChain's agents put on it when they send it again."""
+    if message["role"] != _ASSISTANT or "name" not in message:
+        return message
+    return {name: value for name, value in message.items() if name != "name"}
 
 
 def _digest(before: bytes, said: Any) -> bytes:
@@ -102,7 +110,7 @@ def preference_row(pair: Pair) -> Row:
 
 def openai_row(conversation: Conversation) -> Row:
     """Return a conversation as a line of OpenAI's supervised fine-tuning."""
-    return {"messages": _openai(_weighed(conversation)), **_tools(conversation.tools)}
+    return {"messages": _openai(_weighed(conversation)), **_openai_tools(conversation.tools)}
 
 
 def openai_preference_row(pair: Pair) -> Row:
@@ -110,7 +118,7 @@ def openai_preference_row(pair: Pair) -> Row:
     row = preference_row(pair)
     (*said, chosen), (*_, rejected) = _openai(row["chosen"]), _openai(row["rejected"])
     return {
-        "input": {"messages": said, **_tools(pair.chosen.tools)},
+        "input": {"messages": said, **_openai_tools(pair.chosen.tools)},
         "preferred_output": [chosen],
         "non_preferred_output": [rejected],
     }
@@ -125,6 +133,15 @@ def _weighed(conversation: Conversation) -> list[ChatMessage]:
 
 def _tools(tools: tuple[dict, ...]) -> Row:
     return {"tools": list(tools)} if tools else {}
+
+
+def _openai_tools(tools: tuple[dict, ...]) -> Row:
+    """Return tools without what is not known of them: the API takes no null for a description or a schema."""
+    known = (
+        {**tool, "function": {name: value for name, value in tool["function"].items() if value is not None}}
+        for tool in tools
+    )
+    return _tools(tuple(known))
 
 
 def _openai(messages: Sequence[ChatMessage]) -> list[ChatMessage]:

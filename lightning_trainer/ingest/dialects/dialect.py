@@ -124,7 +124,9 @@ def _as_part(part: Mapping[str, Any]) -> Mapping[str, Any]:
 def _as_message(message: Message) -> Message:
     """Drop fields that have the wrong type, and marks of a cache; what LiteLLM has beside the parts becomes parts."""
     role, given = message.get("role"), message.get("parts")
-    parts = [_as_part(part) for part in given if _is_said(part)] if isinstance(given, list) else []
+    parts: list[Mapping[str, Any]] = []
+    if isinstance(given, list):
+        parts += [_as_part(part) for part in given if _is_said(part)]
     kept = {name: value for name, value in message.items() if name not in _BESIDE_PARTS}
     if role == "tool" and "tool_call_id" in message:
         texts = [one.get("content") for one in parts if one.get("type") == "text"]

@@ -231,7 +231,7 @@ def test_conversations_are_written_for_others_and_weights_are_said(folder, otlp_
     (folder / "shown.jsonl").write_text("".join(f"{otlp_line([span])}\n" for span in spans))
     output = run("--spans shown.jsonl --for sft --format messages --out m.jsonl")
     said = [("user", "hi"), ("assistant", "yo"), ("user", "2+3?"), ("assistant", "5")]
-    messages = [{"role": role, "content": text} for role, text in said]
+    messages: list[dict] = [{"role": role, "content": text} for role, text in said]
     messages[1]["weight"] = 0
     assert json.loads((folder / "m.jsonl").read_text()) == {"messages": messages}
     assert "not to be imitated: 1, in 1 conversations" in output

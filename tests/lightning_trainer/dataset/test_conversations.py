@@ -75,6 +75,13 @@ def test_calls_that_continue_each_other_are_one_conversation(tmp_path) -> None:
     assert row == {"messages": [*ASKED, CALLED, FOUND, SAID], "tools": [SEARCH]}
 
 
+def test_an_answer_that_was_sent_again_with_its_agents_name_is_the_same_one() -> None:
+    """As agents of LangChain's ``create_agent`` do that have a name."""
+    named = {**CALLED, "name": "solver"}
+    (one,) = conversations([_example(ASKED, CALLED), _example((*ASKED, named, FOUND), SAID)])
+    assert messages_row(one)["messages"] == [*ASKED, named, FOUND, SAID]
+
+
 def test_answers_that_were_not_chosen_have_no_weight() -> None:
     (one,) = conversations([_example((*ASKED, CALLED, FOUND), SAID)])
     assert messages_row(one)["messages"] == [*ASKED, {**CALLED, "weight": 0}, FOUND, SAID]
@@ -180,6 +187,13 @@ def test_openai_gets_arguments_as_text_calls_with_ids_and_no_reasoning(tmp_path)
     assert call["id"] == found["tool_call_id"] == "call_2_0"
     assert (called["weight"], said) == (0, {"role": "assistant", "content": "It is 5."})
     assert row["tools"] == [SEARCH]
+
+
+def test_openai_gets_no_null_for_what_is_not_known_of_a_tool() -> None:
+    tool = {"type": "function", "function": {"name": "search", "description": None, "parameters": None}}
+    (one,) = conversations([_example(ASKED, SAID, tools=(tool,))])
+    assert openai_row(one)["tools"] == [{"type": "function", "function": {"name": "search"}}]
+    assert messages_row(one)["tools"] == [tool]
 
 
 def test_openais_preference_tuning_has_its_own_columns(tmp_path) -> None:

@@ -1,6 +1,7 @@
 """What was said is read from a span's events, in each form that programs write, where the attributes have nothing."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -9,6 +10,7 @@ from lightning_trainer.ingest.dialects.dialect import Conversation
 from lightning_trainer.ingest.dialects.registry import dialect_of
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.retokenize.chat import chat_answer, chat_messages
+from lightning_trainer.retokenize.texts import words_of
 from lightning_trainer.types import Span, SpanEvent, SpanStatus
 
 DETAILS = "gen_ai.client.inference.operation.details"
@@ -233,3 +235,16 @@ def test_strands_system_prompt_is_read_with_its_mark_of_a_cache(events) -> None:
     asked = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2+3?"}]
     assert chat_messages(read.input_messages) == asked
     assert [chat_answer(one)["content"] for one in read.output_messages] == ["5"]
+
+
+@pytest.mark.parametrize("told", ["Be brief.", None])
+def test_a_system_prompt_that_strands_has_on_the_agents_span_alone_is_each_calls(told) -> None:
+    """As ``strands-agents`` before 1.34; such a call was a demonstration without its system prompt."""
+    strands = {"gen_ai.system": "strands-agents"}
+    prompted = {} if told is None else {"system_prompt": told}
+    agent = Span("1" * 32, "a" * 16, None, "invoke_agent", 0, 9, {"gen_ai.operation.name": "invoke_agent"} | prompted)
+    cycle = Span("1" * 32, "c" * 16, "a" * 16, "execute_event_loop_cycle", 0, 9, strands)
+    call = replace(spanned(*FORMS["strands"], **{"gen_ai.system": "strands-agents"}), parent_span_id="c" * 16)
+    (words,) = words_of([call, cycle, agent]).values()
+    system = [] if told is None else [{"role": "system", "content": told}]
+    assert chat_messages(words.prompt)[: len(system) + 1] == [*system, {"role": "user", "content": "weather?"}]
