@@ -11,7 +11,7 @@ import pytest
 pytestmark = pytest.mark.process
 
 _LIBRARIES = "import aiohttp, fastapi, httpx, psutil, pydantic, rich.console, rich.progress, typer.core, uvicorn\n"
-_WINDOWS = (Path(__file__).parents[2] / "windows.py").read_text(encoding="utf-8")
+_WINDOWS = (Path(__file__).parents[1] / "windows.py").read_text(encoding="utf-8")
 _MAIN = """
 sys.platform = "win32"
 for stream in (sys.stdout, sys.stderr):
