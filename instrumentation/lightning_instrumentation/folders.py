@@ -35,8 +35,9 @@ def state_folder(name: str, variable: str) -> Path:
     try:
         state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     except RuntimeError:
+        user = f"user {os.getuid()}" if hasattr(os, "getuid") else "this user"
         raise ConfigurationError(
-            f"user {os.getuid()} has no home directory, in which lightning would keep files until they are delivered; "
-            f"set HOME or XDG_STATE_HOME, or {variable} to a folder"
+            f"{user} has no home directory, in which lightning would keep files until they are delivered; "
+            f"set {'HOME' if hasattr(os, 'getuid') else 'USERPROFILE'} or XDG_STATE_HOME, or {variable} to a folder"
         ) from None
     return state / "lightning-trainer" / name

@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
+from inspect import getclosurevars
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -230,7 +231,18 @@ def _is_of_a_person(error: BaseException | None) -> bool:
     runner = getattr(getattr(handler, "func", None), "__self__", None)
     if isinstance(runner, asyncio.Runner) and getattr(runner, "_interrupt_count", 0) > 0:
         return True
+    if _kernel_was_interrupted(handler):
+        return True
     return isinstance(error.__context__, KeyboardInterrupt)
+
+
+def _kernel_was_interrupted(handler: Any) -> bool:
+    """Whether a person has interrupted an async cell of a notebook: ipykernel cancels the cell's task when the handler
+    has given a result to its future ``sigint_future``, which is cancelled itself when the cell ends."""
+    if getattr(handler, "__module__", None) != "ipykernel.ipkernel":
+        return False
+    told = getclosurevars(handler).nonlocals.get("sigint_future")
+    return told is not None and told.done() and not told.cancelled()
 
 
 class _Call:

@@ -10,7 +10,7 @@ from lightning_trainer.cli.commands import acting, machine, recorded
 from lightning_trainer.cli.commands.store import store
 from lightning_trainer.cli.environments.commands import environments, scenarios
 from lightning_trainer.cli.prompts.commands import prompts
-from lightning_trainer.cli.terminal.console import one_sentence
+from lightning_trainer.cli.terminal.console import check_unix, one_sentence
 from lightning_trainer.errors import EvaluationError, LightningError
 
 _EXIT_NOTHING_EVALUATED = 1
@@ -152,6 +152,7 @@ def quickstart(
 ) -> None:
     """Watch a real agent learn: an embedded 135M model, a calculator, and everything real in between."""
     with one_sentence():
+        check_unix("quickstart")
         from lightning_trainer.cli.quickstart.quickstart import quickstart as run
 
         run(seed=seed, steps=steps, heldout=heldout, out=out)

@@ -102,10 +102,15 @@ def _by_extras() -> str:
     return "".join(f"  {pip}\n{names}\n" for pip, names in zip(commands, wrapped, strict=True))
 
 
+def needs_unix(command: str) -> str:
+    """Return what to say of a command on Windows."""
+    return f"`lightning-trainer {command}` needs Linux or macOS"
+
+
 def needs(command: str, missing: str) -> str:
     """Return what to install for a command that a package is missing for, or that no package helps."""
     if missing in _OF_UNIX:
-        return f"`lightning-trainer {command}` needs Linux or macOS"
+        return needs_unix(command)
     extras = _EXTRAS.get(command, _EXTRA).split(",")
     giving = _extras_with(missing)
     if giving and not giving & {_EXTRA, *extras}:  # every extra brings that one too

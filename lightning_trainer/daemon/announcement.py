@@ -1,7 +1,6 @@
 """``daemon.json`` in the state folder: where its daemon is, if one runs; ``daemon.lock``: there is one at most."""
 
 import contextlib
-import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -41,6 +40,8 @@ def announced(path: Path, url: str) -> Iterator[None]:
     Raises:
         StoreError: it cannot be written.
     """
+    import fcntl
+
     with contextlib.ExitStack() as stack:
         try:
             file = stack.enter_context(path.open("a"))
@@ -64,6 +65,10 @@ def announced_url(path: Path) -> str | None:
     Raises:
         StoreError: the folder is another user's, so nobody can tell.
     """
+    try:
+        import fcntl
+    except ImportError:  # Windows, where no daemon runs
+        return None
     try:
         with path.open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -20,7 +20,7 @@ def replacing(target: Path) -> Iterator[Path]:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         yield aside
-        with aside.open("rb") as written:
+        with aside.open("r+b") as written:  # Windows refuses where it may not write
             os.fsync(written.fileno())
         aside.replace(target)
     except OSError as error:

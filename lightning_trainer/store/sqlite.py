@@ -3,7 +3,6 @@
 WAL with ``synchronous=FULL``: the log is fsynced at every commit.
 """
 
-import fcntl
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
@@ -132,6 +131,8 @@ class FileLock:
     """
 
     def __init__(self, path: Path, what: str) -> None:
+        import fcntl  # not on Windows, where files of spans, and copies of a store, are read all the same
+
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

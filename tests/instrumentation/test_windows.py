@@ -14,27 +14,7 @@ from lightning_instrumentation import semconv
 
 pytestmark = pytest.mark.process
 
-WINDOWS = """
-import asyncio, concurrent.futures.process, ctypes, http.client, importlib.metadata, logging, multiprocessing.pool
-import multiprocessing.util, os, pathlib, platform, shlex, shutil, signal, socket, ssl, subprocess, sys, tempfile, uuid
-for name in ("fcntl", "grp", "pwd", "resource", "termios", "uvloop"):
-    sys.modules[name] = None
-NO_MORE = {
-    os: ("fork", "register_at_fork", "pread", "pwrite", "getuid", "geteuid", "killpg", "getpgrp", "setsid",
-         "sched_getaffinity", "O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "waitid", "sysconf"),
-    signal: ("SIGHUP", "SIGKILL", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGPIPE", "SIGXFSZ", "SIGQUIT", "pthread_sigmask"),
-    socket: ("AF_UNIX",),
-}
-for module, names in NO_MORE.items():
-    for name in names:
-        if hasattr(module, name):
-            delattr(module, name)
-def exec_of_windows(file, arguments, environment):
-    # Another process, with the arguments joined as they are; this one ends at once.
-    subprocess.Popen(" ".join(arguments), shell=True, env=environment)
-    os._exit(0)
-os.execvpe = exec_of_windows
-"""
+WINDOWS = (Path(__file__).parents[1] / "windows.py").read_text(encoding="utf-8")
 AS_WINDOWS = WINDOWS + "sys.platform = 'win32'\n"
 """For code that asks for the platform by name; libraries that do so must be imported before."""
 OF_LIGHTNING = "from lightning_trainer.cli import main\nmain()\n"
@@ -98,3 +78,46 @@ class TestTheLauncher:
         launcher = f"{AS_WINDOWS}sys.argv += ['run', '--', *{program!r}, str(os.getpid())]\n{OF_LIGHTNING}"
         done = python(launcher, cwd=tmp_path)
         assert (done.returncode, done.stderr) == (3, "")
+
+
+CLIENT = """
+import httpx
+import lightning_instrumentation as lt
+lt.init()
+@lt.tool
+def look_up(order):
+    return order
+with lt.rollout("t"), lt.agent("support"):
+    body = {"model": "m", "messages": [{"role": "user", "content": look_up("caf\u00e9")}]}
+    httpx.post(os.environ["MODEL_URL"] + "/chat/completions", json=body).raise_for_status()
+    lt.reward(1.0)
+assert lt.flush(30)
+print(lt.stats())
+"""
+
+
+def test_a_program_is_captured_and_delivered_from_memory(receiver, model, tmp_path) -> None:
+    receiver.model = model
+    environment = {
+        "LIGHTNING_ENDPOINT": receiver.url,
+        "MODEL_URL": model.base_url,
+        "LIGHTNING_SPOOL_DIR": str(tmp_path),
+    }
+    done = python("import httpx, opentelemetry.sdk.trace\n" + AS_WINDOWS + CLIENT, cwd=tmp_path, **environment)
+    assert done.returncode == 0, done.stderr
+    assert "waiting=0, rejected=0, dropped=0, failed={}" in done.stdout
+    assert [span.name.partition(" ")[0] for span in receiver.spans()] == [
+        *("rollout", "invoke_agent", "execute_tool", "chat", "evaluate")
+    ]
+    assert done.stderr.count("\n") == 1
+    assert "spans wait in memory, since Windows has none of the file locks" in done.stderr
+
+
+def test_a_service_without_a_home_is_told_what_to_set(tmp_path) -> None:
+    # Before: AttributeError: module 'os' has no attribute 'getuid'
+    homeless = "for name in ('HOME', 'XDG_STATE_HOME', 'LIGHTNING_SPOOL_DIR'):\n    os.environ.pop(name, None)\n"
+    code = f"{AS_WINDOWS}{homeless}import lightning_instrumentation as lt\nlt.rollout('t').__enter__()"
+    done = python(code, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "lightning records nothing: this user has no home directory" in done.stderr
+    assert "LIGHTNING_SPOOL_DIR to a folder" in done.stderr

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from lightning_trainer.cli.terminal.console import one_sentence
+from lightning_trainer.cli.terminal.console import check_unix, one_sentence
 
 commands = typer.Typer()
 
@@ -19,6 +19,8 @@ def serve(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more details.")] = False,
 ) -> None:
     """Run the daemon: gateway, ingest, store, trainer and engine; without a policy it only records. Ctrl-C stops it."""
+    with one_sentence():
+        check_unix("serve")
     from lightning_trainer.cli.daemon.serve import exit_status
 
     with one_sentence(exit_status):

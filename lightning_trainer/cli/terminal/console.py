@@ -18,7 +18,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.segment import Segment
 
-from lightning_trainer.cli.light import needs
+from lightning_trainer.cli.light import needs, needs_unix
 from lightning_trainer.errors import CANNOT_WRITE, ConfigError, LightningError, MissingExtraError
 
 _PIPED_WIDTH = 160
@@ -78,6 +78,12 @@ def visible_json(document: Any, indent: int | None = 2) -> str:
 # Options that many commands have, and how their texts are read.
 
 Configuration: TypeAlias = Annotated[Path | None, typer.Option(help="The configuration file; default: lightning.toml.")]
+
+
+def check_unix(command: str) -> None:
+    """Raises ConfigError: this is Windows, which lacks what the command needs."""
+    if sys.platform == "win32":
+        raise ConfigError(needs_unix(command))
 
 
 def named(config_path: Path | None) -> str:

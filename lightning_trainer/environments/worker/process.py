@@ -170,6 +170,8 @@ class EnvironmentProcess:
                 self._kill_all()
 
     def _kill_all(self) -> None:
+        if self._process.returncode is not None:  # waited for, so the process id may be another's by now
+            return
         descendants: list[psutil.Process] = []
         with contextlib.suppress(psutil.Error):
             descendants = psutil.Process(self.pid).children(recursive=True)  # including those that left its group
@@ -356,15 +358,28 @@ class EnvironmentProcess:
             self._hear_stderr()
         how = "closed its output"
         if ended is not None:
-            code, status = ended
-            how = f"ended with status {status}" if code == os.CLD_EXITED else f"died of {signal.Signals(status).name}"
+            how = f"ended with status {ended}" if ended >= 0 else f"died of {signal.Signals(-ended).name}"
         lines = [line.strip() for line in self._stderr.decode(errors="replace").splitlines() if line.strip()]
         said = f": {lines[-1][:300]}" if lines else ""
         return EnvironmentDiedError(f"the environment {self._label} {how} in {what}{said}")
 
-    def _ended(self) -> tuple[int, int] | None:
-        """Return how it ended; until ``close`` it stays a zombie, so that its process id cannot be reused."""
+    def _ended(self) -> int | None:
+        """Return its exit status, negative for the signal that it died of, None while it lives; until ``close`` it
+        stays a zombie, so that its process id cannot be reused."""
         if self._closed:
-            return os.CLD_KILLED, signal.SIGKILL
+            return -signal.SIGKILL
+        if not hasattr(os, "waitid"):
+            return self._ended_without_waitid()
         found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        return None if found is None else (found.si_code, found.si_status)
+        if found is None:
+            return None
+        return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+
+    def _ended_without_waitid(self) -> int | None:
+        """On macOS before Python 3.13: the status is had by waiting for it, so all it has started is killed first."""
+        if self._process.returncode is None:
+            with contextlib.suppress(psutil.Error):
+                if psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE:
+                    return None
+            self._kill_all()
+        return self._process.wait()

@@ -101,6 +101,36 @@ def test_a_coroutine_that_is_cancelled_otherwise_has_failed(recording):
     assert root.attributes["error.type"] == "asyncio.exceptions.CancelledError"
 
 
+@pytest.mark.parametrize(("pressed", "mode"), [(True, "retried"), (False, "train")])
+def test_an_async_cell_of_a_notebook_that_a_person_interrupts_does_not_count(recording, pressed, mode):
+    """ipykernel raises no KeyboardInterrupt there: its handler ends a future, which cancels the cell's task."""
+
+    async def cell() -> None:
+        async with lt.rollout("t"):
+            await asyncio.sleep(60)
+
+    async def kernel() -> None:
+        sigint_future = asyncio.get_running_loop().create_future()
+        running = asyncio.create_task(cell())
+
+        def handle_sigint(*_):
+            sigint_future.set_result(1)
+            running.cancel()
+
+        handle_sigint.__module__ = "ipykernel.ipkernel"
+        before = signal.signal(signal.SIGINT, handle_sigint)
+        try:
+            await asyncio.sleep(0)
+            handle_sigint() if pressed else running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    asyncio.run(kernel())
+    assert recording.span("rollout").attributes[semconv.ROLLOUT_MODE] == mode
+
+
 def test_an_attempt_that_has_ended_is_not_entered_again_without_a_word(recording, monkeypatch, caplog):
     monkeypatch.setattr(failures, "_said", set())
     for number in range(3):

@@ -141,6 +141,23 @@ def test_each_way_to_break_has_a_name_and_leaves_no_process(how: str, kind: type
     assert all(gone(pid) for pid in pids)
 
 
+@pytest.mark.parametrize(("how", "sentence"), [("dies", "died of SIGSEGV in step 2"), ("exits", "ended with status 3")])
+def test_how_one_ended_is_known_without_waitid(monkeypatch, how: str, sentence: str) -> None:
+    """Which macOS has from Python 3.13 on. Before, no environment started there."""
+    monkeypatch.delattr(os, "waitid")
+    process = started(f"Broken:{how}")
+    process.reset(task())
+    process.step(Action("first"))
+    assert process.alive
+    with pytest.raises(EnvironmentDiedError, match=sentence):
+        process.step(Action("second"))
+    assert not process.alive
+    assert gone(process.pid)
+    other = started("Guess")
+    other.kill()
+    assert gone(other.pid)
+
+
 def test_one_that_cannot_start_says_why() -> None:
     with pytest.raises(EnvironmentRaisedError, match="failed in start: RuntimeError: no such game"):
         started("Broken:start")
