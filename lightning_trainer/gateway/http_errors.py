@@ -26,6 +26,7 @@ _ANTHROPIC_TAILS = ("/messages/count_tokens", "/messages")
 _TAILS = ("/chat/completions", "/completions", "/responses", "/embeddings", "/models", *_ANTHROPIC_TAILS)
 _KEPT = ("responses/", "conversations", "chat/completions/")
 """What routes below ``/v1`` begin with that ask for earlier answers."""
+_OF_A_PROMPT = ("responses/input_tokens", "responses/compact")
 _PLACE = re.compile(r"(/rollouts/.+)?")
 _KINDS = {401: "authentication_error", 404: "not_found_error"}
 _CODES = {401: "invalid_api_key", 404: "no_such_route", 405: "method_not_allowed", 500: "internal_error"}
@@ -101,7 +102,7 @@ def _no_route(request: Request) -> str:
         return f"{said}: an exporter's OTEL_EXPORTER_OTLP_ENDPOINT is {root}, and LIGHTNING_ENDPOINT as well"
     tail = next((tail for tail in _TAILS if path.endswith(tail)), None)
     if tail is None and (below := path.partition("/v1/")[2]):
-        if below.startswith(_KEPT):
+        if below.startswith(_KEPT) and not below.endswith(_OF_A_PROMPT):
             return (
                 f"{said}: this gateway keeps no answers and no conversations, so send the whole conversation each time"
             )

@@ -16,6 +16,7 @@ from lightning_instrumentation.runtime import runtime
 from lightning_instrumentation.wire.call import is_silent
 
 _ENDINGS = ("/responses", "/realtime", "/live/sessions", ".BidiGenerateContent")
+"""Of the paths of model calls; every other websocket is the program's own business."""
 
 
 def wrap(module: Any) -> None:
@@ -24,6 +25,7 @@ def wrap(module: Any) -> None:
 
 
 def _connect(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    # Whether it succeeds is not waited for: a program whose connections fail makes its calls over HTTP, or none.
     guarded("websocket", _note, args[0] if args else kwargs.get("uri"))
     return wrapped(*args, **kwargs)
 

@@ -118,6 +118,7 @@ async def test_langchain_responses(gateway, streamed: bool) -> None:
         model="sql", use_responses_api=True, streaming=streamed, store=False, include=include, **_options(gateway)
     )
     agent = create_agent(model, [calculator])
-    said = (await agent.ainvoke({"messages": [("user", "6*7?")]}))["messages"][-1]
+    asked: Any = {"messages": [("user", "6*7?")]}
+    said = (await agent.ainvoke(asked))["messages"][-1]
     assert said.text == "The café is open."
     assert _plain(gateway.engine.requests[1]["messages"]) == _AGAIN
