@@ -2,7 +2,8 @@
 
 Bootstrapped few-shot examples, drawn at random (Khattab et al., DSPy: Compiling Declarative Language Model Calls into
 Self-Improving Pipelines, arXiv 2310.03714, section 4.1): which draw is best is found out by trying it. For small models
-an example teaches more than a rule.
+an example teaches more than a rule, if it looks like a conversation that goes on: a model of 135M parameters follows
+``User:`` and ``Assistant:``, and where an example stands between tags it repeats these, and the names in them.
 """
 
 import random
@@ -15,12 +16,12 @@ from lightning_trainer.errors import ProposalError
 from lightning_trainer.ingest.dialects.dialect import Message
 from lightning_trainer.judges.attempts import JudgedAttempt, Turn
 from lightning_trainer.judges.rendering import message_text
+from lightning_trainer.prompts.placeholders import PLACEHOLDER, placeholders
 from lightning_trainer.prompts.proposer import Proposal
-from lightning_trainer.prompts.reflect import placeholders
 from lightning_trainer.store.prompts import LONGEST_TEXT, PromptVersion
 
 _HEADING = "\n\nExamples of tasks that were done well:\n"
-_NAMES = {"assistant": "you", "user": "user", "tool": "tool"}
+_NAMES = {"assistant": "Assistant", "user": "User", "tool": "Tool"}
 _OWN = "reward"
 """Name of what an attempt's function returns."""
 
@@ -40,7 +41,7 @@ class ExamplesProposer:
             ProposalError: no attempt went well, or none of those can be shown.
         """
         plain = parent.text.partition(_HEADING)[0]
-        found = dict(self._examples(plain, attempts))
+        found = dict(self._examples(parent.text, attempts))
         if not found:
             raise ProposalError(
                 f"none of {len(attempts)} attempts earned {self.config.least_reward:g} or more with words that fit "
@@ -62,14 +63,15 @@ class ExamplesProposer:
         """Nothing is open."""
 
     def _examples(self, text: str, attempts: Sequence[JudgedAttempt]) -> Iterator[tuple[str, str]]:
-        """Yield by task what its last good attempt said."""
+        """Yield by task what its last good attempt said, the text itself left out."""
+        plain = text.partition(_HEADING)[0]
         for one in sorted(attempts, key=lambda one: one.attempt.started_ns):
             reward = reward_of(one.rewards or {})
-            if reward is None or reward < self.config.least_reward or (turn := _turn(one, text)) is None:
+            if reward is None or reward < self.config.least_reward or (turn := _turn(one, plain)) is None:
                 continue
-            said = _conversation(turn, text)
-            if len(said) <= self.config.max_chars:
-                yield one.attempt.task_id, f"<example>\n{said}\n</example>"
+            said = _conversation(turn, text, plain)
+            if said is not None and len(said) <= self.config.max_chars:
+                yield one.attempt.task_id, said
 
 
 def reward_of(rewards: Mapping[str, float]) -> float | None:
@@ -84,30 +86,71 @@ def _turn(one: JudgedAttempt, text: str) -> Turn | None:
     return max(with_it or whole, key=attrgetter("call.start_ns"), default=None)
 
 
-def _conversation(turn: Turn, text: str) -> str:
+def _conversation(turn: Turn, text: str, plain: str) -> str | None:
+    """Return what was said, in the form in which a model would write it on; None if the task cannot be told.
+
+    Args:
+        text: with the examples that it may have had; the message that it was part of is shown without it.
+        plain: without them.
+    """
     assert turn.answer is not None
-    shown = [one for one in turn.prompt if not _has(one, text) and one.get("role") not in ("system", "developer")]
-    said = [(str(one.get("role") or "?"), message_text(one)) for one in shown]
+    told: list[tuple[str, str]] = []
+    of_system: list[tuple[str, str]] = []
+    for one in turn.prompt:
+        role, words = str(one.get("role") or "?"), message_text(one)
+        is_system = role in ("system", "developer")
+        if role not in ("assistant", "tool") and _has(one, plain):
+            rest = _rest(words, text, plain)
+            if rest is None and not is_system:
+                return None
+            words = rest or ""
+        elif is_system:
+            continue
+        (of_system if is_system else told).append(("user" if is_system else role, words))
+    said = [one for one in told if one[1].strip()] or [one for one in of_system if one[1]]
     return "\n".join(
         f"{_NAMES.get(role, role)}: {words}" for role, words in [*said, ("assistant", message_text(turn.answer))]
     )
 
 
+def _rest(message: str, text: str, plain: str) -> str | None:
+    """Return what a program has added to the text: before it, for its placeholders, and after it.
+
+    None if the message was made with other examples, since the task cannot be told from theirs.
+    """
+    for one in (text, plain):
+        added, end, at = [], 0, -1
+        for piece in _pieces(one):
+            at = message.find(piece, end)
+            if at < 0:
+                break
+            added.append(message[end:at].strip())
+            end = at + len(piece)
+        if at >= 0:
+            found = "\n".join(part for part in [*added, message[end:].strip()] if part)
+            return None if _HEADING.strip() in found else found
+    return None
+
+
 def _has(message: Message, text: str) -> bool:
     """Whether a message holds the text, as far as it is not filled in."""
-    longest = max(_pieces(text), key=len).strip()
+    longest = max(_pieces(text), key=len, default="")
     return bool(longest) and longest in message_text(message)
 
 
 def _pieces(text: str) -> list[str]:
-    pieces = [text]
-    for name in placeholders(text):
-        pieces = [part for piece in pieces for part in piece.split(name)]
-    return pieces
+    """Return what stands between a text's placeholders, as a program's own filling in leaves it."""
+    pieces = PLACEHOLDER.split(text)
+    if _is_formatted(text):
+        pieces = [piece.replace("{{", "{").replace("}}", "}") for piece in pieces]
+    return [piece.strip() for piece in pieces if piece.strip()]
 
 
 def _filled_in(example: str, text: str) -> str:
     """Return the example as the program's own filling in leaves it: braces of ``str.format`` are doubled."""
-    if any(name.startswith("{") and not name.startswith("{{") for name in placeholders(text)):
-        return example.replace("{", "{{").replace("}", "}}")
-    return example
+    return example.replace("{", "{{").replace("}", "}}") if _is_formatted(text) else example
+
+
+def _is_formatted(text: str) -> bool:
+    """Whether it is filled in by ``str.format``."""
+    return any(name.startswith("{") and not name.startswith("{{") for name in placeholders(text))

@@ -10,13 +10,14 @@ _SPEC = r":(?:(?:.?[<>=^])?[-+ ]?z?#?0?\d*[_,]?(?:\.\d+)?[bcdeEfFgGnosxX%]?|%[^{
 _JINJA = r"\{\{-?\s*[A-Za-z_]\w*(?:\.\w+|\[[^\]{}]*\]|\([^(){}]*\)|\s*\|\s*\w+)*\s*-?\}\}"
 _FORMAT = rf"(?<!\{{)\{{(?:[A-Za-z_]\w*|\d*)(?:\.\w+|\[[^\]{{}}]*\])*(?:![rsa])?(?:{_SPEC})?\}}(?!\}})"
 _TEMPLATE = r"\$\{[A-Za-z_]\w*\}|(?<![\w$])\$[A-Za-z_]\w*"
-_PLACEHOLDER = re.compile(f"{_JINJA}|{_TEMPLATE}|{_FORMAT}")
+PLACEHOLDER = re.compile(f"{_JINJA}|{_TEMPLATE}|{_FORMAT}")
+"""Of ``str.format``, Jinja, Mustache, and ``string.Template``."""
 _STATEMENT = re.compile(r"\{%(?:(?!\{%).)*?%\}", re.DOTALL)
 
 
 def placeholders(text: str) -> set[str]:
     """Return what a program fills in of a text, white space inside of the braces left out."""
-    return {re.sub(r"\s", "", found) for found in _PLACEHOLDER.findall(text)}
+    return {re.sub(r"\s", "", found) for found in PLACEHOLDER.findall(text)}
 
 
 def misfits(before: str, after: str) -> list[str]:

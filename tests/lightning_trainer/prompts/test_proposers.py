@@ -190,12 +190,54 @@ async def test_examples_are_good_attempts_of_different_tasks_below_the_text():
     for seed in range(30):
         text = (await proposer.propose(version(), told, seed)).text
         assert text.startswith(f"{TEXT}\n\nExamples of tasks that were done well:")
-        assert 1 <= text.count("<example>") <= 2
-        assert "user: What is 2 * 3?\nyou: It is 6." in text
+        assert 1 <= text.count("\n\nUser: What is 2 * 3?\nAssistant: It is 6.") <= 2
         assert text.count(TEXT) == 1, "the text itself is not part of an example"
         seen.add((await proposer.propose(version(), told, seed)).reason)
     assert len(seen) > 3, "another seed is another draw"
     assert not any("t-b" in reason for reason in seen if reason), "what earned nothing is no example"
+
+
+@pytest.mark.parametrize(
+    ("text", "asked", "shown"),
+    [
+        ("Work it out.", "Work it out.\n\nTask: 2 * 3\nResult:", "Task: 2 * 3\nResult:"),
+        ("Work it out.", "Task: 2 * 3\n\nWork it out.", "Task: 2 * 3"),
+        ("Work out {task} for {who}.", "Work out 2 * 3 for Ana.", "2 * 3\nAna"),
+        ('Work out {{ task }} as {"n": 1}.', 'Work out 2 * 3 as {"n": 1}.', "2 * 3"),
+        ('Work out {task} as {{"n": 1}}.', 'Work out 2 * 3 as {"n": 1}.', "2 * 3"),
+        ("{task}", "2 * 3", "2 * 3"),
+    ],
+)
+async def test_an_example_has_what_the_program_added_to_the_text(text, asked, shown):
+    proposer = ExamplesProposer(ExamplesConfig(name="clerk"))
+    proposal = await proposer.propose(version(text), attempts(("a", 1.0, None), question=asked), 0)
+    assert proposal.text.endswith(f"done well:\n\nUser: {shown}\nAssistant: It is 6.")
+
+
+async def test_an_example_has_none_of_the_examples_that_its_attempt_was_shown():
+    proposer = ExamplesProposer(ExamplesConfig(name="clerk"))
+    plain = "Work it out."
+    first = (await proposer.propose(version(plain), attempts(("a", 1.0, None), question=f"{plain}\n\n2 * 3"), 0)).text
+    later = attempts(("b", 1.0, None), question=f"{first}\n\n4 + 2")
+    second = (await proposer.propose(version(first), later, 0)).text
+    assert second == f"{plain}\n\nExamples of tasks that were done well:\n\nUser: 4 + 2\nAssistant: It is 6."
+    with pytest.raises(ProposalError, match="no example"):  # its task cannot be told from those of the examples
+        await proposer.propose(version(plain), later, 0)
+
+
+async def test_attempts_whose_system_message_had_other_examples_can_be_shown():
+    (told,) = attempts(("a", 1.0, None))
+    words = f"{TEXT}\n\nExamples of tasks that were done well:\n\nUser: 1\nAssistant: 1"
+    system = {"role": "system", "parts": [{"type": "text", "content": words}]}
+    turns = tuple(replace(turn, prompt=(system, *turn.prompt[1:])) for turn in told.turns)
+    proposal = await ExamplesProposer(ExamplesConfig(name="clerk")).propose(version(), [replace(told, turns=turns)], 0)
+    assert proposal.text.endswith("done well:\n\nUser: What is 2 * 3?\nAssistant: It is 6.")
+
+
+async def test_a_task_that_stands_in_the_system_message_alone_is_shown():
+    proposer = ExamplesProposer(ExamplesConfig(name="clerk"))
+    proposal = await proposer.propose(version("You {do}."), attempts(("a", 1.0, None), question=""), 0)
+    assert proposal.text.endswith("\n\nUser: calculate\nAssistant: It is 6.")
 
 
 async def test_new_examples_take_the_place_of_the_old_ones():
