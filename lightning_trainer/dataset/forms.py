@@ -38,13 +38,17 @@ class Form(StrEnum):
 
 _CONVERSATIONS = frozenset({Form.MESSAGES, Form.OPENAI})
 _BY_SUFFIX = {".parquet": Form.PARQUET, ".jsonl": Form.JSONL}
+_WRITTEN_AS = {
+    ".parquet": {Form.PARQUET, Form.MESSAGES},
+    ".jsonl": {Form.JSONL, Form.TRL, Form.MESSAGES, Form.OPENAI},
+}
 
 
 def form_of(path: Path, form: Form | None, purpose: Purpose) -> Form:
     """Return the form that was asked for, else the one that the file's name indicates.
 
     Raises:
-        DatasetError: neither gives a form, or there is no such form for this purpose.
+        DatasetError: neither gives a form, there is no such form for this purpose, or the name is that of another.
     """
     chosen = form or _BY_SUFFIX.get(path.suffix)
     if chosen is None:
@@ -55,8 +59,10 @@ def form_of(path: Path, form: Form | None, purpose: Purpose) -> Form:
         raise DatasetError(f"verl's DataProto is a form for --for rl, not for {purpose}: use parquet, jsonl or trl")
     if chosen in _CONVERSATIONS and purpose is Purpose.RL:
         raise DatasetError(f"--format {chosen} is what was said, for --for sft and dpo: write samples in another form")
-    if chosen is Form.OPENAI and path.suffix == ".parquet":
-        raise DatasetError(f"OpenAI's fine-tuning takes JSON lines and no Parquet: name {path.name} *.jsonl")
+    if chosen not in _WRITTEN_AS.get(path.suffix, {chosen}):
+        raise DatasetError(
+            f"--format {chosen} does not write what {path.name} is named as: give it another ending than {path.suffix}"
+        )
     return chosen
 
 

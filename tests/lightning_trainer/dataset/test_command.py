@@ -323,6 +323,8 @@ def test_a_torn_last_line_is_said_and_the_rest_is_built(folder) -> None:
         ("--spans traces.jsonl --out s.dat", "does not say how to write it"),
         ("--spans traces.jsonl --out s.jsonl --for fun", "--for fun: there are rl, sft, dpo"),
         ("--spans traces.jsonl --out s.jsonl --format csv", "--format csv: there are parquet"),
+        ("--spans traces.jsonl --out s.parquet --for sft --format trl", "give it another ending than .parquet"),
+        ("--spans traces.jsonl --out s.jsonl --format parquet", "give it another ending than .jsonl"),
         ("--spans traces.jsonl --out s.pkl --for sft --format verl", "not for sft"),
         ("--spans traces.jsonl --out s.jsonl --for dpo --format trl --tokens", "has no ids"),
         ("--spans traces.jsonl --out s.jsonl --format messages", "--format messages is what was said"),
