@@ -22,7 +22,8 @@ TASKS = runpy.run_path(str(FOLDER / "tasks.py"))
 CLERK = runpy.run_path(str(FOLDER / "clerk.py"))
 README = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
 DOCS = (ROOT / "docs" / "prompts.md").read_text(encoding="utf-8")
-FEW = {"train": 6, "validation": 4, "heldout": 6}
+FEW = {"train": slice(3, 6), "validation": slice(1, 4), "heldout": slice(3)}
+"""Lines of the files with a letter that ``small_model`` gets right without examples, and two that it does not."""
 
 
 def optimize_command(page: str) -> list[str]:
@@ -92,9 +93,9 @@ def small_model(messages: str) -> str:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A copy of the example with few tasks, and a configuration without the engine."""
-    for name, count in FEW.items():
+    for name, few in FEW.items():
         lines = (FOLDER / f"{name}.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
-        (tmp_path / f"{name}.jsonl").write_text("".join(lines[:count]))
+        (tmp_path / f"{name}.jsonl").write_text("".join(lines[few]))
     own = (FOLDER / "lightning.toml").read_text(encoding="utf-8").split("\n\n")
     settings = "\n\n".join(part for part in own if not part.startswith(("[engine]", "[[policy]]")))
     (tmp_path / "lightning.toml").write_text(settings.replace("[daemon]", "[daemon]\nport = 0"))
@@ -104,7 +105,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.process
 def test_the_command_of_the_readme_finds_a_better_text_and_ctrl_c_ends_it(folder: Path) -> None:
     words = optimize_command(README)
-    words[words.index("--attempts") + 1] = "24"
+    words[words.index("--attempts") + 1] = "12"
     words[words.index("python")] = sys.executable
     moved = [str(folder / Path(word).name) if word.endswith((".jsonl", ".toml")) else word for word in words]
     command = [sys.executable, "-m", "lightning_trainer", *moved[1:]]
@@ -122,9 +123,10 @@ def test_the_command_of_the_readme_finds_a_better_text_and_ctrl_c_ends_it(folder
                 time.sleep(0.1)
             done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
             assert done.returncode == 0, done.stderr[-3000:]
-            assert re.search(r"clerk@v0, which the program has: 0\.\d+ at 4 validation tasks", done.stdout), done.stdout
-            assert re.search(r"clerk@v\d+ from clerk@v0: 1\.000 at 4 validation tasks, kept", done.stdout), done.stdout
-            assert re.search(r"at 6 held-out tasks: 0\.\d+ before, 1\.000 now, \+0\.\d+ \(95 %: ", done.stdout)
+            said = done.stdout
+            assert re.search(r"clerk@v0, which the program has: 0\.333 at 3 validation tasks", said), said
+            assert re.search(r"clerk@v1 by examples from clerk@v0: 1\.000 at 3 validation tasks, kept", said), said
+            assert re.search(r"at 3 held-out tasks: 0\.333 before, 1\.000 now, \+0\.\d+ \(95 %: ", said), said
             interrupted(command, environment, model.bodies)
         finally:
             daemon.terminate()
