@@ -23,7 +23,7 @@ BENCH ?= $(filter-out frameworks proof,$(patsubst benchmarks/%/__main__.py,%,$(w
 help:
 	@echo 'make quickstart [SEED=0] [STEPS=] [HELDOUT=] [OUT=]   watch a real agent learn; writes runs/.../report.html'
 	@echo 'make test [ARGS="-k words"]                           all tests, with real engines and a tiny model'
-	@echo 'make test-fast [ARGS="-k words"]                      those that start no program and need no torch'
+	@echo 'make test-fast [ARGS="-k words"]                      those that start no program and take no seconds'
 	@echo 'make test-slow [ARGS="tests/loop/test_team.py"]       the tests that take too long for make test'
 	@echo 'make proof [EXAMPLE="search code"] [SEEDS=0,1,2]      train examples, held-out tasks before and after; docs/proof.md'
 	@echo 'make bench [BENCH=loop]                               benchmarks; each prints a table'
@@ -54,7 +54,7 @@ test: setup
 	$(BIN)/python -m pytest -m "not slow and not gpu" $(TWO_AT_A_TIME) $(ARGS)
 
 test-fast: setup
-	$(BIN)/python -m pytest --fast $(TWO_AT_A_TIME) $(ARGS)
+	$(BIN)/python -m pytest --fast --durations=20 --durations-min=2 $(TWO_AT_A_TIME) $(ARGS)
 
 test-slow: setup
 	@command -v chromedriver >/dev/null || \

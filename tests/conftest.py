@@ -52,14 +52,16 @@ _ENGINES = re.compile(r"\bmark\.(engine|loop|ray)\b")
 """Marks of tests that start processes which take most of the machine."""
 _HEAVY_FILE = re.compile(r"^pytestmark = .*mark\.(engine|verl|loop|ray|torch|process|slow|gpu)\b", re.MULTILINE)
 """A file all of whose tests import torch, vLLM, verl or Ray, or start them or another program."""
-_HEAVY = {"engine", "verl", "loop", "ray", "torch", "process", "slow", "gpu"}
+_HEAVY = {"engine", "verl", "loop", "ray", "torch", "process", "long", "slow", "gpu"}
+_PROGRAMS = {"postgres", "chromium"}
+"""Fixtures that start a program."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--fast",
         action="store_true",
-        help="no test that imports torch, vLLM, verl or Ray or starts a program (make test-fast)",
+        help="no test that imports torch, vLLM, verl or Ray, starts a program or takes seconds (make test-fast)",
     )
 
 
@@ -72,9 +74,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--fast"):
-        heavy = [item for item in items if any(mark.name in _HEAVY for mark in item.iter_markers())]
+        heavy = [item for item in items if _is_heavy(item)]
         config.hook.pytest_deselected(items=heavy)
         items[:] = [item for item in items if item not in set(heavy)]
+
+
+def _is_heavy(item: pytest.Item) -> bool:
+    programs = _PROGRAMS.intersection(getattr(item, "fixturenames", ()))
+    return bool(programs) or any(mark.name in _HEAVY for mark in item.iter_markers())
 
 
 @cache
@@ -322,6 +329,15 @@ def engine(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     finally:
         engine.close()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def lightning() -> Iterator[Any]:
+    """``lightning.run("token", cwd=folder)``, ``lightning.start("serve", cwd=folder)``: commands as processes, without
+    the seconds that a start of Python takes (``prepared.py``)."""
+    prepared = import_module("tests.prepared").Prepared()
+    yield prepared
+    prepared.close()
 
 
 @pytest.fixture

@@ -50,6 +50,7 @@ def test_every_make_target_exists(target):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.process
 def test_the_configuration_is_accepted_and_the_doctor_reads_it(tmp_path):
     (text,) = blocks("toml")
     config = tmp_path / "lightning.toml"

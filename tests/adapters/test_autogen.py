@@ -95,6 +95,7 @@ async def test_a_streamed_run_names_its_agent_and_not_its_consumer(truth, record
     ]
 
 
+@pytest.mark.long
 async def test_a_stream_that_was_left_early_leaves_nothing_behind(recording, client):
     agent = assistant("solver", client, model_client_stream=True)
     async with lt.rollout("t", rollout_id="r1"):
@@ -245,6 +246,7 @@ async def test_a_custom_agent_behaves_and_is_named(truth, recording, client):
     truth.check_every_call(recording, calls=2)
 
 
+@pytest.mark.long
 async def test_forty_rollouts_on_one_runtime_that_was_started_before_them_stay_apart(truth, recording, client):
     runtime = SingleThreadedAgentRuntime()
     runtime.start()
@@ -283,6 +285,7 @@ async def test_a_runtime_started_inside_a_rollout_does_not_lend_it_to_others(rec
     assert span.attributes[semconv.AGENT_NAME] == "writer"
 
 
+@pytest.mark.long
 def test_forty_rollouts_in_threads_and_tasks_each_with_a_tool_stay_apart(truth, recording, model):
     async def attempt(client: Any, number: int) -> None:
         agent = assistant("solver", client, tools=[calculator], reflect_on_tool_use=True)

@@ -330,6 +330,7 @@ async def test_a_graph_that_begins_after_its_tool_has_ended_keeps_its_own_name(r
     assert [said for said, _ in agents_of(recording.spans("chat"))] == ["boss", "boss", speaker]
 
 
+@pytest.mark.long
 def test_forty_rollouts_of_one_agent_in_threads_and_tasks_stay_apart(recording, chat):
     agent = create_agent(chat, [calculator], name="solver")
 

@@ -549,6 +549,7 @@ def test_a_decorated_agent_around_a_graph_changes_no_name_inside(recording, worl
 MANY = 40
 
 
+@pytest.mark.long
 def test_forty_rollouts_at_once_in_threads(recording, world):
     team = (nested_agents, agents_as_tools, parallel_branches, sent_to_workers, threads_and_executors)
     shared = world("")
@@ -566,6 +567,7 @@ def test_forty_rollouts_at_once_in_threads(recording, world):
     assert spoken(recording) == expected
 
 
+@pytest.mark.long
 def test_forty_rollouts_at_once_in_one_event_loop(recording, world):
     team: Any = (async_subgraphs, async_agents_as_tools, async_parallel_branches, async_sent_to_subgraphs)
     shared = world("")
@@ -585,6 +587,7 @@ def test_forty_rollouts_at_once_in_one_event_loop(recording, world):
     assert spoken(recording) == expected
 
 
+@pytest.mark.long
 def test_forty_items_of_a_batch_each_in_a_rollout_of_its_own(recording, world):
     """One compiled graph for all of them, as a program would have it."""
     shared = world("")

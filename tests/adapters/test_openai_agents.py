@@ -200,6 +200,7 @@ async def test_a_tool_that_fails_tells_the_model_and_its_span_says_so(sdk, agent
     assert span.error in result.final_output
 
 
+@pytest.mark.long
 async def test_forty_rollouts_run_and_streamed_at_once_stay_apart(sdk, agent, calculator, truth, recording, chat):
     triage = agent("triage", chat, handoffs=[agent("expert", chat)])
     solver = agent("solver", chat, tools=[calculator])
@@ -215,6 +216,7 @@ async def test_forty_rollouts_run_and_streamed_at_once_stay_apart(sdk, agent, ca
     assert len(recording.spans("execute_tool")) == 20
 
 
+@pytest.mark.long
 def test_forty_rollouts_in_threads_stay_apart(sdk, agent, calculator, truth, recording, new_model):
     def attempts(first: int) -> None:
         solver = agent("solver", new_model(), tools=[calculator])

@@ -5,12 +5,15 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from benchmarks.canary import real
 from lightning_trainer.config import Config
 
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.process
 def test_a_few_deployments_end_as_claimed():
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.canary", "--deployments", "2"],

@@ -6,11 +6,14 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+import pytest
+
 from benchmarks.rewards.learning import arms, learning
 
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.process
 def test_a_few_runs_print_both_tables():
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.rewards", "--runs", "9"],

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 FILES = ("install.py", "install_plan.py", "frameworks.py", "frameworks-node.txt", "cpu-py311.txt")
 LISTS = ("frameworks-py311.txt", "frameworks-older-py311.txt", "frameworks-beside-py311.txt")
 

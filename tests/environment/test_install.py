@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 FILES = ("environment/install.py", "environment/install_plan.py", "environment/cpu-py311.txt", "pyproject.toml")
 STAMP = "lightning-setup.json"
 

@@ -52,6 +52,7 @@ def test_an_action_is_worth_what_it_did(example, said: str, right: str | None, w
     assert example["worth"](said.replace("PERSON", person), right and right.replace("PERSON", person)) == worth
 
 
+@pytest.mark.long
 def test_each_call_in_training_is_rewarded_and_held_out_questions_by_their_answer_alone(
     bare_names, tmp_path: Path, monkeypatch, capsys
 ) -> None:

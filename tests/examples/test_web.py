@@ -72,6 +72,7 @@ def results(example: dict[str, Any], model: Any, environment: str, monkeypatch, 
     return re.findall(r"^(?:before|after): .*", capsys.readouterr().out, re.MULTILINE), requests
 
 
+@pytest.mark.process
 def test_a_right_click_solves_a_page_and_nothing_else_does(example, tmp_path, monkeypatch, capsys) -> None:
     (tmp_path / "page.py").write_text(PAGE)
     environment = f"{tmp_path / 'page.py'}:Page"

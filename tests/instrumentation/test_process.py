@@ -12,6 +12,8 @@ import pytest
 from lightning_instrumentation import semconv
 from lightning_instrumentation.delivery.spool import endpoint_folder, orphaned_spools
 
+pytestmark = pytest.mark.process
+
 PREAMBLE = """
 import os, signal, sys, time
 import lightning_instrumentation as lt

@@ -4,15 +4,11 @@ as a collector's file exporter writes them.
 
 import base64
 import functools
-import importlib.util
 import itertools
 import json
 import sqlite3
-import sys
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any
 
 import pytest
 from lightning_instrumentation import semconv
@@ -35,21 +31,6 @@ from lightning_trainer.types import (
 )
 
 set_ray_environment()  # some tests import verl by themselves, and with it Ray, which reads its environment then
-
-
-@pytest.fixture(scope="session")
-def lightning() -> Iterator[Any]:
-    """``lightning.run("token", cwd=folder)``, ``lightning.start("serve", cwd=folder)``: commands as processes, without
-    the seconds that a start of Python takes (``prepared.py``)."""
-    name = "lightning_test_prepared"
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("prepared.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(sys.modules[name])
-    prepared = sys.modules[name].Prepared()
-    yield prepared
-    prepared.close()
 
 
 @pytest.fixture(scope="session", autouse=True)

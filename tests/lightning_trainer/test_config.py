@@ -190,6 +190,7 @@ _VALUES = st.recursive(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(
     st.sampled_from(sorted(Config.model_fields)),

@@ -38,6 +38,7 @@ def test_what_was_made_counts_as_old_and_is_not_walked_over_at_once():
     assert gc.get_freeze_count() == 0
 
 
+@pytest.mark.long
 def test_what_somebody_else_froze_stays_frozen():
     gc.freeze()
     try:

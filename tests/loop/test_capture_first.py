@@ -12,6 +12,8 @@ from threading import Thread
 import psutil
 import pytest
 
+pytestmark = pytest.mark.process
+
 SCRIPT = Path(__file__).parent / "scripts" / "capture_script.py"
 POLICY = """
 [[policy]]

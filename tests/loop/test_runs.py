@@ -111,7 +111,10 @@ def tokens_of_agents(daemon) -> Counter[str]:
     return tokens
 
 
-@pytest.mark.parametrize("framework", ["langgraph", "autogen", "openai_agents", "crewai"])
+@pytest.mark.parametrize(
+    "framework",
+    ["langgraph", *(pytest.param(name, marks=pytest.mark.slow) for name in ("autogen", "openai_agents", "crewai"))],
+)
 def test_an_example_trains_a_policy_on_what_the_agents_of_its_framework_do(daemon, framework):
     python = EXAMPLES.parent / ".venv-crewai" / "bin" / "python" if framework == "crewai" else Path(sys.executable)
     if not python.exists():

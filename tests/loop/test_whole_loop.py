@@ -454,6 +454,7 @@ def test_remax_compares_with_a_greedy_attempt_of_each_group_that_is_never_traine
     assert outcomes == [("dropped", "baseline", 2 * 16), ("trained", "sampled", 4 * 16)]
 
 
+@pytest.mark.slow
 def test_attempts_that_run_ahead_are_no_older_than_the_bound(run: Run):
     run.stop()
     run.config.write_text(run.config.read_text() + "max_staleness = 1\n")

@@ -80,6 +80,7 @@ def test_what_cannot_be_done_is_said_in_a_sentence(run, command, sentence):
     assert sentence in invoke(command, expect=2)
 
 
+@pytest.mark.process
 def test_a_stopped_run_is_shown_read_only_and_left_as_it_was(run):
     before = (run / ".lightning" / "lightning.sqlite").read_bytes()
     (command,) = commands(1)

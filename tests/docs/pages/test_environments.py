@@ -39,6 +39,7 @@ def test_the_environment_has_fifteen_lines() -> None:
     assert len([line for line in PROGRAMS[0].splitlines() if line.strip()]) <= 15
 
 
+@pytest.mark.process
 def test_the_environment_is_played_by_name_and_by_class(folder: Path, monkeypatch) -> None:
     monkeypatch.setattr("lightning_trainer.rollouts.daemon_client.DaemonClient.wait_until_there", lambda _: None)
 
@@ -100,6 +101,7 @@ def test_rollouts_takes_it(command: str, monkeypatch) -> None:
     assert (options.steps is None) != (options.evaluate is None)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("command", [command for command in COMMANDS if "guess.py" in command and " try " in command])
 def test_an_environment_of_ones_own_is_tried(command: str, folder: Path) -> None:
     done = subprocess.run(
@@ -141,6 +143,7 @@ def test_every_name_is_in_the_table() -> None:
     assert set(re.findall(r"^\| `([\w-]+)", DOCUMENT, flags=re.MULTILINE)) >= set(KNOWN)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command.startswith("scenarios")])
 def test_scenarios_are_made_as_it_says(command: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(ROOT)
@@ -164,6 +167,7 @@ def test_a_file_of_tasks_is_refused_by_an_environment_that_reads_none(tmp_path: 
         assert "the task 'easy' of a file means nothing to gymnasium:Taxi-v4" in done.stderr
 
 
+@pytest.mark.process
 def test_an_environment_that_holds_nothing_out_says_so_when_it_is_tried_and_evaluated(
     tmp_path: Path, monkeypatch
 ) -> None:

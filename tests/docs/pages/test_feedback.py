@@ -99,6 +99,7 @@ def run(command: str) -> str:
     return done.output
 
 
+@pytest.mark.process
 def test_the_program_and_the_commands_work_as_they_stand(url, tmp_path):
     (program,) = blocks("python")
     posted, shown, forgotten = blocks("bash")

@@ -66,6 +66,7 @@ class _Policy(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None: ...
 
 
+@pytest.mark.process
 async def test_the_evaluation_gives_a_score(tmp_path):
     (script,) = blocks("python")
     (tmp_path / "evaluate.py").write_text(script)

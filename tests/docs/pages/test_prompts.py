@@ -4,11 +4,13 @@ import asyncio
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import lightning_instrumentation as lt
 import pytest
@@ -54,8 +56,9 @@ def reflecting(answers: list[str]):
 class Service:
     """A folder with the page's program and configuration, a daemon on it, and the page's commands."""
 
-    def __init__(self, folder: Path, agents_url: str, writers_url: str) -> None:
+    def __init__(self, folder: Path, lightning: Any, agents_url: str, writers_url: str) -> None:
         self.folder = folder
+        self._lightning = lightning
         (folder / "agent.py").write_text(program())
         settings = next(block for block in blocks("toml"))
         settings = settings.replace("https://api.openai.com/v1", writers_url)
@@ -70,15 +73,13 @@ class Service:
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         }
 
-    def run(self, *command: str, status: int = 0) -> str:
-        done = subprocess.run(
-            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=300
-        )
-        assert done.returncode == status, f"{command}: {done.stdout[-2000:]}{done.stderr[-3000:]}"
-        return done.stdout
+    def command(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return self._lightning.run(*arguments, cwd=self.folder, env=self.environment | environment, timeout=300)
 
-    def ours(self, *arguments: str, status: int = 0) -> str:
-        return self.run(sys.executable, "-m", "lightning_trainer", *arguments, status=status)
+    def ours(self, *arguments: str) -> str:
+        done = self.command(*arguments)
+        assert done.returncode == 0, f"{arguments}: {done.stdout[-2000:]}{done.stderr[-3000:]}"
+        return done.stdout
 
     def answers(self, number: int) -> str:
         """What the program prints for a task, as it runs without a search."""
@@ -99,15 +100,14 @@ class Service:
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory):
+def service(lightning, tmp_path_factory):
     folder = tmp_path_factory.mktemp("service")
     with scripted_endpoint() as agents, scripted_endpoint() as writers:
         agents.answers = [clerk]
         writers.answers = [reflecting(["Be polite.", GOOD])]
-        service = Service(folder, agents.url, writers.url)
+        service = Service(folder, lightning, agents.url, writers.url)
         with (folder / "daemon.log").open("wb") as log:
-            command = [sys.executable, "-m", "lightning_trainer", "serve"]
-            daemon = subprocess.Popen(command, cwd=folder, env=service.environment, stdout=log, stderr=log)
+            daemon = lightning.start("serve", cwd=folder, env=service.environment, stdout=log, stderr=log)
         try:
             deadline = time.monotonic() + 120
             while not (folder / ".lightning" / "daemon.json").exists():
@@ -116,14 +116,14 @@ def service(tmp_path_factory):
                 time.sleep(0.1)
             yield service
         finally:
-            daemon.terminate()
+            daemon.send_signal(signal.SIGTERM)
             daemon.wait(60)
 
 
 def test_the_page_finds_a_better_text_serves_it_and_goes_back(service):
     command = next(line for line in blocks("bash")[0].splitlines() if "optimize" in line)
     words = command.replace("-- python", f"-- {sys.executable}").split()[1:]
-    said = service.ours(*words, status=0)
+    said = service.ours(*words)
     assert re.search(r"clerk@v0, which the program has: 0\.\d+ at 4 validation tasks", said), said
     assert "clerk@v1 by reflect from clerk@v0" in said
     assert "not better there" in said
@@ -184,14 +184,7 @@ def test_what_is_wrong_is_one_sentence(service):
         ),
     ]
     for command, sentence in wrong:
-        done = subprocess.run(
-            [sys.executable, "-m", "lightning_trainer", *command],
-            cwd=service.folder,
-            env={**service.environment, **service.reached()},
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
+        done = service.command(*command, **service.reached())
         assert done.returncode != 0, command
         assert sentence in " ".join((done.stdout + done.stderr).split()), (command, done.stdout, done.stderr)
         assert "Traceback" not in done.stderr

@@ -6,10 +6,10 @@ import re
 import runpy
 import shlex
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,52 +103,48 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.process
-def test_the_command_of_the_readme_finds_a_better_text_and_ctrl_c_ends_it(folder: Path) -> None:
+def test_the_command_of_the_readme_finds_a_better_text_and_ctrl_c_ends_it(folder: Path, lightning: Any) -> None:
     words = optimize_command(README)
     words[words.index("--attempts") + 1] = "12"
     words[words.index("python")] = sys.executable
     moved = [str(folder / Path(word).name) if word.endswith((".jsonl", ".toml")) else word for word in words]
-    command = [sys.executable, "-m", "lightning_trainer", *moved[1:]]
+    command = moved[1:]
     with scripted_endpoint() as model, (folder / "daemon.log").open("wb") as log:
         model.answers = [small_model]
         environment = {**os.environ, "OPENAI_BASE_URL": model.url, "LIGHTNING_SPOOL_DIR": str(folder / "spool")}
         environment.pop("LIGHTNING_ENDPOINT", None)
-        serve = [sys.executable, "-m", "lightning_trainer", "serve", "--config", str(folder / "lightning.toml")]
-        daemon = subprocess.Popen(serve, cwd=ROOT, env=environment, stdout=log, stderr=log)
+        serve = ("serve", "--config", str(folder / "lightning.toml"))
+        daemon = lightning.start(*serve, cwd=ROOT, env=environment, stdout=log, stderr=log)
         try:
             deadline = time.monotonic() + 120
             while not (folder / ".lightning" / "daemon.json").exists():
                 assert daemon.poll() is None, (folder / "daemon.log").read_text()[-3000:]
                 assert time.monotonic() < deadline, (folder / "daemon.log").read_text()[-3000:]
                 time.sleep(0.1)
-            done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+            done = lightning.run(*command, cwd=ROOT, env=environment, timeout=300)
             assert done.returncode == 0, done.stderr[-3000:]
             said = done.stdout
             assert re.search(r"clerk@v0, which the program has: 0\.333 at 3 validation tasks", said), said
             assert re.search(r"clerk@v1 by examples from clerk@v0: 1\.000 at 3 validation tasks, kept", said), said
             assert re.search(r"at 3 held-out tasks: 0\.333 before, 1\.000 now, \+0\.\d+ \(95 %: ", said), said
-            interrupted(command, environment, model.bodies)
+            interrupted(lightning, command, environment, folder, model.bodies)
         finally:
-            daemon.terminate()
+            daemon.send_signal(signal.SIGTERM)
             daemon.wait(60)
 
 
-def interrupted(command: list[str], environment: dict[str, str], requests: list[dict]) -> None:
+def interrupted(
+    lightning: Any, command: list[str], environment: dict[str, str], folder: Path, requests: list[dict]
+) -> None:
     """A second search begins as the first did, and Ctrl-C ends it with nothing but a word."""
     before, deadline = len(requests), time.monotonic() + 120
-    pipe = subprocess.PIPE
-    with subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=environment,
-        stdout=pipe,
-        stderr=pipe,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    ) as running:
+    with (folder / "said").open("w+") as said:
+        running = lightning.start(*command, cwd=ROOT, env=environment, stdout=said, stderr=said)
         while len(requests) == before and running.poll() is None and time.monotonic() < deadline:
             time.sleep(0.05)
         running.send_signal(signal.SIGINT)
-        said, errors = running.communicate(timeout=60)
-    assert running.returncode == 130, (said, errors)
-    assert "Traceback" not in errors
+        status = running.wait(60)
+        said.seek(0)
+        text = said.read()
+    assert status == 130, text
+    assert "Traceback" not in text

@@ -93,6 +93,7 @@ async def stood_still(calls) -> tuple[float, list]:
     return max(gaps), returned
 
 
+@pytest.mark.long
 async def test_an_event_loop_goes_on_while_the_daemon_that_it_calls_hangs(hung, tmp_path):
     """In every library at once: whichever of them waits in the loop stops it for the others too."""
     lt.shutdown(0.0)
@@ -105,6 +106,7 @@ async def test_an_event_loop_goes_on_while_the_daemon_that_it_calls_hangs(hung, 
     assert took < 8.0, "beside each other, and no longer than twice the callers' timeout"
 
 
+@pytest.mark.long
 async def test_an_event_loop_goes_on_while_the_daemon_of_a_routed_call_hangs(begin, daemon, host, hangs):
     daemon.token = TOKEN
     daemon.select("prose", "writer")

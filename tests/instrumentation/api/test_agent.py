@@ -321,6 +321,7 @@ def test_a_block_without_a_name_is_refused():
         pass
 
 
+@pytest.mark.long
 def test_an_agent_that_names_nothing_is_said(caplog):
     lt.agent("support")
     gc.collect()

@@ -76,6 +76,7 @@ def test_a_name_that_is_empty_is_refused(name):
         lt.state(name)
 
 
+@pytest.mark.long
 def test_a_state_that_is_not_entered_is_said(caplog):
     lt.state("kitchen")
     gc.collect()

@@ -124,6 +124,7 @@ def test_a_thread_is_told(span):
     assert heard == [("planner", "span")]
 
 
+@pytest.mark.long
 def test_spans_above_are_not_kept_in_memory(recording):
     from opentelemetry import trace
 

@@ -35,6 +35,7 @@ def only_when_told():
     gc.enable()
 
 
+@pytest.mark.long
 def test_a_stream_that_nobody_holds_ends_without_waiting_for_a_lock(recording):
     client = openai.OpenAI(base_url=recording.model.base_url, api_key="x")
     asked = {"model": "m", "messages": [{"role": "user", "content": "a b c"}]}
@@ -49,6 +50,7 @@ def test_a_stream_that_nobody_holds_ends_without_waiting_for_a_lock(recording):
     assert forgotten.attributes[semconv.STREAM_COMPLETE] is False
 
 
+@pytest.mark.long
 def test_an_agent_that_is_a_generator_ends_without_waiting_for_a_lock(recording):
     @lt.agent("counter")
     def numbers(held):

@@ -186,6 +186,7 @@ def test_the_one_span_to_blame_is_put_aside_and_the_rest_arrive(recording, tmp_p
     assert json.loads(line)["reason"] == f"{status}: cannot read it"
 
 
+@pytest.mark.long
 def test_a_slow_daemon_does_not_slow_the_agent(recording):
     slow = reply(recording.receiver, delay_s=1.0)
     recording.receiver.decide = lambda spans: slow

@@ -222,6 +222,7 @@ class Killed(Exception):
     """In the middle of a write."""
 
 
+@pytest.mark.long
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_after_a_kill_all_that_waited_is_there_and_nothing_else(data, tmp_path_factory):

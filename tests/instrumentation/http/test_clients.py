@@ -143,6 +143,7 @@ def test_a_connection_that_fails_is_raised_unchanged_and_recorded_without_the_ke
     assert KEY not in repr(spans)
 
 
+@pytest.mark.long
 def test_a_stream_that_is_left_ends_its_span(recording, model):
     url = f"{model.base_url}/chat/completions"
     with httpx.Client() as client:

@@ -274,6 +274,7 @@ async def test_tasks_with_one_session_keep_their_agents_apart(begin, daemon, hos
     assert len(daemon.requests) == len(host.requests) == 20
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("caller", CALLERS)
 def test_a_call_that_no_selection_came_for_in_time_is_counted_and_its_span_says_so(
     begin, daemon, host, caller, monkeypatch

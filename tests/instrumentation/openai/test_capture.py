@@ -197,6 +197,7 @@ def test_a_streamed_tool_call_is_put_together(recording, client):
     ]
 
 
+@pytest.mark.long
 def test_a_stream_keeps_its_type_and_one_that_is_forgotten_ends_its_span_as_incomplete(recording, client):
     stream = client.chat.completions.create(model="m", messages=HELLO, stream=True)
     assert type(stream) is openai.Stream

@@ -82,6 +82,7 @@ def addresses_by_hand(text: str) -> str:
     return "".join((*parts, text[copied:]))
 
 
+@pytest.mark.long
 @settings(max_examples=500)
 @given(
     st.lists(

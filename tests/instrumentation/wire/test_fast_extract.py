@@ -64,6 +64,7 @@ def plain(numbers, typecode: str = "i") -> list[float]:
     return list(array(typecode, read(numbers) if isinstance(numbers, NumberText) else numbers or ()))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
 @pytest.mark.parametrize("escaped", [False, True])
 def test_it_is_what_reading_everything_gives(separators, escaped):

@@ -212,6 +212,7 @@ def test_who_claims_an_agent_and_what_is_missing_is_said(make_policy):
     assert nobody[0].startswith('1 call without an agent\'s name: only a policy with agents = ["*"] claims such calls')
 
 
+@pytest.mark.long
 def test_memory_does_not_grow_with_the_number_of_traces():
     def peak(traces: int) -> int:
         def stream():

@@ -38,6 +38,7 @@ def config(**sections) -> Config:
     return Config.model_validate({**sections, "policy": [policy]})
 
 
+@pytest.mark.process
 def test_everything_is_looked_at_without_importing_anything_heavy():
     code = (
         "import sys\nfrom lightning_trainer.cli.doctor import run_checks\nnames = [c.name for c in run_checks(None)]\n"

@@ -9,6 +9,8 @@ import pytest
 from lightning_trainer import __version__
 from lightning_trainer.cli import light
 
+pytestmark = pytest.mark.process
+
 # What the extra `daemon` brings is not there.
 _LIGHT = """
 import sys

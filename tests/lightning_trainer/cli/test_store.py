@@ -76,6 +76,7 @@ def test_a_backup_has_the_live_weights_where_training_went_on_from_what_was_held
     assert f"not the backup's are in {asides[0]} and {asides[1]} and {asides[2]} now" in said
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("shared", [True, False])
 def test_moving_a_store_says_what_has_to_be_moved_with_it(rolled_back, postgres_url, capsys, shared):
     where = 'shared_dir = "shared"\n' if shared else ""

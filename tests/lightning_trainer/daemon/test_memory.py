@@ -3,6 +3,10 @@
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.process
+
 _DELIVERIES = """
 import gc, resource, sys, threading
 from lightning_trainer.daemon.hardware.loan import settle_memory

@@ -79,6 +79,7 @@ async def test_the_cookie_is_not_the_token_and_no_script_or_other_site_gets_it(c
     assert (await client.get("/agents")).status_code == 200
 
 
+@pytest.mark.long
 async def test_a_wrong_token_opens_nothing(client):
     for wrong in ("", TOKEN[:-1], TOKEN + "x", "é"):
         answer = await client.post("/login", data={"token": wrong})

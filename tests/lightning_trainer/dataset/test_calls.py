@@ -148,6 +148,7 @@ _ANYTHING = st.recursive(
 )
 
 
+@pytest.mark.long
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.lists(st.dictionaries(st.sampled_from(sorted(f.name for f in fields(RecordedCall))), _ANYTHING), max_size=3))
 def test_a_record_is_a_call_or_one_sentence(changes: list[dict]) -> None:
@@ -179,6 +180,7 @@ def test_a_setting_that_is_not_allowed_is_named() -> None:
         lightning_trainer.build_samples([record()], {"group_by": "mood"})
 
 
+@pytest.mark.process
 def test_neither_torch_nor_verl_is_imported() -> None:
     program = (
         "import sys, lightning_trainer; lightning_trainer.build_samples([]); "

@@ -63,6 +63,7 @@ def test_rollouts_looks_in_the_folder_that_it_is_told(configured: Path, monkeypa
         assert f"--folder {folder}, or say where it is with --folder, or in [environments] folder" in done.stderr
 
 
+@pytest.mark.process
 def test_the_limits_of_the_configuration_hold_from_python_unless_others_are_given(
     configured: Path, monkeypatch
 ) -> None:

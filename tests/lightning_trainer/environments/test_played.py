@@ -39,6 +39,7 @@ ENDPOINT = "http://127.0.0.1:9"
 WORLDS = Path(__file__).with_name("worlds.py")
 
 
+@pytest.mark.process
 def test_an_attempt_does_not_lose_its_time_while_it_waits_for_a_process(monkeypatch) -> None:
     # Before: all that had waited longer than the limit of an attempt failed, and were played all the same.
     monkeypatch.setattr(environment_attempt, "_GRACE_S", 0.5)
@@ -53,6 +54,7 @@ def test_an_attempt_does_not_lose_its_time_while_it_waits_for_a_process(monkeypa
     assert [(attempt.error, attempt.reward) for attempt in ended] == [(None, 1.0)] * 5
 
 
+@pytest.mark.process
 def test_an_attempt_that_is_given_up_leaves_its_place_to_the_next_and_plays_no_further(monkeypatch) -> None:
     monkeypatch.setattr(environment_attempt, "_GRACE_S", 4.0)
     released, said = threading.Event(), Queue[object]()
@@ -76,6 +78,7 @@ def test_an_attempt_that_is_given_up_leaves_its_place_to_the_next_and_plays_no_f
     assert [attempt.reward for attempt in ended] == [None, 1.0, 1.0]
 
 
+@pytest.mark.process
 def test_a_call_that_is_not_answered_ends_with_the_time_of_its_attempt() -> None:
     answered = threading.Event()
 
@@ -173,6 +176,7 @@ def test_a_part_of_a_reward_needs_a_name_of_its_own() -> None:
         as_step(Step(Observation(), None, True, 0.5))  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.process
 def test_a_curriculum_chooses_among_the_tasks_of_a_file(tmp_path: Path, monkeypatch) -> None:
     offered: list[int] = []
 
@@ -213,6 +217,7 @@ def test_a_curriculum_chooses_among_the_tasks_of_a_file(tmp_path: Path, monkeypa
         assert (done.exit_code, said in done.stderr) == (2, True), done.output
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("last", ["true", '"right"', '{"reward": "good"}', '{"rewards": [1]}', "0.25"])
 def test_the_environment_scores_a_program_whatever_it_prints(last: str) -> None:
     code = f"""

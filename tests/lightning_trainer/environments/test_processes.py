@@ -27,6 +27,8 @@ from lightning_trainer.environments.session import Session
 from lightning_trainer.environments.worker.pool import EnvironmentPool
 from lightning_trainer.environments.worker.process import EnvironmentProcess
 
+pytestmark = pytest.mark.process
+
 WORLDS = Path(__file__).with_name("worlds.py")
 LIMITS = Limits(start_timeout_s=30, reset_timeout_s=10, step_timeout_s=2.5, memory_mib=300, message_kib=64)
 

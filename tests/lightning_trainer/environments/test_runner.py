@@ -313,6 +313,7 @@ print("0.25")
 """
 
 
+@pytest.mark.process
 def test_a_program_acts_over_http_and_the_environment_scores_it() -> None:
     agent = ProgramAgent(Command([sys.executable, "-c", PROGRAM], endpoint=ENDPOINT))
     with Runner.from_environment(Guess, policy="p", agent=agent, endpoint=ENDPOINT) as runner:
@@ -321,6 +322,7 @@ def test_a_program_acts_over_http_and_the_environment_scores_it() -> None:
     assert [(attempt.error, attempt.reward) for attempt in ended] == [(None, 1.0)] * 3
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("path", "body", "status"),
     [("/step", b"{}", 200), ("/step", b"[1]", 422), ("/step", b"nonsense", 422), ("/reset", b"{}", 404)],
@@ -365,6 +367,7 @@ else:
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("first", "error"), [("time.sleep(60)", "TimeoutError"), ("time.sleep(0.5)", "")])
 def test_an_environment_is_given_back_when_the_step_of_a_program_that_is_gone_has_ended(
     first: str, error: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -382,6 +385,7 @@ def test_an_environment_is_given_back_when_the_step_of_a_program_that_is_gone_ha
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.process
 def test_a_program_that_acts_twice_at_once_acts_one_after_the_other() -> None:
     code = """
 import json, sys, threading, urllib.request

@@ -30,7 +30,7 @@ def usable() -> str | None:
 
 
 UNUSABLE = usable()
-pytestmark = pytest.mark.skipif(UNUSABLE is not None, reason=str(UNUSABLE))
+pytestmark = [pytest.mark.process, pytest.mark.skipif(UNUSABLE is not None, reason=str(UNUSABLE))]
 
 
 @pytest.fixture(scope="module")

@@ -81,6 +81,7 @@ async def test_the_newest_is_served_by_its_own_engine_whatever_it_is_called(gate
     assert (len(gateway.engine.requests), len(old.engine.requests), kept.given) == (2, 0, 0)
 
 
+@pytest.mark.long
 async def test_while_the_live_engine_restarts_a_kept_version_is_not_said_to_be_unknown(gateways) -> None:
     gateway, old, kept = gateways
     gateway.endpoint.up.clear()

@@ -311,6 +311,7 @@ def _traces(draw) -> list[Span]:
     return spans
 
 
+@pytest.mark.long
 @settings(suppress_health_check=[HealthCheck.too_slow])  # which looks at the clock: another's work fails it
 @given(_traces(), st.randoms(use_true_random=False))
 def test_neither_order_nor_duplicates_change_the_reading(spans: list[Span], shuffler: random.Random) -> None:

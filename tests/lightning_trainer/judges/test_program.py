@@ -206,6 +206,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.process
 async def test_what_loops_or_forks_is_killed_with_all_that_it_started(run, tmp_path):
     async def killed(file, program) -> None:
         with pytest.raises(JudgeError, match=r"did not end within timeout_s = 4 and was killed"):

@@ -35,6 +35,7 @@ def run_ids(folder: Path) -> list[str]:
     return [run.name.split("-")[3] for run in runs]  # offline-run-TIME-ID
 
 
+@pytest.mark.long
 @installed
 def test_an_offline_run_is_written_below_the_state_folder_and_gone_on_in(tmp_path):
     for step in (1, 2):
@@ -44,6 +45,7 @@ def test_an_offline_run_is_written_below_the_state_folder_and_gone_on_in(tmp_pat
     assert len(set(ids)) == 1
 
 
+@pytest.mark.long
 @installed
 def test_steps_that_count_from_one_again_are_a_run_of_their_own(tmp_path):
     """Weights & Biases ignores rows of steps that a run has already."""

@@ -126,6 +126,7 @@ def test_a_folder_that_lacks_something_is_refused(tmp_path, files, said):
         resolve_model(str(tmp_path), tmp_path / "cache")
 
 
+@pytest.mark.process
 def test_the_tiny_model_is_written_once_and_whole(tmp_path):
     folder = resolve_model("random:tiny", tmp_path)
     assert json.loads((folder / "config.json").read_text())["num_hidden_layers"] == 2

@@ -21,6 +21,8 @@ from lightning_trainer.rollouts.attempt import AttemptEnded, run_attempt
 from lightning_trainer.rollouts.command import Command, CommandError
 from lightning_trainer.rollouts.task_file import FileTask
 
+pytestmark = pytest.mark.process
+
 ENDPOINT = "http://127.0.0.1:9"
 TASK = FileTask("t", {"id": "t", "question": "2+2?"})
 

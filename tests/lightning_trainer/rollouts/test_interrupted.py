@@ -146,6 +146,7 @@ def test_programs_that_are_killed_with_the_run_have_not_failed(retries, tmp_path
     assert events == []
 
 
+@pytest.mark.process
 def test_sigterm_ends_the_programs_of_a_command(tmp_path: Path) -> None:
     # Before: they went on, and called the model, without anyone who heard of it.
     (tmp_path / "tasks.jsonl").write_text('{"id": "a"}\n')

@@ -184,6 +184,7 @@ def named(*command: str | Path, cwd: Path, **environment: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.process
 def test_programs_of_one_name_in_two_folders_are_two_runs_wherever_they_are_started(tmp_path: Path) -> None:
     # Before: both were p:train.attempt, and one that was started after the other took its groups for its own.
     for folder in ("a", "b"):
@@ -197,6 +198,7 @@ def test_programs_of_one_name_in_two_folders_are_two_runs_wherever_they_are_star
     assert started_by_a_notebook == names[0]
 
 
+@pytest.mark.process
 def test_a_notebook_is_known_by_its_path_or_else_by_its_folder(tmp_path: Path) -> None:
     # Before: every notebook was p:ipykernel_launcher.attempt. A kernel's __main__ has no file, as that of python -c.
     def notebook(says: str = "", **environment: str) -> str:
@@ -236,6 +238,7 @@ def test_a_proxy_before_the_daemon_is_told_not_to_hold_its_lines_back(daemon: Da
         assert (response.headers["x-accel-buffering"], response.headers["cache-control"]) == ("no", "no-store")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("source", ["environment", "file", "file and environment"])
 def test_the_same_run_at_the_same_time_tries_other_tasks(
     daemon: Daemon, tmp_path: Path, monkeypatch, source: str
@@ -293,6 +296,7 @@ def test_a_name_that_was_given_is_refused_in_a_sentence_while_it_is_held(daemon:
         assert name == "r"
 
 
+@pytest.mark.process
 def test_a_killed_process_leaves_its_name_to_whoever_starts_it_again(daemon: Daemon) -> None:
     def start() -> tuple[subprocess.Popen[str], str]:
         process = subprocess.Popen([sys.executable, "-c", HOLDER, daemon.url], stdout=subprocess.PIPE, text=True)
@@ -316,6 +320,7 @@ def test_a_killed_process_leaves_its_name_to_whoever_starts_it_again(daemon: Dae
             process.stdout.close()
 
 
+@pytest.mark.long
 def test_a_daemon_that_was_restarted_is_told_again(daemon: Daemon) -> None:
     with hold(daemon):
         daemon.stop()

@@ -509,6 +509,7 @@ Runner("p", attempt, endpoint=sys.argv[1]).train(lambda step: [Task(0), Task(1)]
 """
 
 
+@pytest.mark.process
 def test_ctrl_c_is_one_line_and_status_130(serve) -> None:
     program = [sys.executable, "-c", _POLLING, serve(Daemon(0))]
     with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

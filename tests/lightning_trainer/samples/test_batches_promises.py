@@ -644,6 +644,7 @@ def check_all(world: World) -> None:
 _quiet = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck)}
 
 
+@pytest.mark.long
 @settings(max_examples=200, derandomize=True, **_quiet)
 @given(world=worlds())
 @example(world=_handed_over())
@@ -661,6 +662,7 @@ def test_promises_hold_for_ten_thousand_behaviors(world, part):
     check_all(world)
 
 
+@pytest.mark.long
 @settings(max_examples=100, derandomize=True, **_quiet)
 @given(world=worlds(), which=st.integers(0, 30))
 def test_a_reward_moves_only_the_credit_of_what_led_to_it(world, which):
@@ -698,6 +700,7 @@ def _segments(world: World) -> dict[str, float | None]:
     return {s.transition_id: s.credit for sample in (batch.samples if batch else ()) for s in sample.segments}
 
 
+@pytest.mark.long
 def test_the_generator_reaches_every_fate():
     """A promise that is never put to the test is not kept: every reason and every scheme of the policies must occur."""
     seen: Counter[str] = Counter()

@@ -67,6 +67,7 @@ def _one_response_id(make_call, n):
     return [make_call(f"s{t}", (t,), (t,), start=10 * t, response_id="r") for t in range(n)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("shape", "n"),
     [
@@ -83,6 +84,7 @@ def test_twice_the_calls_are_twice_the_work(make_call, make_attempt, make_evalua
     _twice(make_call, make_attempt, make_evaluation, make_policy, shape, n, "discounted")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", ["causal", "magrpo", "gigpo", "hierarchical"])
 @pytest.mark.parametrize("shape", [_serial, _retries, _parallel])
 def test_other_schemes_are_linear_too(make_call, make_attempt, make_evaluation, make_policy, shape, scheme):

@@ -16,7 +16,7 @@ from lightning_trainer.store.postgres.store import PostgresStore
 from lightning_trainer.types import AttributeValue, Span, SpanStatus
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.process)])
 def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Store]:
     """Make a store that is not open yet, on each database; every name another one, the same name the same one."""
     schemas: dict[str, str] = {}

@@ -45,6 +45,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.process
 async def test_every_acknowledged_span_is_there_after_kill_9(tmp_path: Path) -> None:
     path = tmp_path / "s.sqlite"
     for round_number in range(3):

@@ -52,6 +52,7 @@ spans = st.builds(
 )
 
 
+@pytest.mark.long
 @given(spans)
 def test_decoding_gives_back_the_span_that_was_encoded(span: Span) -> None:
     resource = decode_resource(encode_resource(span.resource))

@@ -25,6 +25,7 @@ async def _assign(store: PostgresStore, step: int) -> None:
     await store.assign(TrainingBatch("p", step, (sample,)), policy="p", step=step, attempt_ids=[], ledger=[])
 
 
+@pytest.mark.long
 async def test_an_earlier_holder_can_neither_commit_nor_publish(postgres_url: str) -> None:
     async with PostgresStore(postgres_url, _SHORT) as one, PostgresStore(postgres_url, _SHORT) as other:
         assert await one.take_turn("p", "one") is None
@@ -50,6 +51,7 @@ async def test_an_earlier_holder_can_neither_commit_nor_publish(postgres_url: st
         assert await one.append([]) == 0
 
 
+@pytest.mark.long
 async def test_a_turn_that_is_renewed_stays_and_one_that_is_given_up_is_free_at_once(postgres_url: str) -> None:
     async with PostgresStore(postgres_url, _SHORT) as one, PostgresStore(postgres_url, _SHORT) as other:
         assert await one.take_turn("p", "one") is None
@@ -120,6 +122,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.process
 async def test_a_daemon_that_was_stopped_and_wakes_up_commits_nothing(postgres_url: str) -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", _TRAINS, postgres_url, stdout=asyncio.subprocess.PIPE

@@ -2,6 +2,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from lightning_trainer.config import Config
 from lightning_trainer.training import settings
 from lightning_trainer.training.settings import trainer_settings
@@ -53,6 +55,7 @@ def test_without_threads_a_process_takes_its_share_of_the_cores_where_it_compute
         assert found.threads_here == threads
 
 
+@pytest.mark.process
 def test_asking_for_a_trainer_imports_neither_torch_nor_verl():
     code = (
         "import sys\n"

@@ -28,10 +28,12 @@ def looked_at(process: psutil.Process, for_s: float) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.long
 def test_one_that_waits_is_not_still(waiting):
     assert looked_at(waiting, 2.5) == []
 
 
+@pytest.mark.long
 def test_one_that_was_stopped_is_and_one_that_was_continued_is_not(waiting):
     waiting.send_signal(signal.SIGSTOP)
     assert looked_at(waiting, 20) == [waiting]
@@ -39,12 +41,14 @@ def test_one_that_was_stopped_is_and_one_that_was_continued_is_not(waiting):
     assert looked_at(waiting, 2.5) == []
 
 
+@pytest.mark.long
 def test_one_that_has_ended_is_not_said_to_hang(waiting):
     waiting.kill()
     waiting.wait(10)
     assert looked_at(waiting, 1.5) == []
 
 
+@pytest.mark.process
 def test_one_that_was_stopped_is_let_go_on_and_one_that_hangs_is_killed(waiting):
     with subprocess.Popen([sys.executable, "-c", "import time\ntime.sleep(1000)"]) as other:
         time.sleep(2)  # its start is work

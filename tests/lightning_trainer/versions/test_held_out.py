@@ -45,7 +45,7 @@ def evaluation(attempt_spans, reward_span):
     return make
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.process)])
 async def on_each_database(request, tmp_path):
     """A store on SQLite, then one on PostgreSQL."""
     on_sqlite = request.param == "sqlite"

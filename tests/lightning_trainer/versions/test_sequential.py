@@ -35,6 +35,7 @@ def test_bounds_hold_the_mean_and_narrow_with_more_of_the_same(counts, error):
     assert many.high <= few.high + 1e-9
 
 
+@pytest.mark.long
 def test_whoever_looks_all_the_time_is_misled_as_seldom_as_was_said():
     """200 runs of 400 rollouts, looked at every 10: the true mean is outside of a side in at most 5 % or so."""
     generator, missed = random.Random(11), 0

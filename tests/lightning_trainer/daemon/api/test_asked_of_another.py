@@ -186,6 +186,7 @@ async def test_what_the_daemon_that_trains_refuses_is_refused_in_its_words(daemo
     assert (await going)[0] == 200
 
 
+@pytest.mark.long
 async def test_a_daemon_that_takes_over_does_what_it_had_passed_on(daemons):
     one, other = daemons
     await one.stop(gives_up=False)  # it falls silent, with its turn
@@ -214,6 +215,7 @@ async def test_a_daemon_that_follows_has_every_row_once_its_version_is_published
     assert json.loads(rows.read_text().splitlines()[-1])["seconds/publish"] == 2.5
 
 
+@pytest.mark.long
 async def test_nothing_is_done_that_nobody_waits_for_any_more(daemons):
     one, other = daemons
     await one.stop(gives_up=False)

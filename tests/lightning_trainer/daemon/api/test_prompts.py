@@ -99,6 +99,7 @@ async def test_a_changed_default_starts_a_line_of_its_own(client: Client) -> Non
     )
 
 
+@pytest.mark.long
 async def test_what_was_tried_is_listed_with_where_it_came_from_and_how_it_did(client: Client) -> None:
     await client.use(A)
     await client.post(f"{URL}/versions", text="better", parent=0, reason="it was vague")

@@ -103,6 +103,7 @@ async def test_silent_connections_make_room_for_those_that_ask(port, monkeypatch
         writer.close()
 
 
+@pytest.mark.long
 async def test_a_request_that_takes_its_time_to_end_with_the_daemon_is_no_error_in_its_log(monkeypatch):
     said: list[str] = []
     handler = logging.Handler()

@@ -99,6 +99,7 @@ async def test_a_handshake_has_the_time_of_a_head(port, client_context, monkeypa
     assert (await _answer(port, client_context, _ASKED)).startswith(b"HTTP/1.1 200 OK")
 
 
+@pytest.mark.long
 async def test_a_head_behind_the_handshake_has_its_own(port, client_context, monkeypatch):
     monkeypatch.setattr(BoundedProtocol, "head_s", 0.3)
     assert (await _answer(port, client_context, b"GET /ok HT")).startswith(b"HTTP/1.1 408 Request Timeout")

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.samples.batches import Build
 from lightning_trainer.samples.credit.group_collector import Collection
@@ -43,6 +45,7 @@ def test_it_stops_at_its_bound():
     assert groups_wanted(policy, 8, _groups(0, 8)) == 8
 
 
+@pytest.mark.long
 async def test_it_waits_while_groups_come_and_goes_on_with_all_that_came(
     tmp_path, monkeypatch, collecting_loop, make_attempt
 ):

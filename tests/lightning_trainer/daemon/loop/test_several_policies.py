@@ -134,6 +134,7 @@ _AGENTS = st.sampled_from([(), ("planner",), ("worker",), ("planner", "worker")]
 _GROUPS = st.lists(st.tuples(_AGENTS, _AGENTS), min_size=1, max_size=5)
 
 
+@pytest.mark.long
 @settings(max_examples=25, deadline=None)
 @given(groups=_GROUPS, data=st.data())
 async def test_each_policy_consumes_its_groups_once_and_nothing_is_lost(groups, data, tmp_path_factory):

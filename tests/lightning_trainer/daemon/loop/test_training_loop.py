@@ -629,6 +629,7 @@ async def test_what_a_failing_store_interrupted_is_not_repeated_on_weights_that_
     assert len(run.progress.problems) == 1
 
 
+@pytest.mark.long
 async def test_one_of_two_daemons_trains_and_the_other_goes_on_when_it_falls_silent(postgres_url, tmp_path):
     turn_s = 2.0
     limits = StoreConfig(turn_s=turn_s)

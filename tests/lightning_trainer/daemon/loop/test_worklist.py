@@ -42,6 +42,7 @@ async def test_attempts_of_other_policies_and_lonely_baselines_are_let_go_after_
     assert worklist.waiting == 3, "the policy answered a call of the group after all"
 
 
+@pytest.mark.long
 async def test_a_loop_looks_as_seldom_as_looking_is_dear(store, make_policy, collecting_loop, monkeypatch):
     monkeypatch.setattr(steps, "_LOOK_AGAIN_S", 0.01)
     loop = collecting_loop(store, make_policy(group_size=2, groups_per_step=1))

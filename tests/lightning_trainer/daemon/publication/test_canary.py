@@ -220,6 +220,7 @@ async def test_one_that_earns_less_is_refused_and_the_command_says_by_how_much(t
     assert f"\nv1: {version.reason}\n" in told.output
 
 
+@pytest.mark.long
 async def test_one_is_compared_by_the_reward_of_the_stage_that_it_was_trained_in(traffic) -> None:
     run = await traffic(stage=[{"steps": 1, "reward": "reward"}, {"reward": "whole"}], timeout_s=2)
     first = await run.until(publish(run), 0.0)
@@ -228,6 +229,7 @@ async def test_one_is_compared_by_the_reward_of_the_stage_that_it_was_trained_in
     assert second.reason == "its canary is undecided after timeout_s = 2, with a reward of 0 of its rollouts"
 
 
+@pytest.mark.long
 async def test_a_reward_counts_however_many_rollouts_came_after_its_own(traffic) -> None:
     run = await traffic()
     publishing = publish(run)
@@ -536,6 +538,7 @@ async def in_shadow(tmp_path, make_policy, attempt_spans, reward_span):
             await judging.close()
 
 
+@pytest.mark.process
 async def test_beside_the_live_version_a_candidate_goes_live_by_what_a_judge_says(in_shadow) -> None:
     run = await in_shadow(1.0, 0.5)
     version = await shadowed_traffic(run, publish(run))
@@ -551,6 +554,7 @@ async def test_beside_the_live_version_a_candidate_goes_live_by_what_a_judge_say
     assert not shadows & {one.group_id for one in attempts if one.mode is RolloutMode.TRAIN}
 
 
+@pytest.mark.process
 async def test_beside_the_live_version_a_worse_one_is_refused(in_shadow) -> None:
     run = await in_shadow(0.0, 1.0)
     version = await shadowed_traffic(run, publish(run))
@@ -565,6 +569,7 @@ async def test_nothing_is_said_of_a_candidate_that_answers_nothing(in_shadow) ->
     assert version.reason == "its canary is undecided after timeout_s = 0.5, with a reward of 0 of its rollouts"
 
 
+@pytest.mark.process
 async def test_why_a_judge_gives_no_reward_is_said_once(in_shadow) -> None:
     run = await in_shadow("'null'", "'null'", timeout_s=3.0)
     version = await shadowed_traffic(run, publish(run))
@@ -585,6 +590,7 @@ async def test_a_judge_that_ends_in_an_error_is_said_and_costs_no_more_than_its_
     assert run.said[1:] == ["judge known ended in an error, and attempts lack its reward: KeyError: 'a bug'"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("after_s", "times"), [(0.0, 3), (60.0, 1)])
 async def test_what_a_judge_failed_at_is_asked_again_later_and_not_for_ever(
     in_shadow, monkeypatch, after_s, times
@@ -659,6 +665,7 @@ async def test_a_canary_whose_judge_may_spend_no_more_is_stopped(in_shadow) -> N
     ), version.reason
 
 
+@pytest.mark.process
 async def test_a_judge_is_asked_about_live_rollouts_while_training_waits(in_shadow) -> None:
     """Not in shadow: the candidate answers its share, and a judge that gives the reward scores both."""
     run = await in_shadow(0.5, 0.5, shadow=False, max_rollouts=10, tolerance=0.0)

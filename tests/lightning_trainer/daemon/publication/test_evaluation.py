@@ -12,6 +12,8 @@ import pytest
 from lightning_trainer.daemon.publication.guard import held_out_score
 from lightning_trainer.errors import EvaluationError
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def run(tmp_path: Path):

@@ -216,6 +216,7 @@ async def test_a_group_that_grows_while_another_is_waited_for_is_not_judged_anew
     assert (tmp_path / "asked").read_text() == "xx", "when it was complete, and with those who came until the step"
 
 
+@pytest.mark.process
 async def test_an_answer_about_fewer_of_a_group_does_not_come_after_one_about_all(daemon, attempt_spans):
     slow = "import time; time.sleep(2.0 * (len(told['attempts']) == 2)); "
     scores = SCORES + slow + "print(json.dumps({'scores': {a['attempt_id']: 0.5 for a in told['attempts']}}))"
@@ -261,6 +262,7 @@ def _scored(span, name, **by):
     return replace(_named(span, name), name=f"evaluate {name}", attributes={**span.attributes, **by})
 
 
+@pytest.mark.process
 async def test_a_judge_is_corrected_in_a_step_by_what_is_known_of_it(daemon, attempt_spans, reward_span):
     settings = {"checked_by": ["score"], "floor": 0.01}
     reward = {"judge-0": {"weight": 2.0, "correct": True}}

@@ -52,6 +52,7 @@ def test_a_server_that_dies_fails_the_attempt_and_the_next_one_has_another() -> 
     environment.close()
 
 
+@pytest.mark.process
 def test_a_call_that_takes_longer_than_the_option_allows_says_so(server: McpServer) -> None:
     """Of the fixture is needed that the package has been imported, which a first start takes seconds for."""
     environment = McpTools(timeout_s=5)

@@ -128,6 +128,7 @@ def read(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.process
 def test_the_shop_gives_chains_of_every_difficulty(scenarios: Path) -> None:
     train, held_out = read(scenarios / "train.jsonl"), read(scenarios / "held-out.jsonl")
     assert (len(train), len(held_out)) == (40, 10)
@@ -192,6 +193,7 @@ def test_what_a_tool_returned_is_demonstrated_as_long_as_the_agent_is_shown_it()
     assert said == "x" * LONGEST_RESULT
 
 
+@pytest.mark.process
 def test_who_makes_the_recorded_calls_finds_the_recorded_answer(scenarios: Path) -> None:
     environment = McpTools()
     for line in read(scenarios / "train.jsonl")[:12]:
@@ -225,6 +227,7 @@ def _entries(text: str) -> list:
     return entries
 
 
+@pytest.mark.process
 def test_what_is_not_the_same_twice_is_no_task(tmp_path: Path) -> None:
     done = CliRunner().invoke(
         app, ["scenarios", "mcp", "--out", str(tmp_path), "--difficulty", "1-2", "--", *SERVER], catch_exceptions=False
@@ -235,6 +238,7 @@ def test_what_is_not_the_same_twice_is_no_task(tmp_path: Path) -> None:
     assert tools == {"list_rooms", "get_room"}
 
 
+@pytest.mark.process
 def test_a_tool_that_may_change_something_leaves_no_trace_for_the_next_attempt() -> None:
     environment = McpTools()
     for _ in range(2):
@@ -243,6 +247,7 @@ def test_a_tool_that_may_change_something_leaves_no_trace_for_the_next_attempt()
     environment.close()
 
 
+@pytest.mark.process
 def test_a_tool_may_take_as_long_as_its_option_says() -> None:
     """That its limit ends a call: ``test_mcp_server.py``."""
     launch = launch_of(EnvironmentSpec.parse("mcp?timeout_s=12"))
@@ -254,6 +259,7 @@ def test_a_tool_may_take_as_long_as_its_option_says() -> None:
     process.close()
 
 
+@pytest.mark.process
 def test_what_the_server_refuses_is_told_to_the_model() -> None:
     with McpServer(SERVER) as server:
         assert [tool.reads_only for tool in server.tools] == [True, True, True, False]
@@ -277,6 +283,7 @@ def test_a_server_that_cannot_be_used_is_one_sentence(command: list[str], senten
         McpServer(command, timeout_s=2 if "within 2 s" in sentence else 60)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

@@ -2,9 +2,12 @@
 
 from collections.abc import MutableMapping
 
+import pytest
 from fastapi import FastAPI, Request
 
 from lightning_trainer.gateway.http_errors import answer_in_the_callers_shape
+
+pytestmark = pytest.mark.process
 
 
 async def test_a_body_that_breaks_off_raises_nothing_to_the_server():

@@ -116,6 +116,7 @@ async def test_a_call_on_which_two_die_is_given_to_no_third(choice, upstream, dy
     assert (choice.chosen, choice.calls) == ([0, 1], [0, 0, 0])
 
 
+@pytest.mark.long
 async def test_a_call_that_is_dropped_after_a_long_time_is_made_again_all_the_same(choice):
     """An engine that computed for longer than a call may wait for one, and died, was there all that time."""
 

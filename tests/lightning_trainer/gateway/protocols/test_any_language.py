@@ -18,6 +18,8 @@ from lightning_trainer.ingest.http.rollouts import rollouts_router
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.store import SqliteStore
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[4]
 TOKEN = "token-of-the-any-language-tests"
 EXAMPLE = ROOT / "examples" / "any-language"

@@ -89,6 +89,7 @@ def test_equal_shares_sum_to_the_rewards_of_the_attempt(group):
         assert _sum(credits, attempt) == pytest.approx(_whole(attempt, steps=False))
 
 
+@pytest.mark.long
 @given(group=groups(), weight=st.floats(0.01, 100))
 def test_hierarchical_parts_sum_to_all_rewards_of_the_attempt(group, weight):
     credits = _credits(Hierarchical({"agent0": weight}), group)
@@ -96,6 +97,7 @@ def test_hierarchical_parts_sum_to_all_rewards_of_the_attempt(group, weight):
         assert _sum(credits, attempt) == pytest.approx(_whole(attempt, steps=True))
 
 
+@pytest.mark.long
 @given(group=groups())
 def test_what_reaches_the_first_calls_of_the_graph_is_the_sum_of_all_rewards(group):
     credits = _credits(Causal(gamma=1.0), group)
@@ -104,6 +106,7 @@ def test_what_reaches_the_first_calls_of_the_graph_is_the_sum_of_all_rewards(gro
         assert reached == pytest.approx(_whole(attempt, steps=True))
 
 
+@pytest.mark.long
 @given(group=groups(), which=st.integers(0, 50))
 def test_causal_credit_moves_only_what_led_to_a_reward(group, which):
     """Raise one step's reward: only that call and its ancestors in the graph may change."""

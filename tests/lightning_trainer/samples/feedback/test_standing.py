@@ -34,6 +34,7 @@ def test_a_source_that_is_mostly_wrong_weighs_nothing_and_is_never_turned_round(
     assert found["liar"].suspicious
 
 
+@pytest.mark.long
 def test_an_honest_source_is_not_named_in_the_first_minutes_and_attackers_are_soon():
     """40 users of a service, 4 of whom always say the opposite; the others err in a tenth, and are looked at often."""
     attackers = {f"u{number}" for number in range(4)}

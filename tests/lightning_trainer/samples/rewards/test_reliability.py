@@ -80,6 +80,7 @@ def test_rank_agreement_by_hand():
     assert reliability("j", pairs(10, 0, 0, 0)).rank_agreement is None, "all have one value"
 
 
+@pytest.mark.long
 def test_rho_is_found_within_three_points_of_two_hundred_labels_each():
     generator, missed = random.Random(5), []
     for _ in range(31):

@@ -126,6 +126,7 @@ def test_missing_parents_and_circles_end_the_chain():
     assert causes(calls, {"p": "q", "q": "p"}) == {"a": set(), "b": {"a"}, "c": {"b"}}
 
 
+@pytest.mark.long
 def test_spans_that_are_nested_100_000_deep_need_no_recursion():
     depth = 100_000
     parents = {str(level): str(level - 1) for level in range(1, depth)}
@@ -169,6 +170,7 @@ def test_causes_come_first_and_run_in_no_circle(moves):
         seen |= ready
 
 
+@pytest.mark.long
 @given(moves=_moves, seed=st.integers(0, 1000))
 @settings(max_examples=200)
 def test_order_of_arrival_and_duplicates_have_no_effect(moves, seed):

@@ -9,6 +9,8 @@ import time
 import psutil
 import pytest
 
+pytestmark = pytest.mark.process
+
 HOST = """
 import time
 from lightning_trainer.serving.host.parent_watchdog import watch_standard_input

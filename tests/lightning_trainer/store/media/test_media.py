@@ -208,7 +208,7 @@ async def test_a_backup_has_the_images_and_so_has_the_journal(tmp_path):
         assert await store.media_kept([digest(CAT), digest(DOG)]) == {digest(CAT), digest(DOG)}
 
 
-@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgres", marks=pytest.mark.process)])
 async def test_the_images_of_a_journal_come_back_where_those_of_the_backup_fill_media_size(
     tmp_path, database, request
 ) -> None:

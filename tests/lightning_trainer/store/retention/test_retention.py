@@ -84,6 +84,7 @@ async def long_ago(store: Store, days: float) -> None:
     await store.write(shift)
 
 
+@pytest.mark.long
 @settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 async def test_the_size_stays_below_the_limit_with_writers_beside_it(tmp_path_factory, data):
@@ -147,6 +148,7 @@ async def test_a_store_whose_size_is_costly_to_measure_is_held_too(make_store, m
     assert holds["size_bytes"] < 1.5 * LIMIT
 
 
+@pytest.mark.long
 async def test_a_store_that_is_not_told_what_is_wanted_deletes_nothing(tmp_path):
     path, full = tmp_path / "s.sqlite", limits(retention_size="16MiB", retention_time="60s", retention_steps=1)
     async with SqliteStore(path, full) as store:
@@ -292,6 +294,7 @@ async def test_a_version_of_a_clock_that_was_wrong_takes_no_batches_with_it(make
         assert await store.without_batch("p", range(1, 6)) == [1, 2]
 
 
+@pytest.mark.long
 async def test_each_turn_is_short_and_writers_get_between_them(tmp_path, monkeypatch):
     async with SqliteStore(tmp_path / "s.sqlite", limits(retention_time="60s")) as store:
         store.retention.wanted_by = tuple

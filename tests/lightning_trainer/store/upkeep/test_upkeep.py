@@ -364,6 +364,7 @@ def original(tmp_path_factory) -> bytes:
     return path.read_bytes()
 
 
+@pytest.mark.long
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_whichever_pages_are_bad_the_rest_is_kept_and_nothing_is_made_up(tmp_path_factory, original, data):

@@ -1,6 +1,7 @@
 """Promise 3 for the trainer: every root-to-leaf path is a sequence, exactly, and every token is computed once."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,6 +76,7 @@ def _all_cuts(sequences):
         yield cuts
 
 
+@pytest.mark.long
 @given(_SEQUENCES, st.integers(1, 20))
 def test_no_cut_under_the_budget_costs_less(sequences, budget):
     def cost(cuts):

@@ -86,6 +86,7 @@ def test_a_reward_that_is_not_a_number_is_refused(tree):
         _values(1.0, tree(None, a=(math.nan, None)))
 
 
+@pytest.mark.long
 def test_a_chain_of_100_000_needs_no_recursion(make_transition, make_trajectory):
     chain = [make_transition(str(t), parent_id=str(t - 1) if t else None) for t in range(100_000)]
     (credits_T,) = DiscountedReturn(1.0)([make_trajectory(*chain, reward=1.0)])

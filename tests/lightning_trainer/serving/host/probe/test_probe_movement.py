@@ -68,6 +68,7 @@ def test_an_unchanged_engine_is_no_evidence_when_the_trainer_hardly_moved():
     assert not found.decisive
 
 
+@pytest.mark.long
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 10**6), st.floats(1e-6, 1.0), st.floats(1e-6, 0.2), st.floats(0, 0.2))
 def test_loaded_weights_are_never_called_stale(seed, step, engine_noise, trainer_noise):

@@ -127,6 +127,7 @@ async def test_a_request_that_is_cancelled_leaves_the_lock():
         assert rw_lock.running == 0
 
 
+@pytest.mark.long
 async def test_a_request_that_reached_the_engine_after_the_abort_is_aborted_too():
     rw_lock, cut, aborts = RwLock(), asyncio.Event(), 0
 
