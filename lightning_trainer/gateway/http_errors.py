@@ -24,10 +24,13 @@ from lightning_trainer.ingest.http import otlp_answers
 logger = logging.getLogger(__name__)
 
 _ANTHROPIC_TAILS = ("/messages/count_tokens", "/messages")
-_TAILS = ("/chat/completions", "/completions", "/responses", "/embeddings", "/models", *_ANTHROPIC_TAILS)
+_TAILS = (
+    *("/chat/completions", "/completions", "/responses", "/responses/input_tokens", "/embeddings", "/models"),
+    *_ANTHROPIC_TAILS,
+)
 _KEPT = ("responses/", "conversations", "chat/completions/")
 """What routes below ``/v1`` begin with that ask for earlier answers."""
-_OF_A_PROMPT = ("responses/input_tokens", "responses/compact")
+_OF_A_PROMPT = ("responses/compact",)
 _PLACE = re.compile(r"(/rollouts/.+)?")
 _KINDS = {401: "authentication_error", 404: "not_found_error"}
 _CODES = {

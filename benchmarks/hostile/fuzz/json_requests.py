@@ -95,6 +95,7 @@ _CALLS = (
     ("/responses", _RESPONSE),
     ("/messages", _MESSAGE),
     ("/messages/count_tokens", _MESSAGE),
+    ("/responses/input_tokens", _RESPONSE),
 )
 _BAGGAGE = (
     "",

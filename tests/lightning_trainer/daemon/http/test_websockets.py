@@ -47,12 +47,11 @@ def _refusal(error: InvalidStatus) -> tuple[int, str | None, str | None, str]:
 
 async def test_openais_client_is_told_to_use_http(app, caplog) -> None:
     # Before: 403 without a body
-    async with _port(app) as port:
-        async with openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none") as client:
-            with pytest.raises(InvalidStatus) as raised:
-                async with client.responses.connect(max_retries=0):
-                    pass
-            status, upgrade, connection, message = _refusal(raised.value)
+    async with _port(app) as port, openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none") as client:
+        with pytest.raises(InvalidStatus) as raised:
+            async with client.responses.connect(max_retries=0):
+                pass
+        status, upgrade, connection, message = _refusal(raised.value)
     assert (status, upgrade, connection) == (426, "HTTP/1.1", "close")
     assert message.startswith(_SENTENCE)
     assert "responses.create" in message
