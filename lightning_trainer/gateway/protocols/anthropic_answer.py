@@ -36,10 +36,11 @@ def model_page(models: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 class AnthropicAnswer:
-    """One message."""
+    """One message; ``max_tokens`` is the bound that its call, or the rollout's URL, named."""
 
-    def __init__(self, model: str, transcript: Transcript) -> None:
+    def __init__(self, model: str, transcript: Transcript, max_tokens: int) -> None:
         self._model = model
+        self._max_tokens = max_tokens
         self._transcript = transcript
         self._started = False
         self._blocks = 0
@@ -126,6 +127,8 @@ class AnthropicAnswer:
             reason = "tool_use"  # in chat completions, an answer that had to call a certain tool ends with "stop"
         if self._stop_sequence is not None and reason == "end_turn":
             reason = "stop_sequence"
+        if reason == "max_tokens" and self._transcript.output_tokens < self._max_tokens:
+            reason = "model_context_window_exceeded"  # the bound was above what the context had room for
         return {"stop_reason": reason, "stop_sequence": self._stop_sequence}
 
     def _message(self) -> dict[str, Any]:

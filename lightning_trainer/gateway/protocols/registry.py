@@ -63,6 +63,12 @@ def _openai_answer(_: dict[str, Any], request: EngineRequest, __: Transcript, se
     return OpenAIAnswer(request, served_name)
 
 
+def _anthropic_answer(_: dict[str, Any], request: EngineRequest, transcript: Transcript, __: str) -> Answer:
+    # The latter is of a rollout's URL, and then the only one.
+    bound = request.body.get("max_completion_tokens", request.body.get("max_tokens"))
+    return AnthropicAnswer(request.model, transcript, bound if isinstance(bound, int) else 0)
+
+
 def _read_chat(body: dict[str, Any], version: int | None) -> EngineRequest:
     chat_request.refuse_unseen_fields(body)
     return engine_request(body, version=version)
@@ -116,7 +122,7 @@ APIS = (
     Api(
         "/messages",
         read=_read_message,
-        answer=lambda _, request, transcript, __: AnthropicAnswer(request.model, transcript),
+        answer=_anthropic_answer,
         error_body=anthropic_request.error_body,
         count_path="/messages/count_tokens",
     ),

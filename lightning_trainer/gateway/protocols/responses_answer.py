@@ -208,7 +208,7 @@ class ResponsesAnswer:
         given, sampled = len(self._transcript.prompt_ids), self._transcript.output_tokens
         usage = {
             "input_tokens": given,
-            "input_tokens_details": {"cached_tokens": 0},
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
             "output_tokens": sampled,
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": given + sampled,

@@ -56,6 +56,8 @@ def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
         chat["tools"] = [_tool(tool) for tool in body["tools"]]
     if isinstance(choice := body.get("tool_choice"), dict):
         chat["tool_choice"] = _tool_choice(choice)
+    elif choice == "auto" and not body.get("tools"):
+        del chat["tool_choice"]  # this API allows it, and some clients always send it; the engine does not
     if isinstance(reasoning := body.get("reasoning"), dict) and reasoning.get("effort"):
         chat["reasoning_effort"] = reasoning["effort"]
     if isinstance(text := body.get("text"), dict) and isinstance(text.get("format"), dict):
