@@ -76,10 +76,9 @@ class AnthropicAnswer:
     def end(self, event: bytes) -> bytes:
         if self._transcript.error is not None:
             return b""  # it was the end
-        usage = {"output_tokens": self._transcript.output_tokens}
-        return b"".join(
-            [*self._close(), _event("message_delta", delta=self._stop(), usage=usage), _event("message_stop")]
-        )
+        # Clients read the usage at the beginning, or here alone.
+        stopped = _event("message_delta", delta=self._stop(), usage=self._usage())
+        return b"".join([*self._close(), stopped, _event("message_stop")])
 
     def broken(self, refusal: RefusalError) -> bytes:
         return event_of(orjson.dumps(error_body(refusal.status, refusal.body)), "error")
@@ -140,10 +139,15 @@ class AnthropicAnswer:
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
-            "usage": {
-                "input_tokens": len(self._transcript.prompt_ids),
-                "output_tokens": self._transcript.output_tokens,
-            },
+            "usage": self._usage(),
+        }
+
+    def _usage(self) -> dict[str, int]:
+        return {
+            "input_tokens": len(self._transcript.prompt_ids),
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": 0,
+            "output_tokens": self._transcript.output_tokens,
         }
 
 

@@ -104,7 +104,9 @@ class ResponsesAnswer:
 
     def _error(self, error: Any) -> bytes:
         said = error if isinstance(error, dict) else {"message": str(error)}
-        code = said.get("code") or said.get("type")
+        code = said.get("code")
+        if not isinstance(code, str):  # the engine's are numbers of HTTP, and this API's are words
+            code = said.get("type")
         # OpenAI's clients raise on an event with "error"; the fields next to it are those of their error event.
         return self._event("error", code=code, message=said.get("message"), param=said.get("param"), error=said)
 

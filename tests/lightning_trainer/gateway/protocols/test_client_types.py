@@ -1,6 +1,7 @@
 """Answers and events have every field that the clients' own types require, for each kind of output."""
 
 import json
+from collections.abc import AsyncIterator
 from typing import Any, get_args
 
 import anthropic.types
@@ -58,3 +59,31 @@ async def test_of_messages(gateway, kind: str) -> None:
     events = [event for event in _events(stream.text) if event["type"] != "ping"]
     for event in events:
         _OF_MESSAGES[event["type"]].model_validate(event)
+
+
+async def test_of_an_error_in_the_middle_of_a_stream(gateway) -> None:
+    # Before: with the engine's number as the code, which is a word
+    error = {"message": "out of memory", "type": "InternalServerError", "param": None, "code": 500}
+
+    async def stream(body: Any, base: Any) -> AsyncIterator[str]:
+        yield f"data: {json.dumps({'error': error})}\n\n"
+        yield "data: [DONE]\n\n"
+
+    gateway.engine._stream = stream
+    answer = await gateway.http.post("/v1/responses", json={"model": "sql", "input": "?", "stream": True})
+    (event,) = _events(answer.text)
+    _OF_RESPONSES[event["type"]].model_validate(event)
+    assert (event["message"], event["code"]) == ("out of memory", "InternalServerError")
+
+
+async def test_usage_of_messages_is_whole_at_the_beginning_and_at_the_end(gateway) -> None:
+    # Before: at the end without the prompt's tokens, where LangChain reads them, and never with those of a cache
+    asked = {"model": "sql", "max_tokens": 9, "messages": [{"role": "user", "content": "?"}]}
+    cache = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
+    answer = await gateway.http.post("/v1/messages", json=asked)
+    whole = {"input_tokens": 3, "output_tokens": 5, **cache}
+    assert answer.json()["usage"] == whole
+    stream = await gateway.http.post("/v1/messages", json={**asked, "stream": True})
+    events = {event["type"]: event for event in _events(stream.text)}
+    assert events["message_start"]["message"]["usage"] == {**whole, "output_tokens": 0}
+    assert events["message_delta"]["usage"] == whole
