@@ -16,13 +16,14 @@ from lightning_instrumentation import semconv
 
 from lightning_trainer.errors import EngineError, PublicationError
 from lightning_trainer.gateway.asking import ask
-from lightning_trainer.gateway.caller import read_caller
+from lightning_trainer.gateway.caller import Caller, read_caller
 from lightning_trainer.gateway.calls.disconnect import CallerGoneError, unless_gone
 from lightning_trainer.gateway.calls.exchange import CallRecord, Exchange
 from lightning_trainer.gateway.calls.retries import Retries, retry_key
 from lightning_trainer.gateway.calls.slots import Slot, Slots
 from lightning_trainer.gateway.calls.span import Sampler
 from lightning_trainer.gateway.engine import sse
+from lightning_trainer.gateway.engine.conversation import conversation_of
 from lightning_trainer.gateway.engine.response import EngineResponse
 from lightning_trainer.gateway.errors import RefusalError, made_again, unavailable
 from lightning_trainer.gateway.media import refuse_unseen
@@ -70,10 +71,10 @@ class GatewayHandler:
             chosen = self.policies.choose(body.get("model"), caller.attributes.get(semconv.AGENT_NAME))
             asked = api.read({"max_tokens": 1, **body}, chosen.version)
             refuse_unseen(asked, chosen.policy)
-            counted = await _tokenized(asked, chosen.policy)
+            counted = await _tokenized(asked, caller, chosen.policy)
             if isinstance(counted, EngineResponse):
                 return _engine_error(counted, api, {})
-            return Response(orjson.dumps({"input_tokens": counted}), media_type="application/json")
+            return Response(orjson.dumps(api.counted(counted)), media_type="application/json")
         except RefusalError as refusal:
             return _error(refusal.status, api.error_body(refusal.status, refusal.body), refusal.headers)
         finally:
@@ -139,7 +140,7 @@ class GatewayHandler:
         self, exchange: Exchange, policy: ServedPolicy, answer: Answer, api: Api, slot: Slot
     ) -> Response:
         if (limit := exchange.request.edited_from) is not None:
-            counted = await _tokenized(exchange.request, policy)
+            counted = await _tokenized(exchange.request, exchange.caller, policy)
             if isinstance(counted, int) and counted >= limit:
                 raise too_long_unedited(counted, limit)
         try:
@@ -175,12 +176,13 @@ class GatewayHandler:
         return Response(answer.whole(raw, document), upstream.status, headers, "application/json")
 
 
-async def _tokenized(asked: EngineRequest, policy: ServedPolicy) -> int | EngineResponse:
+async def _tokenized(asked: EngineRequest, caller: Caller, policy: ServedPolicy) -> int | EngineResponse:
     """Return the number of prompt tokens, or the engine's answer if it is an error; of what is asked instead of a
     request that the engine does not take."""
+    served_name, conversation = policy.served_name or policy.name, conversation_of(caller, asked)
     while True:
         try:
-            answer = await policy.upstream.complete("/tokenize", asked.tokenize(policy.served_name or policy.name))
+            answer = await policy.upstream.complete("/tokenize", asked.tokenize(served_name), conversation)
         except (EngineError, PublicationError) as error:
             raise unavailable(str(error)) from error
         if answer.is_success:

@@ -1,7 +1,8 @@
 """Errors from the web framework (404, 405, 401, 422, a bug of ours), in the format that the caller's library prints.
 
 OpenAI's clients read ``{"error": {"message", ...}}``, Anthropic's ``{"type": "error", "error": {...}}``, and OTLP
-exporters a Status in the encoding of their request. A base URL that is nearly right is answered with the right one.
+exporters a Status in the encoding of their request. A base URL that is nearly right is answered with the right one, and
+a websocket with a sentence: the server takes its handshake for any other GET.
 """
 
 import logging
@@ -23,13 +24,28 @@ from lightning_trainer.ingest.http import otlp_answers
 logger = logging.getLogger(__name__)
 
 _ANTHROPIC_TAILS = ("/messages/count_tokens", "/messages")
-_TAILS = ("/chat/completions", "/completions", "/responses", "/embeddings", "/models", *_ANTHROPIC_TAILS)
+_TAILS = (
+    *("/chat/completions", "/completions", "/responses", "/responses/input_tokens", "/embeddings", "/models"),
+    *_ANTHROPIC_TAILS,
+)
 _KEPT = ("responses/", "conversations", "chat/completions/")
 """What routes below ``/v1`` begin with that ask for earlier answers."""
-_OF_A_PROMPT = ("responses/input_tokens", "responses/compact")
+_OF_A_PROMPT = ("responses/compact",)
 _PLACE = re.compile(r"(/rollouts/.+)?")
 _KINDS = {401: "authentication_error", 404: "not_found_error"}
-_CODES = {401: "invalid_api_key", 404: "no_such_route", 405: "method_not_allowed", 500: "internal_error"}
+_CODES = {
+    401: "invalid_api_key",
+    404: "no_such_route",
+    405: "method_not_allowed",
+    426: "websocket_not_served",
+    500: "internal_error",
+}
+_NO_WEBSOCKETS = (
+    "models are called over HTTP here, not over websockets: with OpenAI's client use responses.create in the place of "
+    "responses.connect (stream = True sends the events as they come), with its Agents SDK the transport http"
+)
+_OVER_HTTP = {"upgrade": "HTTP/1.1", "connection": "close"}
+"""With a 426 (RFC 9110, section 15.5.22), which some clients, such as Codex, take as the sign to use HTTP."""
 
 
 def answer_in_the_callers_shape(app: FastAPI) -> None:
@@ -38,6 +54,8 @@ def answer_in_the_callers_shape(app: FastAPI) -> None:
     async def refused(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         sentence = str(error.detail)
+        if error.status_code in (404, 405) and request.headers.get("upgrade", "").lower() == "websocket":
+            return shaped(request, 426, _NO_WEBSOCKETS, _OVER_HTTP)
         if error.status_code == 404 and sentence == "Not Found":
             sentence = _no_route(request)
         elif error.status_code == 405:

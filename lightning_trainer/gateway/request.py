@@ -79,14 +79,16 @@ class EngineRequest:
     def tokenize(self, served_name: str) -> bytes:
         """Return the body for the engine's ``/tokenize`` that renders the prompt of this chat."""
         named = (
-            *("messages", "tools", "chat_template", "chat_template_kwargs"),
-            *("add_generation_prompt", "continue_final_message"),
+            *("messages", "tools", "chat_template", "chat_template_kwargs", "mm_processor_kwargs", "media_io_kwargs"),
+            *("add_generation_prompt", "continue_final_message", "add_special_tokens"),
         )
         body = {"model": served_name, **{name: self.body[name] for name in named if name in self.body}}
-        if (effort := self.body.get("reasoning_effort")) is not None:  # as the engine passes it to the template
-            told = {"reasoning_effort": effort, "enable_thinking": effort != "none"}
+        # What else the engine passes to the template, and in its order of precedence.
+        told = {name: self.body[name] for name in ("reasoning_effort", "documents") if self.body.get(name) is not None}
+        if told:
             own = body.get("chat_template_kwargs")
-            body["chat_template_kwargs"] = {**told, **own} if isinstance(own, Mapping) else told
+            thinking = {"enable_thinking": told["reasoning_effort"] != "none"} if "reasoning_effort" in told else {}
+            body["chat_template_kwargs"] = {**thinking, **(own if isinstance(own, Mapping) else {}), **told}
         return orjson.dumps(body)
 
     def instead(self, status: int, raw: bytes | None) -> "EngineRequest | None":

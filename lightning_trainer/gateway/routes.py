@@ -1,4 +1,6 @@
-"""The gateway's routes: four APIs and ``GET /v1/models``, below ``/v1`` and below the base URL of every rollout."""
+"""The gateway's routes: four APIs, counts of their tokens, and ``GET /v1/models``; below ``/v1``, and the base URL of
+every rollout.
+"""
 
 import asyncio
 import time
@@ -14,7 +16,7 @@ from lightning_trainer.gateway.handler import GatewayHandler
 from lightning_trainer.gateway.http_errors import shaped
 from lightning_trainer.gateway.policies import ServedPolicies, ServedPolicy
 from lightning_trainer.gateway.protocols.anthropic_answer import model_info, model_page
-from lightning_trainer.gateway.protocols.registry import APIS, MESSAGES, Api
+from lightning_trainer.gateway.protocols.registry import APIS, Api
 from lightning_trainer.gateway.request import unknown_model
 from lightning_trainer.ingest.http.rollout_urls import BASES
 from lightning_trainer.types import SpanSink
@@ -57,14 +59,12 @@ def gateway_router(
             return model_info(known[name]) if _asks_as_anthropic(request) else known[name]
         return shaped(request, 404, str(unknown_model(name, list(known))))
 
-    async def count_tokens(request: Request) -> Response:
-        return await handler.count(request, MESSAGES)
-
     router = APIRouter(lifespan=lifespan)
     for base in BASES:
         for api in APIS:
-            router.add_api_route(base + api.path, _endpoint(handler, api), methods=["POST"])
-        router.add_api_route(f"{base}{MESSAGES.path}/count_tokens", count_tokens, methods=["POST"])
+            router.add_api_route(base + api.path, _endpoint(handler.answer, api), methods=["POST"])
+            if api.count_path is not None:
+                router.add_api_route(base + api.count_path, _endpoint(handler.count, api), methods=["POST"])
         router.add_api_route(f"{base}/models", list_models, methods=["GET"])
         router.add_api_route(f"{base}/models/{{model}}", one_model, methods=["GET"])
     return router
@@ -74,9 +74,11 @@ def _asks_as_anthropic(request: Request) -> bool:
     return "anthropic-version" in request.headers
 
 
-def _endpoint(handler: GatewayHandler, api: Api) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(
+    answer: Callable[[Request, Api], Awaitable[Response]], api: Api
+) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
-        return await handler.answer(request, api)
+        return await answer(request, api)
 
     return endpoint
 

@@ -13,6 +13,8 @@ AttributeValue: TypeAlias = (
     str | bool | int | float | bytes | tuple[str, ...] | tuple[bool, ...] | tuple[int, ...] | tuple[float, ...]
 )
 
+_ENDED_BY_A_LIMIT = ("length", "max_tokens", "model_context_window_exceeded")
+
 
 class SpanStatus(StrEnum):
     """The status of a span, as OpenTelemetry defines it."""
@@ -207,5 +209,5 @@ class Call:
 
     @property
     def truncated(self) -> bool:
-        """Whether the limit of tokens ended the response (OpenAI's word for it, Anthropic's, or Gemini's)."""
-        return self.finish_reason is not None and self.finish_reason.lower() in ("length", "max_tokens")
+        """Whether the limit of tokens ended the response (OpenAI's word for it, Anthropic's two, or Gemini's)."""
+        return self.finish_reason is not None and self.finish_reason.lower() in _ENDED_BY_A_LIMIT

@@ -60,9 +60,14 @@ _RESPONSE: dict[str, Any] = {
         {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "1+1?"}]},
         {"type": "function_call", "call_id": "c1", "name": "calculator", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "c1", "output": "2"},
+        {"type": "custom_tool_call", "call_id": "c2", "name": "run", "input": "print(2)"},
+        {"type": "custom_tool_call_output", "call_id": "c2", "output": "2"},
         {"type": "reasoning", "id": "rs_1", "summary": []},
     ],
-    "tools": [{"type": "function", "name": "calculator", "parameters": {"type": "object", "properties": {}}}],
+    "tools": [
+        {"type": "function", "name": "calculator", "parameters": {"type": "object", "properties": {}}},
+        {"type": "custom", "name": "run", "description": "runs", "format": {"type": "text"}},
+    ],
     "text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": "object"}}},
     "max_output_tokens": 16,
     "temperature": 0.5,
@@ -95,6 +100,7 @@ _CALLS = (
     ("/responses", _RESPONSE),
     ("/messages", _MESSAGE),
     ("/messages/count_tokens", _MESSAGE),
+    ("/responses/input_tokens", _RESPONSE),
 )
 _BAGGAGE = (
     "",

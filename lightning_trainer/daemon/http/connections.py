@@ -108,6 +108,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refused = True
         self.flow.resume_reading()
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Say nothing in the log, where uvicorn would ask for a websocket library: the app refuses what it must."""
+
     def _await_head(self) -> None:
         self._head_bytes = 0
         self._head_timer = self.loop.call_later(self.head_s, self._too_slow)

@@ -72,6 +72,7 @@ async def serving(
         uvicorn.Config(
             app,
             http=BoundedProtocol,
+            ws="none",  # the app answers a handshake as any request, within the same bounds (gateway/http_errors.py)
             log_level="warning",
             access_log=False,
             timeout_graceful_shutdown=2,

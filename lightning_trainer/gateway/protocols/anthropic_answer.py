@@ -36,10 +36,11 @@ def model_page(models: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 class AnthropicAnswer:
-    """One message."""
+    """One message; ``max_tokens`` is the bound that its call, or the rollout's URL, named."""
 
-    def __init__(self, model: str, transcript: Transcript) -> None:
+    def __init__(self, model: str, transcript: Transcript, max_tokens: int) -> None:
         self._model = model
+        self._max_tokens = max_tokens
         self._transcript = transcript
         self._started = False
         self._blocks = 0
@@ -75,10 +76,9 @@ class AnthropicAnswer:
     def end(self, event: bytes) -> bytes:
         if self._transcript.error is not None:
             return b""  # it was the end
-        usage = {"output_tokens": self._transcript.output_tokens}
-        return b"".join(
-            [*self._close(), _event("message_delta", delta=self._stop(), usage=usage), _event("message_stop")]
-        )
+        # Clients read the usage at the beginning, or here alone.
+        stopped = _event("message_delta", delta=self._stop(), usage=self._usage())
+        return b"".join([*self._close(), stopped, _event("message_stop")])
 
     def broken(self, refusal: RefusalError) -> bytes:
         return event_of(orjson.dumps(error_body(refusal.status, refusal.body)), "error")
@@ -126,6 +126,8 @@ class AnthropicAnswer:
             reason = "tool_use"  # in chat completions, an answer that had to call a certain tool ends with "stop"
         if self._stop_sequence is not None and reason == "end_turn":
             reason = "stop_sequence"
+        if reason == "max_tokens" and self._transcript.output_tokens < self._max_tokens:
+            reason = "model_context_window_exceeded"  # the bound was above what the context had room for
         return {"stop_reason": reason, "stop_sequence": self._stop_sequence}
 
     def _message(self) -> dict[str, Any]:
@@ -137,10 +139,15 @@ class AnthropicAnswer:
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
-            "usage": {
-                "input_tokens": len(self._transcript.prompt_ids),
-                "output_tokens": self._transcript.output_tokens,
-            },
+            "usage": self._usage(),
+        }
+
+    def _usage(self) -> dict[str, int]:
+        return {
+            "input_tokens": len(self._transcript.prompt_ids),
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": 0,
+            "output_tokens": self._transcript.output_tokens,
         }
 
 

@@ -62,6 +62,12 @@ def _check_tools(body: Mapping[str, Any]) -> None:
     tools, choice = body.get("tools"), body.get("tool_choice")
     for tool in tools if isinstance(tools, list) else ():
         kind = tool.get("type") if isinstance(tool, Mapping) else None
+        if kind == "custom":
+            raise RefusalError(
+                400,
+                "a tool of type 'custom' is served in Responses alone: call responses.create, or send a function",
+                param="tools",
+            )
         if kind not in (None, "function"):
             raise RefusalError(400, f"a tool of type {kind!r} is not supported here: send functions", param="tools")
     kind = choice.get("type") if isinstance(choice, Mapping) else None

@@ -53,10 +53,20 @@ class Api:
     """Called with the caller's body, the engine's request, the transcript, and the engine's name of the model."""
     error_body: Callable[[int, Mapping[str, Any]], Mapping[str, Any]] = lambda status, body: body
     """Converts an error from OpenAI's shape, which is also the engine's, into this API's."""
+    count_path: str | None = None
+    """Where the tokens of a call's prompt are counted, below ``/v1``; None: nowhere."""
+    counted: Callable[[int], Mapping[str, Any]] = lambda tokens: {"input_tokens": tokens}
+    """Makes the body that says how many there are."""
 
 
 def _openai_answer(_: dict[str, Any], request: EngineRequest, __: Transcript, served_name: str) -> Answer:
     return OpenAIAnswer(request, served_name)
+
+
+def _anthropic_answer(_: dict[str, Any], request: EngineRequest, transcript: Transcript, __: str) -> Answer:
+    # The latter is of a rollout's URL, and then the only one.
+    bound = request.body.get("max_completion_tokens", request.body.get("max_tokens"))
+    return AnthropicAnswer(request.model, transcript, bound if isinstance(bound, int) else 0)
 
 
 def _read_chat(body: dict[str, Any], version: int | None) -> EngineRequest:
@@ -91,14 +101,6 @@ def _readable(read: Callable[[Mapping[str, Any]], Read], body: Mapping[str, Any]
         raise RefusalError(400, f"a field of the body has a shape that cannot be read: {error}") from error
 
 
-MESSAGES = Api(
-    "/messages",
-    read=_read_message,
-    answer=lambda _, request, transcript, __: AnthropicAnswer(request.model, transcript),
-    error_body=anthropic_request.error_body,
-)
-
-
 APIS = (
     Api(
         "/chat/completions",
@@ -114,6 +116,14 @@ APIS = (
         "/responses",
         read=_read_response,
         answer=lambda body, request, transcript, _: ResponsesAnswer(body, request.model, transcript),
+        count_path="/responses/input_tokens",
+        counted=lambda tokens: {"object": "response.input_tokens", "input_tokens": tokens},
     ),
-    MESSAGES,
+    Api(
+        "/messages",
+        read=_read_message,
+        answer=_anthropic_answer,
+        error_body=anthropic_request.error_body,
+        count_path="/messages/count_tokens",
+    ),
 )

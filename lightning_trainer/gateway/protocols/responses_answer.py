@@ -15,6 +15,7 @@ import orjson
 from lightning_trainer.gateway.engine.sse import event_of
 from lightning_trainer.gateway.engine.transcript import Transcript
 from lightning_trainer.gateway.errors import RefusalError
+from lightning_trainer.gateway.protocols import custom_tools
 from lightning_trainer.gateway.protocols.responses_request import ENCRYPTED_REASONING, packed_reasoning
 
 _ECHOED = {
@@ -36,7 +37,9 @@ _DELTA_OF = {
     "message": "response.output_text",
     "reasoning": "response.reasoning_text",
     "function_call": "response.function_call_arguments",
+    custom_tools.CALL: "response.custom_tool_call_input",
 }
+_PREFIX_OF = {"message": "msg", "reasoning": "rs", "function_call": "fc", custom_tools.CALL: "ctc"}
 
 
 @dataclass(slots=True)
@@ -58,6 +61,7 @@ class ResponsesAnswer:
 
     def __init__(self, asked: Mapping[str, Any], model: str, transcript: Transcript) -> None:
         self._asked = asked
+        self._custom = custom_tools.custom_names(asked.get("tools"))
         self._model = model
         self._transcript = transcript
         self._created = int(time.time())
@@ -100,7 +104,9 @@ class ResponsesAnswer:
 
     def _error(self, error: Any) -> bytes:
         said = error if isinstance(error, dict) else {"message": str(error)}
-        code = said.get("code") or said.get("type")
+        code = said.get("code")
+        if not isinstance(code, str):  # the engine's are numbers of HTTP, and this API's are words
+            code = said.get("type")
         # OpenAI's clients raise on an event with "error"; the fields next to it are those of their error event.
         return self._event("error", code=code, message=said.get("message"), param=said.get("param"), error=said)
 
@@ -115,24 +121,25 @@ class ResponsesAnswer:
             function = call.get("function") or {}
             yield from self._begin_call(call.get("index", position), call, function)
             if function.get("arguments"):
-                yield from self._add("function_call", function["arguments"])
+                yield from self._add_arguments(function["arguments"])
 
     def _begin_call(self, index: int, call: Mapping[str, Any], function: Mapping[str, Any]) -> Iterator[bytes]:
         if self._open is not None and self._open.tool_index == index:
             return
-        call_id = call.get("id") or f"call_{index}"
-        body = {"call_id": call_id, "name": function.get("name") or "", "arguments": ""}
-        yield from self._begin("function_call", body, tool_index=index)
+        name = function.get("name") or ""
+        kind, told = (custom_tools.CALL, "input") if name in self._custom else ("function_call", "arguments")
+        body = {"call_id": call.get("id") or f"call_{index}", "name": name, told: ""}
+        yield from self._begin(kind, body, tool_index=index)
 
     def _begin(self, kind: str, body: Mapping[str, Any], tool_index: int | None = None) -> Iterator[bytes]:
         yield from self._close()
         index = len(self._output)
-        prefix = {"message": "msg", "reasoning": "rs", "function_call": "fc"}[kind]
-        item_id = f"{prefix}_{(self._transcript.response_id or '').removeprefix('resp_')}_{index}"
+        item_id = f"{_PREFIX_OF[kind]}_{(self._transcript.response_id or '').removeprefix('resp_')}_{index}"
         item = {"id": item_id, "type": kind, "status": "in_progress", **body}
         self._open = _Item(index, item, tool_index)
         self._output.append(item)
-        yield self._event("response.output_item.added", output_index=index, item=item)
+        if kind != custom_tools.CALL:  # of that the id is known at its end
+            yield self._event("response.output_item.added", output_index=index, item=item)
         if kind in _PART_OF:
             yield self._event("response.content_part.added", **self._place(), part=_part(kind, ""))
 
@@ -145,12 +152,21 @@ class ResponsesAnswer:
         extra = {"logprobs": []} if kind == "message" else {}
         yield self._event(f"{_DELTA_OF[kind]}.delta", **self._place(), delta=text, **extra)
 
+    def _add_arguments(self, text: str) -> Iterator[bytes]:
+        assert self._open is not None
+        if self._open.kind == "function_call":
+            yield from self._add("function_call", text)
+        else:
+            self._open.pieces.append(text)
+
     def _close(self) -> Iterator[bytes]:
         item = self._open
         if item is None:
             return
         text, kind = "".join(item.pieces), item.kind
-        if kind == "function_call":
+        if kind == custom_tools.CALL:
+            yield from self._custom_call(item, text)
+        elif kind == "function_call":
             item.body["arguments"] = text
             named = {"name": item.body["name"], "arguments": text}
             yield self._event("response.function_call_arguments.done", **self._place(), **named)
@@ -164,6 +180,14 @@ class ResponsesAnswer:
         item.body["status"] = "completed"
         yield self._event("response.output_item.done", output_index=item.index, item=item.body)
         self._open = None
+
+    def _custom_call(self, item: _Item, arguments: str) -> Iterator[bytes]:
+        item.body["call_id"], text = custom_tools.input_of(item.body["call_id"], arguments)
+        yield self._event("response.output_item.added", output_index=item.index, item=item.body)
+        item.body["input"] = text
+        if text:
+            yield self._event(f"{_DELTA_OF[item.kind]}.delta", **self._place(), delta=text)
+        yield self._event(f"{_DELTA_OF[item.kind]}.done", **self._place(), input=text)
 
     def _place(self) -> dict[str, Any]:
         assert self._open is not None
@@ -186,7 +210,7 @@ class ResponsesAnswer:
         given, sampled = len(self._transcript.prompt_ids), self._transcript.output_tokens
         usage = {
             "input_tokens": given,
-            "input_tokens_details": {"cached_tokens": 0},
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
             "output_tokens": sampled,
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": given + sampled,

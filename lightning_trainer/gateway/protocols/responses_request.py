@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lightning_trainer.gateway.errors import RefusalError
+from lightning_trainer.gateway.protocols import custom_tools
 
 _STATELESS = "this gateway keeps no conversations: send the whole conversation as input"
 _NOT_KEPT = (
@@ -35,6 +36,7 @@ _UNUSED = (
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
 """What a caller includes that sends the reasoning back itself."""
 _OURS = "lightning."
+_CALLS = ("function_call", custom_tools.CALL)
 _TRANSLATED = ("input", "instructions", "max_output_tokens", "reasoning", "text", "tools")
 _OWN = frozenset((*_UNUSED, *_REFUSED, *_TRANSLATED))
 
@@ -54,6 +56,8 @@ def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
         chat["tools"] = [_tool(tool) for tool in body["tools"]]
     if isinstance(choice := body.get("tool_choice"), dict):
         chat["tool_choice"] = _tool_choice(choice)
+    elif choice == "auto" and not body.get("tools"):
+        del chat["tool_choice"]  # this API allows it, and some clients always send it; the engine does not
     if isinstance(reasoning := body.get("reasoning"), dict) and reasoning.get("effort"):
         chat["reasoning_effort"] = reasoning["effort"]
     if isinstance(text := body.get("text"), dict) and isinstance(text.get("format"), dict):
@@ -104,15 +108,15 @@ def _messages(body: Mapping[str, Any]) -> list[dict[str, Any]]:
     turn: dict[str, Any] | None = None  # the assistant's turn, while it can still grow
     for item in given:
         kind = item.get("type", "message") if isinstance(item, dict) else None
-        if kind == "function_call_output":
+        if kind in ("function_call_output", custom_tools.OUTPUT):
             turn = None
-            content = _content(item.get("output"))
-            messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
+            call_id, content = custom_tools.engine_call_id(item.get("call_id")), _content(item.get("output"))
+            messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
         elif kind == "message" and item.get("role") != "assistant":
             turn = None
             role = "system" if item.get("role") == "developer" else item.get("role")
             messages.append({"role": role, "content": _content(item.get("content"))})
-        elif kind in ("message", "reasoning", "function_call"):
+        elif kind in ("message", "reasoning", *_CALLS):
             if turn is None or not _continues(turn, kind):
                 turn = {"role": "assistant", "content": None}
                 messages.append(turn)
@@ -124,15 +128,16 @@ def _messages(body: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _continues(turn: Mapping[str, Any], kind: str) -> bool:
-    if kind == "function_call":
+    if kind in _CALLS:
         return True
     return "tool_calls" not in turn and turn["content"] is None and (kind == "message" or "reasoning" not in turn)
 
 
 def _add_to_turn(turn: dict[str, Any], kind: str, item: Mapping[str, Any]) -> None:
-    if kind == "function_call":
-        function = {"name": item.get("name"), "arguments": item.get("arguments")}
-        call = {"id": item.get("call_id"), "type": "function", "function": function}
+    if kind in _CALLS:
+        arguments = custom_tools.arguments_of(item) if kind == custom_tools.CALL else item.get("arguments")
+        function = {"name": item.get("name"), "arguments": arguments}
+        call = {"id": custom_tools.engine_call_id(item.get("call_id")), "type": "function", "function": function}
         turn.setdefault("tool_calls", []).append(call)
     elif kind == "message":
         turn["content"] = _content(item.get("content"))
@@ -164,6 +169,8 @@ def _part(part: Any) -> dict[str, Any]:
 
 def _tool(tool: Any) -> dict[str, Any]:
     kind = tool.get("type") if isinstance(tool, dict) else None
+    if kind == "custom":
+        return {"type": "function", "function": custom_tools.function_of(tool)}
     if kind != "function":
         raise RefusalError(
             400, f"a tool of type {kind!r} is not supported here: no tool runs here, send functions", param="tools"
@@ -173,7 +180,7 @@ def _tool(tool: Any) -> dict[str, Any]:
 
 
 def _tool_choice(choice: Mapping[str, Any]) -> dict[str, Any]:
-    if choice.get("type") != "function":
+    if choice.get("type") not in ("function", "custom"):
         raise RefusalError(
             400, f"tool_choice of type {choice.get('type')!r} is not supported here", param="tool_choice"
         )

@@ -49,6 +49,7 @@ class AuthMiddleware:
                 marked = _marking(send, pinned.sampler, turn)
                 await answer_with_support(self._vllm_app, scope, pinned.receive, marked)
         else:
+            begin_turn(scope["headers"])  # a prompt that is only counted has the ids that were sampled, too
             await self._vllm_app(scope, receive, send)
 
     def _authorized(self, scope: Message) -> bool:

@@ -8,6 +8,7 @@ import httpx
 import lightning_instrumentation as lt
 import pytest
 from lightning_instrumentation import semconv
+from lightning_instrumentation.wire.native.fields import reason_of
 
 EVENTS, LINES, AMAZON = "text/event-stream", "application/x-ndjson", "application/vnd.amazon.eventstream"
 SAID = {"role": "user", "parts": [{"type": "text", "content": "hello"}]}
@@ -192,6 +193,10 @@ WAYS = {
         ("bedrock_converse", "a", [SYSTEM, SAID], [CALL], "tool_calls"),
     ),
 }  # fmt: skip
+
+
+def test_an_answer_of_bedrock_that_the_context_ended_is_one_that_a_limit_ended():
+    assert reason_of("model_context_window_exceeded") == reason_of("max_tokens") == "length"
 
 
 def asked(path: str, body: dict, kind: str, answer: bytes, *, streamed: bool) -> bytes:

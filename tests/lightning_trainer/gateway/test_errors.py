@@ -231,7 +231,7 @@ async def test_what_a_client_asks_of_its_provider_is_refused_with_the_reason(gat
     serves = "the gateway serves chat completions, completions, Responses, Messages, embeddings, and the list of models"
     for asked in (
         client.moderations.create(input="x"),
-        client.responses.input_tokens.count(input="x"),
+        client.responses.compact(model="sql", input="x"),
         client.files.list(),
         client.fine_tuning.jobs.list(),
         client.batches.list(),

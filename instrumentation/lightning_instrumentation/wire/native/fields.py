@@ -10,7 +10,8 @@ from lightning_instrumentation.wire.answer import Choice, ToolCall
 
 _REASONS = {
     **{"stop": "stop", "complete": "stop", "end_turn": "stop", "stop_sequence": "stop"},
-    **{"max_tokens": "length", "length": "length", "tool_call": "tool_calls", "tool_use": "tool_calls"},
+    **{"max_tokens": "length", "length": "length", "model_context_window_exceeded": "length"},
+    **{"tool_call": "tool_calls", "tool_use": "tool_calls"},
     **{"safety": "content_filter", "content_filtered": "content_filter", "guardrail_intervened": "content_filter"},
 }
 

@@ -111,11 +111,12 @@ def test_an_answer_that_the_caller_begins_is_continued(content) -> None:
 )
 async def test_why_it_stopped_is_said(gateway, client, streamed, finish, stop, reason) -> None:
     gateway.engine.finish_reason, gateway.engine.stop_reason = finish, stop
+    asked = {**_ASKED, "max_tokens": 5}  # as many as the engine samples
     if streamed:
-        async with client.messages.stream(**_ASKED) as stream:
+        async with client.messages.stream(**asked) as stream:
             message = await stream.get_final_message()
     else:
-        message = await client.messages.create(**_ASKED)
+        message = await client.messages.create(**asked)
     assert (message.stop_reason, message.stop_sequence) == (reason, stop)
 
 

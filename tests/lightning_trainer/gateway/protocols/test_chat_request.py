@@ -23,7 +23,7 @@ async def client(gateway):
         ({"modalities": ["text", "audio"]}, "modalities has 'audio': answers are text alone"),
         ({"audio": {"voice": "alloy", "format": "wav"}}, "audio is not supported here: answers are text alone"),
         ({"moderation": {"model": "m"}}, "moderation is not supported here: nothing is moderated here"),
-        ({"tools": [{"type": "custom", "custom": {"name": "run"}}]}, "a tool of type 'custom' is not supported here"),
+        ({"tools": [{"type": "custom", "custom": {"name": "run"}}]}, "a tool of type 'custom' is served in Responses"),
         (
             {"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}},
             "tool_choice of type 'allowed_tools' is not supported here: send only the tools that may be called",

@@ -1,5 +1,6 @@
 """What Claude Code and the Claude Agent SDK send beyond a plain message: edits, counts, Anthropic's own tools."""
 
+import re
 from typing import Any
 
 import pytest
@@ -159,6 +160,25 @@ async def test_max_tokens_above_the_context_means_what_is_left_of_it(gateway, wr
     assert answer.status_code == 200, answer.text
     assert [request.get("max_completion_tokens") for request in gateway.engine.requests] == [32000, None]
     assert (await gateway.record()).attributes[semconv.OUTPUT_TOKENS] == 5
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_that_the_context_ended_says_so(gateway, stream: bool) -> None:
+    # Before: max_tokens, of which 32000 would have been left
+    async def reason(max_tokens: int, place: str = "") -> str:
+        answer = await gateway.http.post(
+            f"{place}/v1/messages", json={**_ASKED, "max_tokens": max_tokens, "stream": stream}
+        )
+        assert answer.status_code == 200, answer.text
+        return re.findall(r'"stop_reason":"(\w+)"', answer.text)[-1]
+
+    gateway.engine.finish_reason = "length"
+    assert await reason(5) == "max_tokens"
+    assert await reason(32000, "/rollouts/r/with/max_tokens=5") == "max_tokens"
+    gateway.engine.refuse = lambda body: "input_tokens" if "max_completion_tokens" in body else None
+    assert await reason(32000) == "model_context_window_exceeded"
+    gateway.engine.finish_reason = "stop"
+    assert await reason(32000) == "end_turn"
 
 
 async def test_a_bound_in_the_rollouts_url_means_what_is_left_too(gateway) -> None:

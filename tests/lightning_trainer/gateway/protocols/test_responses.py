@@ -216,6 +216,14 @@ def test_a_refusal_names_its_field() -> None:
     assert caught.value.body["error"]["param"] == "store"
 
 
+@pytest.mark.parametrize("tools", [None, []])
+def test_a_choice_among_no_tools_is_left_out(tools) -> None:
+    # Before: 400, "When using `tool_choice`, `tools` must be set"; Codex sends it with every call
+    assert "tool_choice" not in chat_body({"input": "?", "tools": tools, "tool_choice": "auto"})
+    assert chat_body({"input": "?", "tools": [_TOOL], "tool_choice": "auto"})["tool_choice"] == "auto"
+    assert chat_body({"input": "?", "tools": tools, "tool_choice": "required"})["tool_choice"] == "required"
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_response_that_was_cut_short_says_so(gateway, client, streamed: bool) -> None:
     gateway.engine.finish_reason = "length"

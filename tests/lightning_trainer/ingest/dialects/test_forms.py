@@ -30,6 +30,11 @@ def answered(text: str, **more: str) -> dict:
         (OPENINFERENCE | {"output.value": '{"id": "msg_1", "type": "message", "stop_reason": "max_tokens"}'}, [True]),
         (
             OPENINFERENCE
+            | {"output.value": '{"id": "msg_1", "type": "message", "stop_reason": "model_context_window_exceeded"}'},
+            [True],
+        ),
+        (
+            OPENINFERENCE
             | {
                 "output.value": '{"id": "resp_1", "object": "response", "status": "incomplete", '
                 '"incomplete_details": {"reason": "max_output_tokens"}}'

@@ -121,3 +121,9 @@ async def test_what_keeps_sampled_ids_says_how_many_and_knows_whose_they_are(hou
     assert "x-lightning-kept-tokens" not in response.headers
     await house.client.post("/v1/chat/completions", json={})
     assert house.vllm.owners == ["attempt-1", "attempt-1", None]
+
+
+async def test_a_prompt_that_is_counted_has_the_ids_that_were_sampled(house):
+    # Before: its words were tokenized anew, so the count was not that of the call itself
+    await house.client.post("/tokenize", json={}, headers={"x-lightning-conversation": "attempt-1"})
+    assert house.vllm.owners == ["attempt-1"]
