@@ -127,8 +127,11 @@ class _Narration:
         self._show = show
         self._journal = journal
         self._best: CandidateTried | None = None
+        self._anything = False
+        """Whether an attempt has ended, or was found in the journal."""
 
     def __call__(self, event: Event | CandidateTried) -> None:
+        self._anything = True
         if not isinstance(event, CandidateTried):
             self._show(event)
             return
@@ -158,7 +161,7 @@ class _Narration:
                 commands = ", ".join(f"lightning-trainer prompts use {one}" for one in best.candidate.split(", "))
                 said = f"best so far: {best.candidate}, {best.mean:.3f} at {best.tasks} validation tasks"
                 _say(self._console, f"{said}; to serve it: {commands}")
-            if self._journal is not None:
+            if self._journal is not None and self._anything and self._journal.stat().st_size:
                 _say(self._console, f"the same command goes on with the search from {self._journal}")
             raise
 

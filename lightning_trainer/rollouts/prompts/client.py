@@ -8,7 +8,7 @@ from typing import Any
 
 from lightning_instrumentation.prompts.version import PromptVersion
 
-from lightning_trainer.errors import LightningError
+from lightning_trainer.errors import NotThereError
 from lightning_trainer.rollouts.daemon_client import DaemonClient, Reached
 
 _AGAIN_S = 0.5
@@ -40,13 +40,14 @@ class PromptClient(DaemonClient):
             wait_s: how long what they have recorded may still be on its way.
 
         Raises:
-            LightningError: none of them is there, or asked for the prompt.
+            NotThereError: none of them is there, or asked for the prompt.
+            LightningError: the daemon cannot be reached, or refuses us.
         """
         query, give_up = urllib.parse.urlencode({"used_in": attempts}, doseq=True), time.monotonic() + wait_s
         while True:
             try:
                 return _version(self._get(f"{self._url_of(name)}?{query}", timeout_s=30.0))
-            except LightningError:
+            except NotThereError:
                 if time.monotonic() > give_up:
                     raise
             time.sleep(_AGAIN_S)

@@ -11,6 +11,7 @@ import inspect
 import json
 import logging
 import random
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -21,7 +22,7 @@ import lightning_instrumentation as lt
 from lightning_instrumentation.prompts.prompt import check_name, serving_prompts
 from lightning_instrumentation.prompts.version import PromptVersion
 
-from lightning_trainer.errors import LightningError
+from lightning_trainer.errors import LightningError, NotThereError
 from lightning_trainer.rollouts.attempt import AttemptEnded, AttemptFunction, Event, Task, TaskT
 from lightning_trainer.rollouts.daemon_client import daemon_of_client
 from lightning_trainer.rollouts.prompts import pareto
@@ -37,6 +38,8 @@ _log = logging.getLogger(__name__)
 _FLUSH_S = 30.0
 _ARRIVES_S = 10.0
 """What a program has recorded comes after its end."""
+_SOON_S = 2.0
+"""How long it is waited for where there are other attempts that may say the same."""
 _MOST_REFUSED = 5
 """Proposals that the daemon refuses one after the other: then it is over."""
 _MOST_SHOWN = 64
@@ -231,27 +234,14 @@ class PromptOptimizer(Generic[TaskT]):
         """Try what the program has, and learn which versions of the prompts that is: from the first attempt, whose
         versions all others get then, or from those that follow."""
         versions: dict[str, PromptVersion] = {}
-        missing: LightningError | None = None
         ended: list[AttemptEnded] = []
         for tasks in filter(None, (validated[:1], validated[1:])):
             self._serving = versions
             ended += self._evaluate(tasks, "validation")
-            missing = None
-            for name in [name for name in self._names if name not in versions]:
-                try:
-                    versions = {**versions, name: self._used_in(name, ended)}
-                except LightningError as error:
-                    missing = error
-        if all(one.reward is None for one in ended):
-            none_given = (
-                "attempt(task) returned None each time; of a program the last line that it prints is the reward"
-            )
-            why = next((one.error for one in ended if one.error), none_given)
-            raise LightningError(
-                f"none of {len(ended)} attempts got a reward, so no text is better than another: {why}"
-            )
-        if missing is not None:
-            raise missing
+            if is_last := len(ended) == len(validated):
+                self._check_rewarded(ended)
+            missing = [name for name in self._names if name not in versions]
+            versions = {**versions, **self._versions_in(ended, missing, is_last=is_last)}
         in_order = {name: versions[name] for name in self._names}
         base = Candidate(in_order, self._by_task(ended))
         self._score(in_order, "validation", base.validation)
@@ -259,13 +249,40 @@ class PromptOptimizer(Generic[TaskT]):
         self._on_event(CandidateTried(base.name, None, None, base.mean, told, _failed(ended), True, self._left))
         return base
 
-    def _used_in(self, name: str, ended: Sequence[AttemptEnded]) -> PromptVersion:
+    def _check_rewarded(self, ended: Sequence[AttemptEnded]) -> None:
+        """Raise LightningError if no attempt got a reward."""
+        if any(one.reward is not None for one in ended):
+            return
+        self._journal.begin_anew()
+        none_given = "attempt(task) returned None each time; of a program the last line that it prints is the reward"
+        why = next((one.error for one in ended if one.error), none_given)
+        raise LightningError(f"none of {len(ended)} attempts got a reward, so no text is better than another: {why}")
+
+    def _versions_in(
+        self, ended: Sequence[AttemptEnded], names: Sequence[str], *, is_last: bool
+    ) -> dict[str, PromptVersion]:
+        """Return the versions of the prompts that attempts ran with; all have the same time to arrive.
+
+        Raises:
+            NotThereError: ``is_last``, and no attempt asked for one of them.
+        """
+        give_up = time.monotonic() + (_ARRIVES_S if is_last else _SOON_S)
+        found: dict[str, PromptVersion] = {}
         best_first = sorted(ended, key=lambda one: one.reward is None)[:_MOST_ASKED]
         attempts = [one.attempt_id for one in best_first]
-        if (said := self._journal.take(["used", name, attempts])) is not None:
-            return PromptVersion(**said)
-        found = self._daemon.used_in(name, attempts, wait_s=_ARRIVES_S)
-        self._journal.write(["used", name, attempts], asdict(found))
+        for name in names:
+            key = ["used", name, attempts]
+            if (said := self._journal.take(key)) is None:
+                try:
+                    said = asdict(self._daemon.used_in(name, attempts, wait_s=max(0.0, give_up - time.monotonic())))
+                except NotThereError:
+                    if is_last:
+                        self._journal.begin_anew()
+                        raise
+                    said = {}
+                self._journal.write(key, said)
+            if said:
+                found[name] = PromptVersion(**said)
         return found
 
     def _proposal(self, parent: Candidate, name: str, batch: Sequence[Task]) -> Proposed:

@@ -7,8 +7,9 @@ import pytest
 from lightning_instrumentation.prompts.version import PromptVersion
 from lightning_instrumentation.scope import current
 
-from lightning_trainer.errors import LightningError
+from lightning_trainer.errors import LightningError, NotThereError
 from lightning_trainer.rollouts import AttemptEnded, PromptOptimizer
+from lightning_trainer.rollouts.prompts import optimizer
 from lightning_trainer.rollouts.prompts.candidates import CandidateTried
 from lightning_trainer.rollouts.prompts.client import Proposed
 from lightning_trainer.rollouts.task_file import task_of
@@ -31,6 +32,8 @@ class Script:
         """By attempt."""
         self.silent: set[str] = set()
         """Prompts that the attempt of the first task does not ask for."""
+        self.waited_s: list[float] = []
+        """For what attempts have recorded."""
         self.proposals = 0
         self.most_proposals = 10_000
         self.served = 0
@@ -68,8 +71,9 @@ class Script:
 
     def used_in(self, name: str, attempts: str | Sequence[str], *, wait_s: float) -> PromptVersion:
         attempts = [attempts] if isinstance(attempts, str) else attempts
+        self.waited_s.append(wait_s)
         if not any(name in self.asked_for[one] for one in attempts):
-            raise LightningError(f"none asked for {name}")
+            raise NotThereError(f"none asked for {name}")
         return PromptVersion(self.served, f"v{self.served}")
 
     def propose(self, name: str, parent: int, attempts: Sequence[str], *, seed: int) -> Proposed:
@@ -118,6 +122,27 @@ def test_a_prompt_that_no_attempt_asks_for_ends_the_search_in_a_sentence():
     script._names = ()
     with pytest.raises(LightningError, match="none asked for clerk"):
         script.search()
+
+
+def test_what_attempts_record_is_waited_for_once_and_not_again_for_each_prompt_of_a_team(monkeypatch):
+    script = Script(lambda task, texts: 0.5, ("planner", "writer"))
+    script._names = ()
+    now = iter(range(1000))
+    monkeypatch.setattr(optimizer.time, "monotonic", lambda: float(next(now)))
+    with pytest.raises(NotThereError, match="none asked for planner"):
+        script.search()
+    assert script.waited_s == [1.0, 0.0, 9.0], "two seconds of the first attempt, ten of all"
+
+
+def test_attempts_without_a_reward_say_why_before_anything_is_waited_for():
+    def earns(task: str, texts: dict[str, str]) -> float:
+        raise RuntimeError("OPENAI_API_KEY is not set")
+
+    script = Script(earns)
+    script._names = ()
+    with pytest.raises(LightningError, match="none of 6 attempts got a reward, .*OPENAI_API_KEY is not set"):
+        script.search()
+    assert len(script.waited_s) == 1
 
 
 def test_a_search_whose_budget_is_spent_says_what_it_has_found():
