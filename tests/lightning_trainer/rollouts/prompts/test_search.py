@@ -140,7 +140,7 @@ def test_attempts_without_a_reward_say_why_before_anything_is_waited_for():
 
     script = Script(earns)
     script._names = ()
-    with pytest.raises(LightningError, match="none of 6 attempts got a reward, .*OPENAI_API_KEY is not set"):
+    with pytest.raises(LightningError, match=r"none of 6 attempts got a reward, .*OPENAI_API_KEY is not set"):
         script.search()
     assert len(script.waited_s) == 1
 
