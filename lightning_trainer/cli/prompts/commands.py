@@ -12,22 +12,29 @@ prompts = typer.Typer(no_args_is_help=True, help="List, compare, choose and impr
 _Configuration: TypeAlias = Annotated[
     Path | None, typer.Option(help="The configuration file; default: lightning.toml, if it exists.")
 ]
+_Endpoint: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        envvar="LIGHTNING_ENDPOINT", help="URL of a daemon elsewhere; default: the configuration's, or its store."
+    ),
+]
 _Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @prompts.command("list")
-def list_them(config: _Configuration = None, as_json: _Json = False) -> None:
+def list_them(config: _Configuration = None, endpoint: _Endpoint = None, as_json: _Json = False) -> None:
     """List the prompts that programs have asked for, with the versions that are served."""
     with one_sentence():
         from lightning_trainer.cli.prompts.listing import list_prompts
 
-        list_prompts(config, as_json=as_json)
+        list_prompts(config, as_json=as_json, endpoint=endpoint)
 
 
 @prompts.command()
 def show(
     name: Annotated[str, typer.Argument(help="NAME for all its versions, NAME@vN for the text of one.")],
     config: _Configuration = None,
+    endpoint: _Endpoint = None,
     diff: Annotated[bool, typer.Option("--diff", help="Show what a version changes of its parent.")] = False,
     as_json: _Json = False,
 ) -> None:
@@ -35,19 +42,20 @@ def show(
     with one_sentence():
         from lightning_trainer.cli.prompts.listing import show_prompt
 
-        show_prompt(config, name, diff=diff, as_json=as_json)
+        show_prompt(config, name, diff=diff, as_json=as_json, endpoint=endpoint)
 
 
 @prompts.command()
 def use(
     version: Annotated[str, typer.Argument(help="NAME@vN.")],
     config: _Configuration = None,
+    endpoint: _Endpoint = None,
 ) -> None:
     """Serve a version to programs that ask for the prompt: at once where they run, with no restart."""
     with one_sentence():
         from lightning_trainer.cli.prompts.changing import use_version
 
-        use_version(config, version)
+        use_version(config, version, endpoint=endpoint)
 
 
 @prompts.command()
@@ -56,12 +64,13 @@ def add(
     file: Annotated[Path, typer.Argument(help="The file with the text.")],
     reason: Annotated[str | None, typer.Option(help="Why.")] = None,
     config: _Configuration = None,
+    endpoint: _Endpoint = None,
 ) -> None:
     """Add a text of your own as a version, which `use` then serves."""
     with one_sentence():
         from lightning_trainer.cli.prompts.changing import add_version
 
-        add_version(config, name, file, reason)
+        add_version(config, name, file, reason, endpoint=endpoint)
 
 
 @prompts.command()

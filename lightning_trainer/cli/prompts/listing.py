@@ -1,4 +1,4 @@
-"""``prompts list`` and ``prompts show``: read from the store itself, with or without a daemon."""
+"""``prompts list`` and ``prompts show``: read from the store itself, with or without a daemon, or asked of a daemon."""
 
 import difflib
 from collections.abc import Sequence
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.table import Table
 
+from lightning_trainer.cli.prompts.remote import prompts_at
 from lightning_trainer.cli.terminal.console import TerminalConsole, visible, visible_json
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
@@ -19,15 +20,18 @@ from lightning_trainer.store.prompts import PromptVersion
 _REASON_SHOWN = 200
 
 
-def list_prompts(config_path: Path | None, *, as_json: bool) -> None:
+def list_prompts(config_path: Path | None, *, as_json: bool, endpoint: str | None = None) -> None:
     """Print each prompt with how many versions it has and which are served.
 
     Raises:
-        LightningError: the configuration or the store cannot be read.
+        LightningError: the configuration or the store cannot be read, or the daemon does not answer.
     """
-    config = load_usual_config(config_path)
-    with reading(place_of(config)) as connection:
-        found = prompts.names(connection)
+    if endpoint is not None:
+        with prompts_at(endpoint, config_path) as asked:
+            found = asked.names()
+    else:
+        with reading(place_of(load_usual_config(config_path))) as connection:
+            found = prompts.names(connection)
     if as_json:
         print(visible_json([asdict(one) for one in found]))
         return
@@ -43,34 +47,42 @@ def list_prompts(config_path: Path | None, *, as_json: bool) -> None:
     console.print(table, markup=False)
 
 
-def show_prompt(config_path: Path | None, name: str, *, diff: bool, as_json: bool) -> None:
+def show_prompt(config_path: Path | None, name: str, *, diff: bool, as_json: bool, endpoint: str | None = None) -> None:
     """Print a prompt's versions, or of one the text, or what it changes of its parent.
 
     Raises:
-        LightningError: the configuration or the store cannot be read, or there is no such prompt or version.
+        LightningError: the configuration or the store cannot be read, the daemon does not answer, or there is no such
+            prompt or version.
     """
-    config = load_usual_config(config_path)
     name, number = split_version(name)
     if number is not None:
-        _show_version(config, name, number, diff=diff, as_json=as_json)
+        found, parent = _version_and_parent(config_path, endpoint, name, number)
+        if as_json:
+            print(visible_json(asdict(found)))
+        else:
+            print(visible(_changes(parent, found) if diff and parent is not None else found.text))
         return
-    versions = known_versions(config, name)
+    if endpoint is not None:
+        with prompts_at(endpoint, config_path) as asked:
+            versions = asked.versions(name)
+    else:
+        versions = known_versions(load_usual_config(config_path), name)
     if as_json:
         print(visible_json([asdict(one) for one in versions]))
     else:
         _print_table(versions)
 
 
-def _show_version(config: Config, name: str, number: int, *, diff: bool, as_json: bool) -> None:
-    with reading(place_of(config)) as connection:
+def _version_and_parent(
+    config_path: Path | None, endpoint: str | None, name: str, number: int
+) -> tuple[PromptVersion, PromptVersion | None]:
+    if endpoint is not None:
+        with prompts_at(endpoint, config_path) as asked:
+            found = asked.version(name, number)
+            return found, None if found.parent is None else asked.version(name, found.parent)
+    with reading(place_of(load_usual_config(config_path))) as connection:
         found = prompts.select_one(connection, name, number)
-        parent = None if found.parent is None else prompts.select_one(connection, name, found.parent)
-    if as_json:
-        print(visible_json(asdict(found)))
-    elif diff and parent is not None:
-        print(visible(_changes(parent, found)))
-    else:
-        print(visible(found.text))
+        return found, None if found.parent is None else prompts.select_one(connection, name, found.parent)
 
 
 def known_versions(config: Config, name: str) -> list[PromptVersion]:
