@@ -41,6 +41,7 @@ def use_version(config_path: Path | None, named: str, *, endpoint: str | None = 
             with prompts_of_running(url, config) as asked:
                 asked.use(name, number)
     _say(f"programs that ask for {name} with the default that v{number} derives from get v{number}, within ten seconds")
+    _say(f"what it earns there: lightning-trainer prompts show {name} --live{option_of(endpoint)}")
 
 
 def add_version(

@@ -36,13 +36,16 @@ def show(
     config: _Configuration = None,
     endpoint: _Endpoint = None,
     diff: Annotated[bool, typer.Option("--diff", help="Show what a version changes of its parent.")] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="Show what each version earned in the newest live attempts, too.")
+    ] = False,
     as_json: _Json = False,
 ) -> None:
     """Show a prompt's versions and what each earned, or the text of one."""
     with one_sentence():
         from lightning_trainer.cli.prompts.listing import show_prompt
 
-        show_prompt(config, name, diff=diff, as_json=as_json, endpoint=endpoint)
+        show_prompt(config, name, diff=diff, as_json=as_json, live=live, endpoint=endpoint)
 
 
 @prompts.command()

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 
@@ -13,6 +14,7 @@ from lightning_trainer.cli.terminal.console import TerminalConsole, visible, vis
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.errors import UnknownVersionError
+from lightning_trainer.prompts.earned import MOST_OF_VERSION, Earned, earned_live
 from lightning_trainer.store import prompts
 from lightning_trainer.store.places import place_of, reading
 from lightning_trainer.store.prompts import PromptVersion
@@ -47,8 +49,19 @@ def list_prompts(config_path: Path | None, *, as_json: bool, endpoint: str | Non
     console.print(table, markup=False)
 
 
-def show_prompt(config_path: Path | None, name: str, *, diff: bool, as_json: bool, endpoint: str | None = None) -> None:
+def show_prompt(
+    config_path: Path | None,
+    name: str,
+    *,
+    diff: bool,
+    as_json: bool,
+    live: bool = False,
+    endpoint: str | None = None,
+) -> None:
     """Print a prompt's versions, or of one the text, or what it changes of its parent.
+
+    Args:
+        live: of all versions, also what each earned in live attempts.
 
     Raises:
         LightningError: the configuration or the store cannot be read, the daemon does not answer, or there is no such
@@ -62,15 +75,31 @@ def show_prompt(config_path: Path | None, name: str, *, diff: bool, as_json: boo
         else:
             print(visible(_changes(parent, found) if diff and parent is not None else found.text))
         return
+    versions, earned = _versions_and_earned(config_path, endpoint, name, live=live)
+    if as_json:
+        print(visible_json([{**asdict(one), **_live_of(earned, one.version)} for one in versions]))
+    else:
+        _print_table(versions, earned)
+
+
+def _versions_and_earned(
+    config_path: Path | None, endpoint: str | None, name: str, *, live: bool
+) -> tuple[list[PromptVersion], dict[int, Earned] | None]:
     if endpoint is not None:
         with prompts_at(endpoint, config_path) as asked:
-            versions = asked.versions(name)
-    else:
-        versions = known_versions(load_usual_config(config_path), name)
-    if as_json:
-        print(visible_json([asdict(one) for one in versions]))
-    else:
-        _print_table(versions)
+            return asked.versions(name), asked.earned(name) if live else None
+    config = load_usual_config(config_path)
+    versions = known_versions(config, name)
+    if not live:
+        return versions, None
+    with reading(place_of(config)) as connection:
+        return versions, earned_live(connection, name)
+
+
+def _live_of(earned: dict[int, Earned] | None, version: int) -> dict[str, Any]:
+    if earned is None:
+        return {}
+    return {"live": asdict(earned[version]) if version in earned else None}
 
 
 def _version_and_parent(
@@ -119,13 +148,15 @@ def _changes(parent: PromptVersion, child: PromptVersion) -> str:
     return "\n".join(difflib.unified_diff(before, after, parent.label, child.label, lineterm=""))
 
 
-def _print_table(versions: Sequence[PromptVersion]) -> None:
+def _print_table(versions: Sequence[PromptVersion], earned: dict[int, Earned] | None) -> None:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for heading in ("version", "from", "state", "made by"):
         table.add_column(heading, no_wrap=True)
     stages = list(dict.fromkeys(stage for one in versions for stage in one.scores))
     for stage in stages:
         table.add_column(stage, justify="right", no_wrap=True)
+    for heading in () if earned is None else ("live attempts", "live reward (95 %)"):
+        table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("made, UTC", no_wrap=True)
     for one in versions:
         scores = [one.scores.get(stage) for stage in stages]
@@ -135,6 +166,7 @@ def _print_table(versions: Sequence[PromptVersion]) -> None:
             one.state,
             one.made_by,
             *("" if score is None else f"{score['mean']:.3f} of {score['tasks']:.0f}" for score in scores),
+            *(() if earned is None else _live_cells(earned.get(one.version))),
             f"{datetime.fromtimestamp(one.created_ns / 1e9, UTC):%Y-%m-%d %H:%M:%S}",
             style="bold" if one.state == "live" else None,
         )
@@ -145,3 +177,15 @@ def _print_table(versions: Sequence[PromptVersion]) -> None:
             reason = " ".join(one.reason.split())
             shown = reason if len(reason) <= _REASON_SHOWN else f"{reason[:_REASON_SHOWN]} ..."
             console.print(f"v{one.version}: {shown}", style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+def _live_cells(earned: Earned | None) -> tuple[str, str]:
+    if earned is None:
+        return "", ""
+    attempts = f"{earned.attempts}{'+' * (earned.attempts == MOST_OF_VERSION)}"
+    if earned.failed:
+        attempts += f", {earned.failed} failed"
+    if earned.mean is None:
+        return attempts, "none yet"
+    between = "" if earned.interval is None else f" ({earned.interval[0]:.3f} to {earned.interval[1]:.3f})"
+    return attempts, f"{earned.mean:.3f} of {earned.rewarded}{between}"

@@ -16,6 +16,7 @@ from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_config
 from lightning_trainer.daemon.access.token import token_for_clients
 from lightning_trainer.errors import StoreError, UnknownVersionError
+from lightning_trainer.prompts.earned import Earned
 from lightning_trainer.rollouts.daemon_client import not_a_daemon, refusal
 from lightning_trainer.store.prompts import PromptState, PromptSummary, PromptVersion
 
@@ -56,6 +57,14 @@ class RemotePrompts:
         if not found or found[0].version != number:
             raise UnknownVersionError(f"prompt {name!r} has no version {number} at the daemon at {self._url}")
         return found[0]
+
+    def earned(self, name: str) -> dict[int, Earned]:
+        """Return by version what was earned in live attempts."""
+        return self._asked(
+            "GET",
+            f"/{_quoted(name)}/earned",
+            lambda told: {one["version"]: _earned(one) for one in told["earned"]},
+        )
 
     def use(self, name: str, number: int) -> None:
         """Serve a version."""
@@ -124,3 +133,8 @@ def _quoted(name: str) -> str:
 def _version(name: str, told: dict[str, Any]) -> PromptVersion:
     known = {field.name: told[field.name] for field in fields(PromptVersion) if field.name != "name"}
     return PromptVersion(name=name, **{**known, "state": PromptState(known["state"])})
+
+
+def _earned(told: dict[str, Any]) -> Earned:
+    known = {field.name: told[field.name] for field in fields(Earned)}
+    return Earned(**{**known, "interval": None if known["interval"] is None else tuple(known["interval"])})

@@ -74,6 +74,7 @@ def test_a_daemon_elsewhere_is_asked_for_everything(here, url, monkeypatch):
     table = said("show", "clerk", *at)
     assert "v0 retired code" in table
     assert "v2 v0 live person" in table
+    assert "live reward (95 %)" in said("show", "clerk", "--live", *at)
     assert "+Solve {task} well." in said("show", "clerk@v1", "--diff", *at)
     monkeypatch.setenv("LIGHTNING_ENDPOINT", url)
     assert said("show", "clerk@v2") == "Solve {task} fast."
