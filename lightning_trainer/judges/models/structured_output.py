@@ -1,10 +1,12 @@
 """Parsing a model's answer into a validated object: anything but the exact shape is malformed, with the reason.
 
-Prose or a fence around the JSON is allowed. Two different objects, a duplicate key, a number as text (``"7/10"``), or
-one off its scale are not: their meaning would be a guess.
+Prose or a fence around the JSON is allowed, and what a model thinks before it answers is not looked at
+(``<think>...</think>``, also where the endpoint's template has opened it). Two different objects, a duplicate key, a
+number as text (``"7/10"``), or one off its scale are not: their meaning would be a guess.
 """
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeVar
@@ -14,6 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from lightning_trainer.errors import JudgeError
 
 _LONGEST = 200
+_THINKS = re.compile(r"\s*<(?:think|thinking|reasoning)>")
+_THOUGHT = re.compile(r"</(?:think|thinking|reasoning)>")
 _MOST_ERRORS = 4
 
 
@@ -62,6 +66,7 @@ def parsed(text: str, shape: type[AnswerType]) -> AnswerType:
     Raises:
         MalformedAnswerError: there is none, or more than one.
     """
+    text = without_thoughts(text)
     found = list(_objects(text))
     if not found:
         raise MalformedAnswerError(f"it holds no JSON object: {text.strip()[:_LONGEST]!r}")
@@ -83,6 +88,16 @@ def parsed(text: str, shape: type[AnswerType]) -> AnswerType:
     if not read:
         raise why or MalformedAnswerError("it is not of the schema")
     return read[0]
+
+
+def without_thoughts(text: str) -> str:
+    """Return what a model says after it has thought: nothing where it has not ended to think."""
+    if _THINKS.match(text) is None and text.lstrip().startswith(("{", "`")):
+        return text  # an answer at once, in which a reason may quote the mark
+    ended = _THOUGHT.search(text)
+    if ended is not None:
+        return text[ended.end() :]
+    return "" if _THINKS.match(text) else text
 
 
 @lru_cache(maxsize=256)
