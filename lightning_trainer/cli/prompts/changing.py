@@ -101,7 +101,7 @@ def _added(config: Config, name: str, text: str, parent: int, reason: str | None
 
 def _text(file: Path) -> str:
     try:
-        text = file.read_text(encoding="utf-8").strip()
+        text = file.read_text(encoding="utf-8-sig").strip()  # some editors begin a file with a mark
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} cannot be read as text: {error}") from error
     prompts.check_text(text)

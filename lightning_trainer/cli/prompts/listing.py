@@ -156,8 +156,8 @@ def _print_table(versions: Sequence[PromptVersion], earned: dict[int, Earned] | 
     for stage in stages:
         table.add_column(stage, justify="right", no_wrap=True)
     for heading in () if earned is None else ("live attempts", "live reward (95 %)"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("made, UTC", no_wrap=True)
+        table.add_column(heading, justify="right")
+    table.add_column("made, UTC")
     for one in versions:
         scores = [one.scores.get(stage) for stage in stages]
         table.add_row(
