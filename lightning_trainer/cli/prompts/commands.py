@@ -103,6 +103,9 @@ def optimize(
     agent: Annotated[str | None, typer.Option(help="Agent name for calls that the program does not name.")] = None,
     concurrency: Annotated[int, typer.Option(help="Attempts at once.", min=1)] = 8,
     timeout: Annotated[float, typer.Option(help="Seconds after which an attempt is stopped.", min=0.1)] = 120.0,
+    retries: Annotated[
+        int, typer.Option(help="How often a failed attempt is made again; these count in no --attempts.", min=0)
+    ] = 0,
     seed: Annotated[int, typer.Option(help="Seed of what is drawn.")] = 0,
 ) -> None:
     """Look for better texts by trying them: prompts optimize NAME --tasks FILE --attempts N -- python agent.py."""
@@ -118,4 +121,5 @@ def optimize(
             agent=agent,
             concurrency=concurrency,
             timeout_s=timeout,
+            retries=retries,
         )

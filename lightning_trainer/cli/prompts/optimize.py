@@ -50,6 +50,7 @@ def optimize_prompts(
     agent: str | None,
     concurrency: int,
     timeout_s: float,
+    retries: int = 0,
 ) -> None:
     """Search, and say what was found and how it is served.
 
@@ -75,7 +76,7 @@ def optimize_prompts(
         agent=agent,
         concurrency=concurrency,
         timeout_s=timeout_s,
-        retries=0,
+        retries=retries,
         seed=search.seed,
         config=config,
     )
@@ -104,6 +105,7 @@ def _search(names: Sequence[str], program: Command, search: Search, options: Opt
             endpoint=checked_endpoint(options.endpoint),
             concurrency=options.concurrency,
             timeout_s=options.timeout_s + _GRACE_S,
+            retries=options.retries,
             seed=search.seed,
             on_event=narration,
         )

@@ -67,12 +67,14 @@ class PromptOptimizer(Generic[TaskT]):
         endpoint: str | None = None,
         concurrency: int = 8,
         timeout_s: float = 120.0,
+        retries: int = 0,
         seed: int = 0,
         failed_reward: float = 0.0,
         on_event: Callable[[Event | CandidateTried], None] = lambda event: None,
     ) -> None:
-        """``failed_reward`` is what an attempt counts that failed or got no reward; no more than the worst one that
-        did not fail has earned so far."""
+        """``retries`` is how often a failed attempt is made again, of which only the last one counts. ``failed_reward``
+        is what an attempt counts that failed or got no reward; no more than the worst one that did not fail has earned
+        so far."""
         self._names = [prompts] if isinstance(prompts, str) else list(prompts)
         if not self._names or len(set(self._names)) < len(self._names):
             raise LightningError(f"the prompts are {self._names}; name at least one, and each once")
@@ -93,6 +95,7 @@ class PromptOptimizer(Generic[TaskT]):
             endpoint=endpoint,
             concurrency=concurrency,
             timeout_s=timeout_s,
+            retries=retries,
             on_event=self._ended,
         )
         self._run = name
@@ -349,7 +352,7 @@ class PromptOptimizer(Generic[TaskT]):
 
     def _ended(self, event: Event) -> None:
         """What the runner calls: an attempt is kept as soon as it has ended, since others may be interrupted."""
-        if isinstance(event, AttemptEnded):
+        if isinstance(event, AttemptEnded) and event.stage != "retried":
             self._journal.write(self._key(event.stage, event.task_id), asdict(event))
         self._on_event(event)
 

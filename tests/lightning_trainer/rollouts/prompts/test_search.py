@@ -169,6 +169,28 @@ def test_a_failed_attempt_never_counts_more_than_the_worst_that_did_not_fail():
     assert found.best is found.base, "0 would be more than what the program earned"
 
 
+def test_a_failed_attempt_is_made_again_by_the_runner_and_is_no_part_of_the_journal(monkeypatch, tmp_path):
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr(optimizer, "Runner", lambda *given, **options: made.append(options))
+    PromptOptimizer("clerk", lambda task: 1.0, endpoint=NOWHERE, retries=2)
+    assert made[0]["retries"] == 2
+    monkeypatch.undo()
+
+    script = Script(by_text(v1=1.0))
+    once = script.evaluated
+
+    def evaluated(tasks: Sequence[Any], *, stage: str) -> list[AttemptEnded]:
+        failed = AttemptEnded("retried", None, task_of(tasks[0]).id, None, 0.0, "429", "busy")
+        script.optimizer._ended(failed)
+        return once(tasks, stage=stage)
+
+    script.evaluated = evaluated
+    found = script.search(journal=tmp_path / "j")
+    assert found.attempts == len(script.made)
+    assert any(getattr(event, "stage", "") == "retried" for event in script.events)
+    assert "429" not in (tmp_path / "j").read_text()
+
+
 def test_how_many_attempts_failed_is_said_with_what_was_earned():
     def earns(task: str, texts: dict[str, str]) -> float | None:
         if texts["clerk"] == "v1":
