@@ -27,7 +27,7 @@ from lightning_trainer.rollouts.attempt import AttemptEnded, AttemptFunction, Ev
 from lightning_trainer.rollouts.daemon_client import daemon_of_client
 from lightning_trainer.rollouts.prompts import pareto
 from lightning_trainer.rollouts.prompts.candidates import Candidate, CandidateTried, Optimized, named
-from lightning_trainer.rollouts.prompts.client import PromptClient, Proposed
+from lightning_trainer.rollouts.prompts.client import PromptClient, Proposed, why_unreached
 from lightning_trainer.rollouts.prompts.journal import Journal
 from lightning_trainer.rollouts.prompts.tasks import minibatches, search_tasks
 from lightning_trainer.rollouts.run_name import checked_run, default_run
@@ -107,6 +107,8 @@ class PromptOptimizer(Generic[TaskT]):
         self._on_event = on_event
         self._left = 0
         self._proposed = False
+        self._reached: set[str] = set()
+        """Prompts of which it is known whether their texts reach the program."""
 
     @ends_in_one_line("a search that has a journal goes on from it, and any other begins anew")
     def optimize(
@@ -152,6 +154,7 @@ class PromptOptimizer(Generic[TaskT]):
                 f"{len(validated)} validation tasks: raise it, or give fewer tasks"
             )
         self._left, self._proposed = attempts, False
+        self._reached.clear()
         ids = [[one.id for one in some] for some in (feedback, validated)]
         search = json.dumps([self._run, self._names, self._seed, minibatch, perfect, ids])
         self._journal = Journal(None if journal is None else Path(journal), hashlib.sha256(search.encode()).hexdigest())
@@ -223,6 +226,7 @@ class PromptOptimizer(Generic[TaskT]):
         """Try what was proposed, and keep it if it earns more than its parent did at the same tasks."""
         tried: dict[str, AttemptEnded] = {}
         self._try_at(child, batch, tried)
+        self._check_reached(child, candidates[parent].versions, [one.attempt_id for one in tried.values()])
         after = fmean(self._rewards(tried.values()))
         kept, told, failed = after > before, len(batch), _failed(tried.values())
         if kept:
@@ -232,6 +236,18 @@ class PromptOptimizer(Generic[TaskT]):
             after, told, failed = fmean(scores.values()), len(ended), _failed(ended)
         from_ = candidates[parent].name
         self._on_event(CandidateTried(named(child), from_, made_by, after, told, failed, kept, self._left))
+
+    def _check_reached(
+        self, child: Mapping[str, PromptVersion], before: Mapping[str, PromptVersion], attempts: Sequence[str]
+    ) -> None:
+        """Say, of the first new text of each prompt, if it does not reach the program: no text would be better then."""
+        for name in [one for one in child if child[one] != before[one] and one not in self._reached]:
+            self._reached.add(name)
+            if self._journal.take(["reached", name]) is None:
+                why = why_unreached(self._daemon, name, child[name].version, attempts, wait_s=_ARRIVES_S)
+                if why is not None:
+                    _log.warning("%s", why)
+                self._journal.write(["reached", name], why is None)
 
     def _base(self, validated: Sequence[Task]) -> Candidate:
         """Try what the program has, and learn which versions of the prompts that is: from the first attempt, whose

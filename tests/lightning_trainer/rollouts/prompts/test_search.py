@@ -32,6 +32,8 @@ class Script:
         """By attempt."""
         self.silent: set[str] = set()
         """Prompts that the attempt of the first task does not ask for."""
+        self.reaches = True
+        """Whether attempts run with the texts that they are given."""
         self.waited_s: list[float] = []
         """For what attempts have recorded."""
         self.proposals = 0
@@ -74,7 +76,9 @@ class Script:
         self.waited_s.append(wait_s)
         if not any(name in self.asked_for[one] for one in attempts):
             raise NotThereError(f"none asked for {name}")
-        return PromptVersion(self.served, f"v{self.served}")
+        given = [self.made[int(one[1:])][2].get(name) for one in attempts]
+        version = next((int(text[1:]) for text in given if text and self.reaches), self.served)
+        return PromptVersion(version, f"v{version}")
 
     def propose(self, name: str, parent: int, attempts: Sequence[str], *, seed: int) -> Proposed:
         if self.proposals >= self.most_proposals:
@@ -143,6 +147,30 @@ def test_attempts_without_a_reward_say_why_before_anything_is_waited_for():
     with pytest.raises(LightningError, match=r"none of 6 attempts got a reward, .*OPENAI_API_KEY is not set"):
         script.search()
     assert len(script.waited_s) == 1
+
+
+def test_a_search_whose_texts_do_not_reach_the_program_says_so_once(caplog):
+    Script(by_text(v2=1.0)).search()
+    assert "say nothing about it" not in caplog.text
+    cached = Script(by_text())
+    asked_for, made = {}, cached._attempt
+
+    def attempt(task: Any) -> float | None:
+        reward = made(task)
+        asked_for.update({one: set() for one in list(cached.asked_for)[6:]})
+        cached.asked_for.update(asked_for)
+        return reward
+
+    cached.optimizer._given = attempt
+    cached.search()
+    assert (
+        caplog.text.count("none of the 3 attempts with clerk@v1 asked for 'clerk', so they say nothing about it") == 1
+    )
+    caplog.clear()
+    service = Script(by_text())
+    service.reaches = False
+    service.search()
+    assert caplog.text.count("attempts with clerk@v1 ran with v0, and say nothing about it") == 1
 
 
 def test_a_search_whose_budget_is_spent_says_what_it_has_found():
