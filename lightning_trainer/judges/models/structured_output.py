@@ -92,12 +92,25 @@ def parsed(text: str, shape: type[AnswerType]) -> AnswerType:
 
 def without_thoughts(text: str) -> str:
     """Return what a model says after it has thought: nothing where it has not ended to think."""
-    if _THINKS.match(text) is None and text.lstrip().startswith(("{", "`")):
-        return text  # an answer at once, in which a reason may quote the mark
     ended = _THOUGHT.search(text)
-    if ended is not None:
-        return text[ended.end() :]
-    return "" if _THINKS.match(text) else text
+    if _THINKS.match(text):
+        return "" if ended is None else text[ended.end() :]
+    return text if ended is None or _is_quoted(text, ended.start()) else text[ended.end() :]
+
+
+def _is_quoted(text: str, mark: int) -> bool:
+    """Return whether a JSON object reaches across a place of the text: a reason may quote the mark that is there."""
+    decoder = json.JSONDecoder()
+    at = text.find("{", 0, mark)
+    while at >= 0:
+        try:
+            _, end = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            end = at + 1
+        if end > mark:
+            return True
+        at = text.find("{", end, mark)
+    return False
 
 
 @lru_cache(maxsize=256)

@@ -65,6 +65,7 @@ USABLE = {
     "thoughts with a draft": f"<think>\n{json.dumps(changed(1, verdict=True))}? No.</think>\n{json.dumps(GOOD)}",
     "thoughts that the template began": f"Is {{NaN}} a number?\n</think>\n\n{json.dumps(GOOD)}",
     "a reason that quotes the mark": changed(1, reason="it wrote </think> before its answer"),
+    "prose, and such a reason": f"Well: {json.dumps(changed(1, reason='it wrote </think>'))}",
 }
 UNUSABLE = {
     "7/10": "7/10",
