@@ -272,6 +272,7 @@ async def ask(
 def _usable(reply: Reply, shape: type[AnswerType], max_tokens: int) -> AnswerType:
     if reply.cut:
         raise MalformedAnswerError(f"it was cut off at {max_tokens} tokens")
-    if not reply.text.strip():
-        raise MalformedAnswerError(f"it is empty, and ended with {reply.ended!r}")
+    if not without_thoughts(reply.text).strip():
+        after = " after its thoughts" if reply.text.strip() else ""
+        raise MalformedAnswerError(f"it is empty{after}, and ended with {reply.ended!r}")
     return parsed(reply.text, shape)

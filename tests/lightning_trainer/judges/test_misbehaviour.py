@@ -203,11 +203,18 @@ async def test_who_can_raise_the_limit_of_an_answer_is_told_to(judge, script):
     assert "max_answer_tokens" not in script.questions[-1]
 
 
-async def test_an_empty_answer_is_told_with_why_it_ended(judge, script):
-    choice = {"finish_reason": "content_filter", "message": {"content": None}}
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "it is empty, and ended with 'content_filter'"),
+        ("<think>Hm.</think>", "it is empty after its thoughts, and ended"),
+    ],
+)
+async def test_an_empty_answer_is_told_with_why_it_ended(judge, script, content, said):
+    choice = {"finish_reason": "content_filter", "message": {"content": content}}
     script.answers = [(200, {}, {"choices": [choice]})]
     judged, _ = await judge("rubric", {"a": "It is 6."}, retries=0)
-    assert "it is empty, and ended with 'content_filter'" in judged["a"].reason
+    assert said in judged["a"].reason
 
 
 @pytest.mark.parametrize(
