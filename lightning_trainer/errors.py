@@ -108,6 +108,10 @@ class EvaluationError(LightningError, RuntimeError):
     """A held-out evaluation gave no score."""
 
 
+class NotThereError(LightningError):
+    """The daemon answered that it has not got what it was asked for; the message is its sentence."""
+
+
 class JudgeError(LightningError, RuntimeError):
     """A judge gave no verdict; the reward is missing, and the message says why."""
 

@@ -50,9 +50,9 @@ def rendered(attempts: Sequence[JudgedAttempt], max_chars: int, *, closings: Seq
     own = ["\n\n".join(one[shared:]) for one in parts]
     endings = list(closings) or [""] * len(own)
     codes = _codes(common, [text + ending for text, ending in zip(own, endings, strict=True)])
-    blocks = [_marked("common", codes[-1], _cut(common, max_chars))] if common else []
+    blocks = [_marked("common", codes[-1], cut(common, max_chars))] if common else []
     blocks += [
-        _marked("attempt", code, _cut(text, max_chars) + ending)
+        _marked("attempt", code, cut(text, max_chars) + ending)
         for code, text, ending in zip(codes, own, endings, strict=False)
     ]
     if common:
@@ -163,7 +163,8 @@ def _marked(what: str, code: str, text: str) -> str:
     return f"<{what} {code}>\n{text}\n</{what} {code}>"
 
 
-def _cut(text: str, max_chars: int) -> str:
+def cut(text: str, max_chars: int) -> str:
+    """Return a text with its middle left out, and a note there, if it is longer."""
     if len(text) <= max_chars:
         return text
     head = int(max_chars * _HEAD_SHARE)

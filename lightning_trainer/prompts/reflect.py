@@ -16,11 +16,13 @@ from lightning_trainer.judges.attempts import JudgedAttempt
 from lightning_trainer.judges.models.budget import Budget
 from lightning_trainer.judges.models.client import ModelClient, ask
 from lightning_trainer.judges.models.structured_output import Answer, MalformedAnswerError, schema_of, shaped
-from lightning_trainer.judges.rendering import rendered
+from lightning_trainer.judges.rendering import cut, rendered
 from lightning_trainer.prompts.placeholders import in_place_of, misfits, placeholders
 from lightning_trainer.prompts.proposer import Proposal
 from lightning_trainer.store.prompts import LONGEST_TEXT, PromptVersion
 
+_LONGEST_WHY = 4000
+"""Characters of why an attempt earned what it did: the output of a test suite may be all of a model's context."""
 _TASK = (
     "You improve a prompt: a text that stands in a program and tells an AI agent how to work. You are shown the "
     "present text, and attempts at tasks that were made with it, each with what it earned and, where it was said, why. "
@@ -98,7 +100,8 @@ def _question(parent: PromptVersion, attempts: Sequence[JudgedAttempt], max_char
 
 def _earned(one: JudgedAttempt) -> str:
     rewards = [f"{name} = {value:g}" for name, value in sorted((one.rewards or {}).items())]
-    return "\n".join([", ".join(rewards) or "nothing was said of it", *one.explanations])
+    why = cut("\n".join(one.explanations), _LONGEST_WHY)
+    return "\n".join(filter(None, [", ".join(rewards) or "nothing was said of it", why]))
 
 
 def _check(answer: Any, before: str) -> None:

@@ -4,6 +4,7 @@ from lightning_trainer.report.difference import (
     MeanDifference,
     PairedDifference,
     mean_difference,
+    mean_interval,
     paired_difference,
     wilson_interval,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "StepResult",
     "example_of",
     "mean_difference",
+    "mean_interval",
     "paired_difference",
     "read_report",
     "wilson_interval",

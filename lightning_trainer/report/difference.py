@@ -101,6 +101,20 @@ def mean_difference(before: Sequence[float], after: Sequence[float]) -> MeanDiff
     return MeanDifference(n, mean, (mean - half, mean + half))
 
 
+def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Return the 95 % interval of a mean: Wilson's if each value is 0 or 1, else Student's; None if there are fewer
+    than four values, or all are alike and not 0 or 1, so that nothing is known of the spread."""
+    n = len(values)
+    if n < _FEWEST:
+        return None
+    if {*values} <= {0.0, 1.0}:
+        return wilson_interval(sum(value == 1.0 for value in values), n)
+    if max(values) - min(values) < 1e-9:
+        return None
+    mean, half = fmean(values), _student_95(n - 1) * stdev(values) / sqrt(n)
+    return mean - half, mean + half
+
+
 def _student_95(freedom: int) -> float:
     """Return the two-sided 95 % quantile of Student's t; from 3 degrees of freedom on within 0.2 %."""
     return Z_95 + 2.3723 / freedom + 2.8225 / freedom**2 + 2.5559 / freedom**3 + 1.5895 / freedom**4

@@ -17,7 +17,7 @@ from lightning_instrumentation.errors import UnprovenDaemonError
 from lightning_instrumentation.runtime import running
 from lightning_instrumentation.settings import checked_endpoint
 
-from lightning_trainer.errors import LightningError, TrainingError
+from lightning_trainer.errors import LightningError, NotThereError, TrainingError
 
 _log = logging.getLogger(__name__)
 
@@ -234,7 +234,8 @@ class DaemonClient:
                 if status in COME_AGAIN:
                     raise ConnectionError(refusal(url, status, body[:_LONGEST_ERROR]))
                 if not 200 <= status < 300:
-                    raise LightningError(refusal(url, status, body[:_LONGEST_ERROR]))
+                    refused = NotThereError if status == 404 else LightningError
+                    raise refused(refusal(url, status, body[:_LONGEST_ERROR]))
                 answer = json.loads(body)
                 if not isinstance(answer, dict):
                     raise ValueError(answer)

@@ -30,6 +30,8 @@ _QUESTIONS: dict[str, tuple[str, ...]] = {
     "/lightning/prompts": (),
     "/lightning/prompts/clerk": ("before", "limit", "used_in"),
     "/lightning/prompts/%00": ("before", "limit"),
+    "/lightning/prompts/clerk/earned": (),
+    "/lightning/prompts/%00/earned": (),
     "/lightning/policies/math": ("before", "limit", "steps_done", "groups_wanted"),
     "/lightning/policies/math/lost_groups": ("prefix", "after", "limit"),
     "/lightning/policies/math/groups": ("prefix", "mode", "taken_until", "taken_after", "after", "limit"),

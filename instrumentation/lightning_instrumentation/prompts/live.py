@@ -1,7 +1,8 @@
 """Versions of prompts that the daemon serves, as this process knows them: ``POST {endpoint}/lightning/prompts/{name}``.
 
-What is known is returned at once and asked for anew in a thread. What is not known yet is waited for, and a daemon that
-hangs or is gone costs a program one second in all, until it answers again.
+What is known is returned at once and asked for anew in a thread. What is not known yet, or was last asked for so long
+ago that another version may well be served, is waited for, and a daemon that hangs or is gone costs a program one
+second in all, until it answers again.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ _FIRST_S = 1.0
 _TIMEOUT_S = 5.0
 _EVERY_S = 10.0
 _AFTER_FAILURE_S = 30.0
+_OLD_S = 10.0
+"""What should have been asked for again this long ago is waited for: a program may use its prompt once an hour."""
 _MOST = 256
 """Defaults of one process."""
 _MOST_OF_NAME = 32
@@ -41,6 +44,8 @@ class _Known:
     """When the daemon is asked again, by the monotonic clock; infinite while it is being asked."""
     asked: threading.Event = field(default_factory=threading.Event)
     """Set once the daemon has answered, or has not."""
+    old: bool = False
+    """Whether the version is waited for although one is known."""
 
 
 class LivePrompts:
@@ -74,6 +79,8 @@ class LivePrompts:
             now = time.monotonic()
             ask = now >= known.ask_at
             if ask:
+                if known.version is not None and now - known.ask_at > _OLD_S:
+                    known.old, known.asked = True, threading.Event()
                 known.ask_at = float("inf")
         if ask:
             given = default if may_be_sent else None
@@ -81,9 +88,9 @@ class LivePrompts:
             try:
                 threading.Thread(target=self._ask, args=asking, name="lightning-prompts", daemon=True).start()
             except RuntimeError:  # no more threads can be started, or the interpreter ends
-                known.ask_at = now + _AFTER_FAILURE_S
+                known.ask_at, known.old = now + _AFTER_FAILURE_S, False
                 known.asked.set()
-        if known.version is None and not known.asked.wait(max(0.0, self._left_s)):
+        if (known.version is None or known.old) and not known.asked.wait(max(0.0, self._left_s)):
             with self._lock:
                 self._left_s -= time.monotonic() - now
         return known.version
@@ -118,7 +125,7 @@ def _ask(access: Access, name: str, root: str, default: str | None, known: _Know
         failures.count("prompt-unanswered")
     except Exception as error:
         failures.note("prompt", f"what answers for {name!r} is not a version of a prompt", error=error)
-    known.ask_at = time.monotonic() + again_s
+    known.ask_at, known.old = time.monotonic() + again_s, False
     known.asked.set()
     return answered
 

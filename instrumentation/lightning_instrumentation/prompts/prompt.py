@@ -31,9 +31,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 def prompt(name: str, default: str) -> str:
     """Return the version of a prompt that is served; ``default`` where there is no other, and without a daemon.
 
-    The first use of a text in a process waits for the daemon: milliseconds, and over all texts for a second at most
-    while none answers. Later ones return what is known, which is at most some seconds old. Placeholders are filled in
-    by the caller afterwards.
+    The first use of a text in a process, and one after a pause, waits for the daemon: milliseconds, and over all texts
+    for a second at most while none answers. Others return what is known, which is at most some seconds old.
+    Placeholders are filled in by the caller afterwards.
 
     Args:
         name: 1 to 64 letters, digits, ``_``, ``.`` or ``-``, a letter or digit first.

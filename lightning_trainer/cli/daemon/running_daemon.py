@@ -65,6 +65,20 @@ def async_daemon_client(url: str, config: Config, *, timeout_s: float = 30.0) ->
     return httpx.AsyncClient(base_url=url, headers=headers, timeout=timeout_s, trust_env=False, verify=verified(access))
 
 
+def client_at(endpoint: str, token: str | None, *, timeout_s: float = 30.0) -> httpx.Client:
+    """Return what asks a daemon by its URL alone, wherever it is, after it has proven itself.
+
+    Args:
+        token: the daemon's; None for the one that it has left for this user's programs.
+
+    Raises:
+        LightningError: what answers there is not the daemon, or nobody answers.
+    """
+    access = Access(endpoint, token, ca_file=ca_file_of_environment())
+    headers = _headers(access, configured=False)
+    return httpx.Client(base_url=endpoint, headers=headers, timeout=timeout_s, trust_env=False, verify=verified(access))
+
+
 def daemon_access(url: str, config: Config) -> Access:
     """Return the way to the daemon of a configuration: its token, and the certificate that it shows.
 
@@ -94,8 +108,11 @@ def _certificate(config: Config, url: str) -> str | None:
     return found or None
 
 
-def _headers(access: Access) -> dict[str, str]:
+def _headers(access: Access, *, configured: bool = True) -> dict[str, str]:
     """Return what opens the daemon, after it has proven itself.
+
+    Args:
+        configured: its token is the configuration's, and no environment's.
 
     Raises:
         LightningError: what answers there is not the daemon, or nobody answers.
@@ -103,7 +120,9 @@ def _headers(access: Access) -> dict[str, str]:
     try:
         return access.headers()
     except UnprovenDaemonError as error:
-        if error.other_token:  # these commands read no LIGHTNING_TOKEN, which a program would have to set
+        if (
+            error.other_token and configured
+        ):  # these commands read no LIGHTNING_TOKEN, which a program would have to set
             raise LightningError(
                 f"the daemon at {access.endpoint} has another token than [daemon] of its configuration here: if that "
                 "was changed, restart the daemon, which has the one that it was started with"

@@ -1,54 +1,82 @@
-"""``prompts use`` and ``prompts add``: asked of the running daemon, or written into the store of a stopped one."""
+"""``prompts use`` and ``prompts add``: asked of a daemon, or written into the store of a stopped one."""
 
 import asyncio
+import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-import httpx
-
-from lightning_trainer.cli.daemon.running_daemon import daemon_client, running_daemon
+from lightning_trainer.cli.daemon.running_daemon import running_daemon
 from lightning_trainer.cli.prompts.listing import known_versions, split_version
+from lightning_trainer.cli.prompts.remote import prompts_at, prompts_of_running
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
-from lightning_trainer.errors import ConfigError, StoreError, UnknownVersionError
+from lightning_trainer.errors import ConfigError, UnknownVersionError
 from lightning_trainer.prompts.placeholders import in_place_of, misfits
-from lightning_trainer.rollouts.daemon_client import refusal
 from lightning_trainer.store import prompts
 from lightning_trainer.store.places import recorded_place, store_at
+from lightning_trainer.store.prompts import PromptVersion
 
 
-def use_version(config_path: Path | None, named: str) -> None:
+def use_version(config_path: Path | None, named: str, *, endpoint: str | None = None) -> None:
     """Serve a version and say so.
 
     Raises:
         LightningError: there is no such version, or the daemon failed on it.
     """
-    config = load_usual_config(config_path)
     name, number = split_version(named)
     if number is None:
         raise UnknownVersionError(f"which version of {name!r} is to be served? write it as {name}@v3")
-    url = running_daemon(config)
-    if url is None:
-        asyncio.run(_write(config, lambda connection: prompts.use(connection, name, number)))
+    if endpoint is not None:
+        with prompts_at(endpoint, config_path) as asked:
+            asked.use(name, number)
     else:
-        _ask(url, config, f"{quote(name, safe='')}/live", {"version": number})
+        config = load_usual_config(config_path)
+        url = running_daemon(config)
+        if url is None:
+            asyncio.run(_write(config, lambda connection: prompts.use(connection, name, number)))
+        else:
+            with prompts_of_running(url, config) as asked:
+                asked.use(name, number)
     _say(f"programs that ask for {name} with the default that v{number} derives from get v{number}, within ten seconds")
+    _say(f"what it earns there: lightning-trainer prompts show {name} --live{option_of(endpoint)}")
 
 
-def add_version(config_path: Path | None, named: str, file: Path, reason: str | None) -> None:
+def add_version(
+    config_path: Path | None, named: str, file: Path, reason: str | None, *, endpoint: str | None = None
+) -> None:
     """Add a text and say which version it is, and what of it a program could not fill in.
 
     Raises:
         LightningError: the file cannot be read or is no text that could be served, or the text that it derives from is
             not known.
     """
-    config = load_usual_config(config_path)
     text = _text(file)
     name, number = split_version(named)
-    versions = known_versions(config, name)
+    if endpoint is not None:
+        with prompts_at(endpoint, config_path) as asked:
+            parent, before = _parent(asked.versions(name), name, number, text)
+            text = in_place_of(before, text)
+            made = asked.add(name, text, parent, reason)
+    else:
+        config = load_usual_config(config_path)
+        parent, before = _parent(known_versions(config, name), name, number, text)
+        text = in_place_of(before, text)
+        made = _added(config, name, text, parent, reason)
+    for said in misfits(before, text):
+        _say(f"careful, the program may fail with this text where it works with v{parent}: {said}")
+    _say(f"this is {name}@v{made}; serve it with: lightning-trainer prompts use {name}@v{made}{option_of(endpoint)}")
+
+
+def option_of(endpoint: str | None) -> str:
+    """Return how a command names the daemon that this one was told to ask; nothing where the environment says it."""
+    return "" if endpoint in (None, os.environ.get("LIGHTNING_ENDPOINT")) else f" --endpoint {endpoint}"
+
+
+def _parent(versions: Sequence[PromptVersion], name: str, number: int | None, text: str) -> tuple[int, str]:
+    """Return the version that a text derives from, and its text."""
     live = [one.version for one in versions if one.state == "live"]
     if number is None and len(live) > 1:
         listed = ", ".join(f"v{one}" for one in live)
@@ -57,27 +85,23 @@ def add_version(config_path: Path | None, named: str, file: Path, reason: str | 
             f"derives from, as {name}@v{live[-1]}"
         )
     parent = live[0] if number is None else number
-    before = next((one.text for one in versions if one.version == parent), text)  # the store says that there is none
-    text = in_place_of(before, text)
+    return parent, next((one.text for one in versions if one.version == parent), text)  # the store refuses what is none
+
+
+def _added(config: Config, name: str, text: str, parent: int, reason: str | None) -> int:
     url = running_daemon(config)
-    if url is None:
-        made = asyncio.run(
-            _write(
-                config,
-                lambda connection: prompts.add(connection, name, text, parent, "person", reason, time.time_ns()),
-            )
-        ).version
-    else:
-        body = {"text": text, "parent": parent, "reason": reason}
-        made = _ask(url, config, f"{quote(name, safe='')}/versions", body)["version"]
-    for said in misfits(before, text):
-        _say(f"careful, the program may fail with this text where it works with v{parent}: {said}")
-    _say(f"this is {name}@v{made}; serve it with: lightning-trainer prompts use {name}@v{made}")
+    if url is not None:
+        with prompts_of_running(url, config) as asked:
+            return asked.add(name, text, parent, reason)
+    made = asyncio.run(
+        _write(config, lambda connection: prompts.add(connection, name, text, parent, "person", reason, time.time_ns()))
+    )
+    return made.version
 
 
 def _text(file: Path) -> str:
     try:
-        text = file.read_text(encoding="utf-8").strip()
+        text = file.read_text(encoding="utf-8-sig").strip()  # some editors begin a file with a mark
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} cannot be read as text: {error}") from error
     prompts.check_text(text)
@@ -87,19 +111,6 @@ def _text(file: Path) -> str:
 async def _write(config: Config, change: Any) -> Any:
     async with store_at(recorded_place(config), config.store) as store:
         return await store.write(change)
-
-
-def _ask(url: str, config: Config, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    try:
-        with daemon_client(url, config, timeout_s=60.0) as client:
-            answer = client.post(f"/lightning/prompts/{path}", json=body)
-        if not answer.is_success:
-            raise UnknownVersionError(refusal(url, answer.status_code, answer.content))
-        return answer.json()
-    except (httpx.HTTPError, ValueError) as error:
-        if isinstance(error, UnknownVersionError):
-            raise
-        raise StoreError(f"the daemon at {url} did not answer ({type(error).__name__}: {error})") from error
 
 
 def _say(sentence: str) -> None:

@@ -12,42 +12,53 @@ prompts = typer.Typer(no_args_is_help=True, help="List, compare, choose and impr
 _Configuration: TypeAlias = Annotated[
     Path | None, typer.Option(help="The configuration file; default: lightning.toml, if it exists.")
 ]
+_Endpoint: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        envvar="LIGHTNING_ENDPOINT", help="URL of a daemon elsewhere; default: the configuration's, or its store."
+    ),
+]
 _Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @prompts.command("list")
-def list_them(config: _Configuration = None, as_json: _Json = False) -> None:
+def list_them(config: _Configuration = None, endpoint: _Endpoint = None, as_json: _Json = False) -> None:
     """List the prompts that programs have asked for, with the versions that are served."""
     with one_sentence():
         from lightning_trainer.cli.prompts.listing import list_prompts
 
-        list_prompts(config, as_json=as_json)
+        list_prompts(config, as_json=as_json, endpoint=endpoint)
 
 
 @prompts.command()
 def show(
     name: Annotated[str, typer.Argument(help="NAME for all its versions, NAME@vN for the text of one.")],
     config: _Configuration = None,
+    endpoint: _Endpoint = None,
     diff: Annotated[bool, typer.Option("--diff", help="Show what a version changes of its parent.")] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="Show what each version earned in the newest live attempts, too.")
+    ] = False,
     as_json: _Json = False,
 ) -> None:
     """Show a prompt's versions and what each earned, or the text of one."""
     with one_sentence():
         from lightning_trainer.cli.prompts.listing import show_prompt
 
-        show_prompt(config, name, diff=diff, as_json=as_json)
+        show_prompt(config, name, diff=diff, as_json=as_json, live=live, endpoint=endpoint)
 
 
 @prompts.command()
 def use(
     version: Annotated[str, typer.Argument(help="NAME@vN.")],
     config: _Configuration = None,
+    endpoint: _Endpoint = None,
 ) -> None:
     """Serve a version to programs that ask for the prompt: at once where they run, with no restart."""
     with one_sentence():
         from lightning_trainer.cli.prompts.changing import use_version
 
-        use_version(config, version)
+        use_version(config, version, endpoint=endpoint)
 
 
 @prompts.command()
@@ -56,12 +67,13 @@ def add(
     file: Annotated[Path, typer.Argument(help="The file with the text.")],
     reason: Annotated[str | None, typer.Option(help="Why.")] = None,
     config: _Configuration = None,
+    endpoint: _Endpoint = None,
 ) -> None:
     """Add a text of your own as a version, which `use` then serves."""
     with one_sentence():
         from lightning_trainer.cli.prompts.changing import add_version
 
-        add_version(config, name, file, reason)
+        add_version(config, name, file, reason, endpoint=endpoint)
 
 
 @prompts.command()
@@ -91,6 +103,9 @@ def optimize(
     agent: Annotated[str | None, typer.Option(help="Agent name for calls that the program does not name.")] = None,
     concurrency: Annotated[int, typer.Option(help="Attempts at once.", min=1)] = 8,
     timeout: Annotated[float, typer.Option(help="Seconds after which an attempt is stopped.", min=0.1)] = 120.0,
+    retries: Annotated[
+        int, typer.Option(help="How often a failed attempt is made again; these count in no --attempts.", min=0)
+    ] = 0,
     seed: Annotated[int, typer.Option(help="Seed of what is drawn.")] = 0,
 ) -> None:
     """Look for better texts by trying them: prompts optimize NAME --tasks FILE --attempts N -- python agent.py."""
@@ -106,4 +121,5 @@ def optimize(
             agent=agent,
             concurrency=concurrency,
             timeout_s=timeout,
+            retries=retries,
         )

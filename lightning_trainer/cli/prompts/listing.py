@@ -1,17 +1,20 @@
-"""``prompts list`` and ``prompts show``: read from the store itself, with or without a daemon."""
+"""``prompts list`` and ``prompts show``: read from the store itself, with or without a daemon, or asked of a daemon."""
 
 import difflib
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 
+from lightning_trainer.cli.prompts.remote import prompts_at
 from lightning_trainer.cli.terminal.console import TerminalConsole, visible, visible_json
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.errors import UnknownVersionError
+from lightning_trainer.prompts.earned import MOST_OF_VERSION, Earned, earned_live
 from lightning_trainer.store import prompts
 from lightning_trainer.store.places import place_of, reading
 from lightning_trainer.store.prompts import PromptVersion
@@ -19,15 +22,18 @@ from lightning_trainer.store.prompts import PromptVersion
 _REASON_SHOWN = 200
 
 
-def list_prompts(config_path: Path | None, *, as_json: bool) -> None:
+def list_prompts(config_path: Path | None, *, as_json: bool, endpoint: str | None = None) -> None:
     """Print each prompt with how many versions it has and which are served.
 
     Raises:
-        LightningError: the configuration or the store cannot be read.
+        LightningError: the configuration or the store cannot be read, or the daemon does not answer.
     """
-    config = load_usual_config(config_path)
-    with reading(place_of(config)) as connection:
-        found = prompts.names(connection)
+    if endpoint is not None:
+        with prompts_at(endpoint, config_path) as asked:
+            found = asked.names()
+    else:
+        with reading(place_of(load_usual_config(config_path))) as connection:
+            found = prompts.names(connection)
     if as_json:
         print(visible_json([asdict(one) for one in found]))
         return
@@ -43,34 +49,69 @@ def list_prompts(config_path: Path | None, *, as_json: bool) -> None:
     console.print(table, markup=False)
 
 
-def show_prompt(config_path: Path | None, name: str, *, diff: bool, as_json: bool) -> None:
+def show_prompt(
+    config_path: Path | None,
+    name: str,
+    *,
+    diff: bool,
+    as_json: bool,
+    live: bool = False,
+    endpoint: str | None = None,
+) -> None:
     """Print a prompt's versions, or of one the text, or what it changes of its parent.
 
+    Args:
+        live: of all versions, also what each earned in live attempts.
+
     Raises:
-        LightningError: the configuration or the store cannot be read, or there is no such prompt or version.
+        LightningError: the configuration or the store cannot be read, the daemon does not answer, or there is no such
+            prompt or version.
     """
-    config = load_usual_config(config_path)
     name, number = split_version(name)
     if number is not None:
-        _show_version(config, name, number, diff=diff, as_json=as_json)
+        found, parent = _version_and_parent(config_path, endpoint, name, number)
+        if as_json:
+            print(visible_json(asdict(found)))
+        else:
+            print(visible(_changes(parent, found) if diff and parent is not None else found.text))
         return
+    versions, earned = _versions_and_earned(config_path, endpoint, name, live=live)
+    if as_json:
+        print(visible_json([{**asdict(one), **_live_of(earned, one.version)} for one in versions]))
+    else:
+        _print_table(versions, earned)
+
+
+def _versions_and_earned(
+    config_path: Path | None, endpoint: str | None, name: str, *, live: bool
+) -> tuple[list[PromptVersion], dict[int, Earned] | None]:
+    if endpoint is not None:
+        with prompts_at(endpoint, config_path) as asked:
+            return asked.versions(name), asked.earned(name) if live else None
+    config = load_usual_config(config_path)
     versions = known_versions(config, name)
-    if as_json:
-        print(visible_json([asdict(one) for one in versions]))
-    else:
-        _print_table(versions)
-
-
-def _show_version(config: Config, name: str, number: int, *, diff: bool, as_json: bool) -> None:
+    if not live:
+        return versions, None
     with reading(place_of(config)) as connection:
+        return versions, earned_live(connection, name)
+
+
+def _live_of(earned: dict[int, Earned] | None, version: int) -> dict[str, Any]:
+    if earned is None:
+        return {}
+    return {"live": asdict(earned[version]) if version in earned else None}
+
+
+def _version_and_parent(
+    config_path: Path | None, endpoint: str | None, name: str, number: int
+) -> tuple[PromptVersion, PromptVersion | None]:
+    if endpoint is not None:
+        with prompts_at(endpoint, config_path) as asked:
+            found = asked.version(name, number)
+            return found, None if found.parent is None else asked.version(name, found.parent)
+    with reading(place_of(load_usual_config(config_path))) as connection:
         found = prompts.select_one(connection, name, number)
-        parent = None if found.parent is None else prompts.select_one(connection, name, found.parent)
-    if as_json:
-        print(visible_json(asdict(found)))
-    elif diff and parent is not None:
-        print(visible(_changes(parent, found)))
-    else:
-        print(visible(found.text))
+        return found, None if found.parent is None else prompts.select_one(connection, name, found.parent)
 
 
 def known_versions(config: Config, name: str) -> list[PromptVersion]:
@@ -107,14 +148,16 @@ def _changes(parent: PromptVersion, child: PromptVersion) -> str:
     return "\n".join(difflib.unified_diff(before, after, parent.label, child.label, lineterm=""))
 
 
-def _print_table(versions: Sequence[PromptVersion]) -> None:
+def _print_table(versions: Sequence[PromptVersion], earned: dict[int, Earned] | None) -> None:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for heading in ("version", "from", "state", "made by"):
         table.add_column(heading, no_wrap=True)
     stages = list(dict.fromkeys(stage for one in versions for stage in one.scores))
     for stage in stages:
         table.add_column(stage, justify="right", no_wrap=True)
-    table.add_column("made, UTC", no_wrap=True)
+    for heading in () if earned is None else ("live attempts", "live reward (95 %)"):
+        table.add_column(heading, justify="right")
+    table.add_column("made, UTC")
     for one in versions:
         scores = [one.scores.get(stage) for stage in stages]
         table.add_row(
@@ -123,6 +166,7 @@ def _print_table(versions: Sequence[PromptVersion]) -> None:
             one.state,
             one.made_by,
             *("" if score is None else f"{score['mean']:.3f} of {score['tasks']:.0f}" for score in scores),
+            *(() if earned is None else _live_cells(earned.get(one.version))),
             f"{datetime.fromtimestamp(one.created_ns / 1e9, UTC):%Y-%m-%d %H:%M:%S}",
             style="bold" if one.state == "live" else None,
         )
@@ -133,3 +177,15 @@ def _print_table(versions: Sequence[PromptVersion]) -> None:
             reason = " ".join(one.reason.split())
             shown = reason if len(reason) <= _REASON_SHOWN else f"{reason[:_REASON_SHOWN]} ..."
             console.print(f"v{one.version}: {shown}", style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+def _live_cells(earned: Earned | None) -> tuple[str, str]:
+    if earned is None:
+        return "", ""
+    attempts = f"{earned.attempts}{'+' * (earned.attempts == MOST_OF_VERSION)}"
+    if earned.failed:
+        attempts += f", {earned.failed} failed"
+    if earned.mean is None:
+        return attempts, "none yet"
+    between = "" if earned.interval is None else f" ({earned.interval[0]:.3f} to {earned.interval[1]:.3f})"
+    return attempts, f"{earned.mean:.3f} of {earned.rewarded}{between}"

@@ -9,6 +9,7 @@ from pathlib import Path
 from lightning_instrumentation.settings import checked_endpoint
 from rich.console import Console
 
+from lightning_trainer.cli.prompts.changing import option_of
 from lightning_trainer.cli.rollouts import Options, Show, at_daemon, ends_at_sigterm, shown
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.config.file import USUAL_CONFIG
@@ -49,6 +50,7 @@ def optimize_prompts(
     agent: str | None,
     concurrency: int,
     timeout_s: float,
+    retries: int = 0,
 ) -> None:
     """Search, and say what was found and how it is served.
 
@@ -74,7 +76,7 @@ def optimize_prompts(
         agent=agent,
         concurrency=concurrency,
         timeout_s=timeout_s,
-        retries=0,
+        retries=retries,
         seed=search.seed,
         config=config,
     )
@@ -84,25 +86,26 @@ def optimize_prompts(
     program = Command(command, endpoint=checked_endpoint(options.endpoint), agent=agent, timeout_s=timeout_s)
     try:
         with ends_at_sigterm():
-            _search(names, program, search, options)
+            _search(names, program, search, options, option_of(endpoint))
     finally:
         program.stop()
 
 
-def _search(names: Sequence[str], program: Command, search: Search, options: Options) -> None:
+def _search(names: Sequence[str], program: Command, search: Search, options: Options, option: str) -> None:
     console = TerminalConsole()
     tasks = read_tasks(search.tasks)
     validation = None if search.validation is None else read_tasks(search.validation).tasks
     held_out = () if search.held_out is None else read_tasks(search.held_out).tasks
     program.run_label = command_label(options.command, tasks.label, search.seed)
     with shown(console, 1, search.attempts + 2 * len(held_out)) as show:
-        narration = _Narration(console, show, search.journal)
+        narration = _Narration(console, show, search.journal, option)
         optimizer = PromptOptimizer(
             names,
             program,
             endpoint=checked_endpoint(options.endpoint),
             concurrency=options.concurrency,
             timeout_s=options.timeout_s + _GRACE_S,
+            retries=options.retries,
             seed=search.seed,
             on_event=narration,
         )
@@ -116,19 +119,24 @@ def _search(names: Sequence[str], program: Command, search: Search, options: Opt
                 perfect=search.perfect,
                 journal=search.journal,
             )
-        _conclude(console, optimizer, found, use=search.use)
+        _conclude(console, optimizer, found, use=search.use, option=option)
 
 
 class _Narration:
     """A line for each text that was tried, and for the best so far where the search ends before its end."""
 
-    def __init__(self, console: Console, show: Show, journal: Path | None) -> None:
+    def __init__(self, console: Console, show: Show, journal: Path | None, option: str = "") -> None:
+        """``option`` is how ``prompts use`` has to name the daemon."""
+        self._option = option
         self._console = console
         self._show = show
         self._journal = journal
         self._best: CandidateTried | None = None
+        self._anything = False
+        """Whether an attempt has ended, or was found in the journal."""
 
     def __call__(self, event: Event | CandidateTried) -> None:
+        self._anything = True
         if not isinstance(event, CandidateTried):
             self._show(event)
             return
@@ -155,15 +163,17 @@ class _Narration:
         except BaseException:
             best = self._best
             if best is not None and best.parent is not None:
-                commands = ", ".join(f"lightning-trainer prompts use {one}" for one in best.candidate.split(", "))
+                commands = ", ".join(
+                    f"lightning-trainer prompts use {one}{self._option}" for one in best.candidate.split(", ")
+                )
                 said = f"best so far: {best.candidate}, {best.mean:.3f} at {best.tasks} validation tasks"
                 _say(self._console, f"{said}; to serve it: {commands}")
-            if self._journal is not None:
+            if self._journal is not None and self._anything and self._journal.stat().st_size:
                 _say(self._console, f"the same command goes on with the search from {self._journal}")
             raise
 
 
-def _conclude(console: Console, optimizer: PromptOptimizer, found: Optimized, *, use: bool) -> None:
+def _conclude(console: Console, optimizer: PromptOptimizer, found: Optimized, *, use: bool, option: str) -> None:
     tried = f"{len(found.candidates)} kept candidates, {found.attempts} attempts"
     if found.best is found.base:
         _say(console, f"nothing better than {found.base.name} was found ({tried}); try more attempts or other tasks")
@@ -184,7 +194,7 @@ def _conclude(console: Console, optimizer: PromptOptimizer, found: Optimized, *,
     if use:
         _say(console, "it is not served: the held-out tasks do not show beyond doubt that it is better")
     for name in _serve(found.best):
-        _say(console, f"to serve it: lightning-trainer prompts use {name}")
+        _say(console, f"to serve it: lightning-trainer prompts use {name}{option}")
 
 
 def _held_out(console: Console, found: Optimized) -> bool:

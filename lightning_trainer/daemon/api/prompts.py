@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from lightning_trainer.errors import PromptError, ProposalError, StoreError, UnknownVersionError
 from lightning_trainer.ingest.http.bodies import Body, JsonBodyError, error_response, read_json
+from lightning_trainer.prompts.earned import earned_live
 from lightning_trainer.prompts.proposer import Proposers
 from lightning_trainer.store import prompts
 from lightning_trainer.store.prompts import LONGEST_REASON, LONGEST_TEXT, NAME, PromptVersion
@@ -90,6 +91,7 @@ def prompts_router(store: Store, redact: Redactor, proposers: Proposers | None) 
     router = APIRouter()
     router.get("/lightning/prompts")(routes.names)
     router.get("/lightning/prompts/{name}")(routes.versions)
+    router.get("/lightning/prompts/{name}/earned")(routes.earned)
     router.post("/lightning/prompts/{name}")(routes.used)
     router.post("/lightning/prompts/{name}/versions")(routes.add)
     router.post("/lightning/prompts/{name}/proposals")(routes.propose)
@@ -124,6 +126,11 @@ class _Prompts:
         if not found and before == _LARGEST:
             raise HTTPException(404, prompts.no_prompt(name))
         return {"name": name, "versions": [_shown(one) for one in found]}
+
+    async def earned(self, name: _Name) -> dict:
+        """What each version earned in the newest live attempts that ran with it."""
+        found = await self._store.scan(lambda connection: earned_live(connection, name))
+        return {"name": name, "earned": [asdict(one) for one in found.values()]}
 
     async def _used_in(self, name: str, attempts: Sequence[str]) -> dict:
         number = None

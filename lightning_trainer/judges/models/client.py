@@ -23,7 +23,13 @@ from lightning_instrumentation.gateway.hosts import on_this_machine
 from lightning_trainer.config.model_endpoint import Asked, ModelEndpoint
 from lightning_trainer.errors import JudgeError
 from lightning_trainer.judges.models.budget import Budget
-from lightning_trainer.judges.models.structured_output import Answer, MalformedAnswerError, parsed, schema_of
+from lightning_trainer.judges.models.structured_output import (
+    Answer,
+    MalformedAnswerError,
+    parsed,
+    schema_of,
+    without_thoughts,
+)
 from lightning_trainer.judges.models.wire import Reply, Request, api_of
 
 _MOST_TRIES = 5
@@ -257,7 +263,7 @@ async def ask(
             # Alternating turns: no format allows an empty answer or two consecutive messages of one role.
             messages = [
                 messages[0],
-                ("assistant", reply.text[:_LONGEST_REPEATED].strip() or "(nothing)"),
+                ("assistant", without_thoughts(reply.text)[:_LONGEST_REPEATED].strip() or "(nothing)"),
                 ("user", again),
             ]
     raise AssertionError("the last try returns or raises")
@@ -266,4 +272,7 @@ async def ask(
 def _usable(reply: Reply, shape: type[AnswerType], max_tokens: int) -> AnswerType:
     if reply.cut:
         raise MalformedAnswerError(f"it was cut off at {max_tokens} tokens")
+    if not without_thoughts(reply.text).strip():
+        after = " after its thoughts" if reply.text.strip() else ""
+        raise MalformedAnswerError(f"it is empty{after}, and ended with {reply.ended!r}")
     return parsed(reply.text, shape)

@@ -1,10 +1,12 @@
 """Parsing a model's answer into a validated object: anything but the exact shape is malformed, with the reason.
 
-Prose or a fence around the JSON is allowed. Two different objects, a duplicate key, a number as text (``"7/10"``), or
-one off its scale are not: their meaning would be a guess.
+Prose or a fence around the JSON is allowed, and what a model thinks before it answers is not looked at
+(``<think>...</think>``, also where the endpoint's template has opened it). Two different objects, a duplicate key, a
+number as text (``"7/10"``), or one off its scale are not: their meaning would be a guess.
 """
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeVar
@@ -14,6 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from lightning_trainer.errors import JudgeError
 
 _LONGEST = 200
+_THINKS = re.compile(r"\s*<(?:think|thinking|reasoning)>")
+_THOUGHT = re.compile(r"</(?:think|thinking|reasoning)>")
 _MOST_ERRORS = 4
 
 
@@ -62,6 +66,7 @@ def parsed(text: str, shape: type[AnswerType]) -> AnswerType:
     Raises:
         MalformedAnswerError: there is none, or more than one.
     """
+    text = without_thoughts(text)
     found = list(_objects(text))
     if not found:
         raise MalformedAnswerError(f"it holds no JSON object: {text.strip()[:_LONGEST]!r}")
@@ -83,6 +88,29 @@ def parsed(text: str, shape: type[AnswerType]) -> AnswerType:
     if not read:
         raise why or MalformedAnswerError("it is not of the schema")
     return read[0]
+
+
+def without_thoughts(text: str) -> str:
+    """Return what a model says after it has thought: nothing where it has not ended to think."""
+    ended = _THOUGHT.search(text)
+    if _THINKS.match(text):
+        return "" if ended is None else text[ended.end() :]
+    return text if ended is None or _is_quoted(text, ended.start()) else text[ended.end() :]
+
+
+def _is_quoted(text: str, mark: int) -> bool:
+    """Return whether a JSON object reaches across a place of the text: a reason may quote the mark that is there."""
+    decoder = json.JSONDecoder()
+    at = text.find("{", 0, mark)
+    while at >= 0:
+        try:
+            _, end = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            end = at + 1
+        if end > mark:
+            return True
+        at = text.find("{", end, mark)
+    return False
 
 
 @lru_cache(maxsize=256)

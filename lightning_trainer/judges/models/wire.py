@@ -42,6 +42,8 @@ class Reply:
     """Whether it ended at the token limit."""
     usage: Usage | None
     """None if the endpoint does not report it."""
+    ended: str = ""
+    """Why it ended, in the endpoint's words."""
 
 
 class Api(Protocol):
@@ -97,8 +99,8 @@ class ChatCompletions:
         if isinstance(content, list):  # some servers send the answer in parts
             content = "".join(part["text"] for part in content if part.get("type") == "text")
         text = content or message.get("refusal") or ""
-        usage = document.get("usage") or {}
-        return Reply(text, choice.get("finish_reason") == "length", _usage(usage, "prompt_tokens", "completion_tokens"))
+        ended = str(choice.get("finish_reason"))
+        return Reply(text, ended == "length", _usage_of_completions(document.get("usage") or {}), ended)
 
     def give_up(self, refusal: str) -> bool:
         if self.structured and any(name in refusal for name in ("response_format", "json_schema", "schema")):
@@ -139,8 +141,8 @@ class Messages:
         used = [block["input"] for block in blocks if block.get("type") == "tool_use"]
         said = "".join(block["text"] for block in blocks if block.get("type") == "text")
         text = "\n".join(json.dumps(one) for one in used) if used else said
-        usage = document.get("usage") or {}
-        return Reply(text, document.get("stop_reason") == "max_tokens", _usage(usage, "input_tokens", "output_tokens"))
+        ended = str(document.get("stop_reason"))
+        return Reply(text, ended == "max_tokens", _usage_of_messages(document.get("usage") or {}), ended)
 
     def give_up(self, refusal: str) -> bool:
         if self.structured and any(name in refusal for name in ("tool", "input_schema")):
@@ -152,11 +154,25 @@ class Messages:
         return True
 
 
-def _usage(counts: Mapping[str, Any], asked: str, answered: str) -> Usage | None:
-    found = counts.get(asked), counts.get(answered)
-    if not all(isinstance(count, int) and count >= 0 for count in found):
+def _usage_of_completions(counts: Mapping[str, Any]) -> Usage | None:
+    """Return what was spent. Some endpoints count what a model thought in the total alone (xAI, Gemini)."""
+    asked, answered = (_count(counts.get(name)) for name in ("prompt_tokens", "completion_tokens"))
+    if asked is None or answered is None:
         return None
-    return Usage(int(found[0] or 0), int(found[1] or 0))
+    return Usage(asked, max(answered, (_count(counts.get("total_tokens")) or 0) - asked))
+
+
+def _usage_of_messages(counts: Mapping[str, Any]) -> Usage | None:
+    """Return what was spent. Tokens that the endpoint reads from its cache, or writes there, are counted apart."""
+    asked, answered = (_count(counts.get(name)) for name in ("input_tokens", "output_tokens"))
+    if asked is None or answered is None:
+        return None
+    cached = ("cache_creation_input_tokens", "cache_read_input_tokens")
+    return Usage(asked + sum(_count(counts.get(name)) or 0 for name in cached), answered)
+
+
+def _count(told: Any) -> int | None:
+    return told if type(told) is int and told >= 0 else None
 
 
 def api_of(name: str, *, structured: bool) -> Api:

@@ -4,11 +4,11 @@ import time
 import urllib.parse
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from lightning_instrumentation.prompts.version import PromptVersion
 
-from lightning_trainer.errors import LightningError
+from lightning_trainer.errors import NotThereError
 from lightning_trainer.rollouts.daemon_client import DaemonClient, Reached
 
 _AGAIN_S = 0.5
@@ -40,13 +40,14 @@ class PromptClient(DaemonClient):
             wait_s: how long what they have recorded may still be on its way.
 
         Raises:
-            LightningError: none of them is there, or asked for the prompt.
+            NotThereError: none of them is there, or asked for the prompt.
+            LightningError: the daemon cannot be reached, or refuses us.
         """
         query, give_up = urllib.parse.urlencode({"used_in": attempts}, doseq=True), time.monotonic() + wait_s
         while True:
             try:
                 return _version(self._get(f"{self._url_of(name)}?{query}", timeout_s=30.0))
-            except LightningError:
+            except NotThereError:
                 if time.monotonic() > give_up:
                     raise
             time.sleep(_AGAIN_S)
@@ -83,3 +84,32 @@ class PromptClient(DaemonClient):
 
 def _version(document: dict[str, Any]) -> PromptVersion:
     return PromptVersion(document["version"], document["text"])
+
+
+class Used(Protocol):
+    """What can be asked which version attempts ran with."""
+
+    def used_in(self, name: str, attempts: Sequence[str], *, wait_s: float) -> PromptVersion:
+        """As ``PromptClient.used_in``."""
+        ...
+
+
+def why_unreached(daemon: Used, name: str, version: int, attempts: Sequence[str], *, wait_s: float) -> str | None:
+    """Return why attempts say nothing about the version that they were given; None if one of them ran with it.
+
+    Raises:
+        LightningError: the daemon cannot be reached, or refuses us.
+    """
+    try:
+        found = daemon.used_in(name, attempts, wait_s=wait_s)
+    except NotThereError:
+        return (
+            f"none of the {len(attempts)} attempts with {name}@v{version} asked for {name!r}, so they say nothing "
+            "about it: call lt.prompt where the text is used, in each attempt, and do not keep what it returns"
+        )
+    if found.version == version:
+        return None
+    return (
+        f"attempts with {name}@v{version} ran with v{found.version}, and say nothing about it: what a search gives "
+        "reaches the program or function that it calls, and no service that these ask"
+    )

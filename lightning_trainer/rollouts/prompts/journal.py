@@ -92,6 +92,21 @@ class Journal:
             except OSError as error:
                 raise LightningError(f"the journal {self._path} cannot be written: {error}") from error
 
+    def begin_anew(self) -> None:
+        """Forget everything: nothing can be made of it, and the search that comes next must not find it.
+
+        Raises:
+            LightningError: the file cannot be written.
+        """
+        with self._lock:
+            self._known.clear()
+            if self._file is None:
+                return
+            try:
+                self._file.truncate(0)
+            except OSError as error:
+                raise LightningError(f"the journal {self._path} cannot be written: {error}") from error
+
     def close(self) -> None:
         if self._file is not None:
             with suppress(OSError):

@@ -11,6 +11,7 @@ import inspect
 import json
 import logging
 import random
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -21,12 +22,12 @@ import lightning_instrumentation as lt
 from lightning_instrumentation.prompts.prompt import check_name, serving_prompts
 from lightning_instrumentation.prompts.version import PromptVersion
 
-from lightning_trainer.errors import LightningError
+from lightning_trainer.errors import LightningError, NotThereError
 from lightning_trainer.rollouts.attempt import AttemptEnded, AttemptFunction, Event, Task, TaskT
 from lightning_trainer.rollouts.daemon_client import daemon_of_client
 from lightning_trainer.rollouts.prompts import pareto
 from lightning_trainer.rollouts.prompts.candidates import Candidate, CandidateTried, Optimized, named
-from lightning_trainer.rollouts.prompts.client import PromptClient, Proposed
+from lightning_trainer.rollouts.prompts.client import PromptClient, Proposed, why_unreached
 from lightning_trainer.rollouts.prompts.journal import Journal
 from lightning_trainer.rollouts.prompts.tasks import minibatches, search_tasks
 from lightning_trainer.rollouts.run_name import checked_run, default_run
@@ -37,6 +38,8 @@ _log = logging.getLogger(__name__)
 _FLUSH_S = 30.0
 _ARRIVES_S = 10.0
 """What a program has recorded comes after its end."""
+_SOON_S = 2.0
+"""How long it is waited for where there are other attempts that may say the same."""
 _MOST_REFUSED = 5
 """Proposals that the daemon refuses one after the other: then it is over."""
 _MOST_SHOWN = 64
@@ -64,12 +67,14 @@ class PromptOptimizer(Generic[TaskT]):
         endpoint: str | None = None,
         concurrency: int = 8,
         timeout_s: float = 120.0,
+        retries: int = 0,
         seed: int = 0,
         failed_reward: float = 0.0,
         on_event: Callable[[Event | CandidateTried], None] = lambda event: None,
     ) -> None:
-        """``failed_reward`` is what an attempt counts that failed or got no reward; no more than the worst one that
-        did not fail has earned so far."""
+        """``retries`` is how often a failed attempt is made again, of which only the last one counts. ``failed_reward``
+        is what an attempt counts that failed or got no reward; no more than the worst one that did not fail has earned
+        so far."""
         self._names = [prompts] if isinstance(prompts, str) else list(prompts)
         if not self._names or len(set(self._names)) < len(self._names):
             raise LightningError(f"the prompts are {self._names}; name at least one, and each once")
@@ -90,6 +95,7 @@ class PromptOptimizer(Generic[TaskT]):
             endpoint=endpoint,
             concurrency=concurrency,
             timeout_s=timeout_s,
+            retries=retries,
             on_event=self._ended,
         )
         self._run = name
@@ -101,6 +107,8 @@ class PromptOptimizer(Generic[TaskT]):
         self._on_event = on_event
         self._left = 0
         self._proposed = False
+        self._reached: set[str] = set()
+        """Prompts of which it is known whether their texts reach the program."""
 
     @ends_in_one_line("a search that has a journal goes on from it, and any other begins anew")
     def optimize(
@@ -146,6 +154,7 @@ class PromptOptimizer(Generic[TaskT]):
                 f"{len(validated)} validation tasks: raise it, or give fewer tasks"
             )
         self._left, self._proposed = attempts, False
+        self._reached.clear()
         ids = [[one.id for one in some] for some in (feedback, validated)]
         search = json.dumps([self._run, self._names, self._seed, minibatch, perfect, ids])
         self._journal = Journal(None if journal is None else Path(journal), hashlib.sha256(search.encode()).hexdigest())
@@ -217,6 +226,7 @@ class PromptOptimizer(Generic[TaskT]):
         """Try what was proposed, and keep it if it earns more than its parent did at the same tasks."""
         tried: dict[str, AttemptEnded] = {}
         self._try_at(child, batch, tried)
+        self._check_reached(child, candidates[parent].versions, [one.attempt_id for one in tried.values()])
         after = fmean(self._rewards(tried.values()))
         kept, told, failed = after > before, len(batch), _failed(tried.values())
         if kept:
@@ -227,31 +237,30 @@ class PromptOptimizer(Generic[TaskT]):
         from_ = candidates[parent].name
         self._on_event(CandidateTried(named(child), from_, made_by, after, told, failed, kept, self._left))
 
+    def _check_reached(
+        self, child: Mapping[str, PromptVersion], before: Mapping[str, PromptVersion], attempts: Sequence[str]
+    ) -> None:
+        """Say, of the first new text of each prompt, if it does not reach the program: no text would be better then."""
+        for name in [one for one in child if child[one] != before[one] and one not in self._reached]:
+            self._reached.add(name)
+            if self._journal.take(["reached", name]) is None:
+                why = why_unreached(self._daemon, name, child[name].version, attempts, wait_s=_ARRIVES_S)
+                if why is not None:
+                    _log.warning("%s", why)
+                self._journal.write(["reached", name], why is None)
+
     def _base(self, validated: Sequence[Task]) -> Candidate:
         """Try what the program has, and learn which versions of the prompts that is: from the first attempt, whose
         versions all others get then, or from those that follow."""
         versions: dict[str, PromptVersion] = {}
-        missing: LightningError | None = None
         ended: list[AttemptEnded] = []
         for tasks in filter(None, (validated[:1], validated[1:])):
             self._serving = versions
             ended += self._evaluate(tasks, "validation")
-            missing = None
-            for name in [name for name in self._names if name not in versions]:
-                try:
-                    versions = {**versions, name: self._used_in(name, ended)}
-                except LightningError as error:
-                    missing = error
-        if all(one.reward is None for one in ended):
-            none_given = (
-                "attempt(task) returned None each time; of a program the last line that it prints is the reward"
-            )
-            why = next((one.error for one in ended if one.error), none_given)
-            raise LightningError(
-                f"none of {len(ended)} attempts got a reward, so no text is better than another: {why}"
-            )
-        if missing is not None:
-            raise missing
+            if is_last := len(ended) == len(validated):
+                self._check_rewarded(ended)
+            missing = [name for name in self._names if name not in versions]
+            versions = {**versions, **self._versions_in(ended, missing, is_last=is_last)}
         in_order = {name: versions[name] for name in self._names}
         base = Candidate(in_order, self._by_task(ended))
         self._score(in_order, "validation", base.validation)
@@ -259,13 +268,40 @@ class PromptOptimizer(Generic[TaskT]):
         self._on_event(CandidateTried(base.name, None, None, base.mean, told, _failed(ended), True, self._left))
         return base
 
-    def _used_in(self, name: str, ended: Sequence[AttemptEnded]) -> PromptVersion:
+    def _check_rewarded(self, ended: Sequence[AttemptEnded]) -> None:
+        """Raise LightningError if no attempt got a reward."""
+        if any(one.reward is not None for one in ended):
+            return
+        self._journal.begin_anew()
+        none_given = "attempt(task) returned None each time; of a program the last line that it prints is the reward"
+        why = next((one.error for one in ended if one.error), none_given)
+        raise LightningError(f"none of {len(ended)} attempts got a reward, so no text is better than another: {why}")
+
+    def _versions_in(
+        self, ended: Sequence[AttemptEnded], names: Sequence[str], *, is_last: bool
+    ) -> dict[str, PromptVersion]:
+        """Return the versions of the prompts that attempts ran with; all have the same time to arrive.
+
+        Raises:
+            NotThereError: ``is_last``, and no attempt asked for one of them.
+        """
+        give_up = time.monotonic() + (_ARRIVES_S if is_last else _SOON_S)
+        found: dict[str, PromptVersion] = {}
         best_first = sorted(ended, key=lambda one: one.reward is None)[:_MOST_ASKED]
         attempts = [one.attempt_id for one in best_first]
-        if (said := self._journal.take(["used", name, attempts])) is not None:
-            return PromptVersion(**said)
-        found = self._daemon.used_in(name, attempts, wait_s=_ARRIVES_S)
-        self._journal.write(["used", name, attempts], asdict(found))
+        for name in names:
+            key = ["used", name, attempts]
+            if (said := self._journal.take(key)) is None:
+                try:
+                    said = asdict(self._daemon.used_in(name, attempts, wait_s=max(0.0, give_up - time.monotonic())))
+                except NotThereError:
+                    if is_last:
+                        self._journal.begin_anew()
+                        raise
+                    said = {}
+                self._journal.write(key, said)
+            if said:
+                found[name] = PromptVersion(**said)
         return found
 
     def _proposal(self, parent: Candidate, name: str, batch: Sequence[Task]) -> Proposed:
@@ -332,7 +368,7 @@ class PromptOptimizer(Generic[TaskT]):
 
     def _ended(self, event: Event) -> None:
         """What the runner calls: an attempt is kept as soon as it has ended, since others may be interrupted."""
-        if isinstance(event, AttemptEnded):
+        if isinstance(event, AttemptEnded) and event.stage != "retried":
             self._journal.write(self._key(event.stage, event.task_id), asdict(event))
         self._on_event(event)
 

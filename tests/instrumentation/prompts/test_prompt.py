@@ -60,6 +60,44 @@ def test_the_daemon_is_asked_once_in_a_while_and_what_was_known_is_returned_mean
     assert lt.prompt("clerk", DEFAULT) == "three", "a running program gets what was chosen meanwhile"
 
 
+def an_hour_later(monkeypatch) -> None:
+    monkeypatch.setattr(live_module, "_OLD_S", -60.0)
+    for known in live_module.live._known.values():
+        known.ask_at = 0.0
+
+
+def test_a_program_that_rarely_uses_its_prompt_gets_what_is_served_now_in_all_threads(recording, monkeypatch):
+    recording.receiver.prompt = serves(1, "one")
+    assert lt.prompt("clerk", DEFAULT) == "one"
+    an_hour_later(monkeypatch)
+
+    def slowly(name, asked):
+        time.sleep(0.2)
+        return 200, {"version": 2, "text": "two"}
+
+    recording.receiver.prompt = slowly
+    found: list[str] = []
+    threads = [threading.Thread(target=lambda: found.append(lt.prompt("clerk", DEFAULT))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert found == ["two"] * 4
+    assert len(recording.receiver.asked) == 2
+
+
+def test_a_daemon_that_hangs_later_leaves_what_was_known_and_costs_a_second(recording, monkeypatch):
+    recording.receiver.prompt = serves(1, "one")
+    assert lt.prompt("clerk", DEFAULT) == "one"
+    an_hour_later(monkeypatch)
+    go_on = threading.Event()
+    recording.receiver.prompt = lambda name, asked: (500, {"waited": go_on.wait(4)})
+    began = time.monotonic()
+    assert [lt.prompt("clerk", DEFAULT) for _ in range(5)] == ["one"] * 5
+    assert time.monotonic() - began < 2.5
+    go_on.set()
+
+
 def test_another_default_is_another_text(recording):
     recording.receiver.prompt = lambda name, asked: (200, {"version": 0, "text": asked["default"]})
     assert (lt.prompt("clerk", DEFAULT), lt.prompt("clerk", "Other.")) == (DEFAULT, "Other.")

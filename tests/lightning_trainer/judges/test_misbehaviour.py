@@ -62,6 +62,10 @@ USABLE = {
     "keys that nobody asked for": {**GOOD, "confidence": 0.9},
     "said twice alike": json.dumps(GOOD) + json.dumps(GOOD),
     "in another order": {"verdicts": GOOD["verdicts"][::-1]},
+    "thoughts with a draft": f"<think>\n{json.dumps(changed(1, verdict=True))}? No.</think>\n{json.dumps(GOOD)}",
+    "thoughts that the template began": f"Is {{NaN}} a number?\n</think>\n\n{json.dumps(GOOD)}",
+    "a reason that quotes the mark": changed(1, reason="it wrote </think> before its answer"),
+    "prose, and such a reason": f"Well: {json.dumps(changed(1, reason='it wrote </think>'))}",
 }
 UNUSABLE = {
     "7/10": "7/10",
@@ -76,6 +80,8 @@ UNUSABLE = {
     "nothing": "",
     "a list": json.dumps(GOOD["verdicts"]),
     "null": "null",
+    "thoughts alone": f"<think>It may be {json.dumps(GOOD)}",
+    "thoughts with the answer in them": f"<think>{json.dumps(GOOD)}</think>",
     "two that differ": json.dumps(GOOD) + json.dumps(changed(1, verdict=True)),
     "a key twice": json.dumps(GOOD).replace('"verdict": true', '"verdict": false, "verdict": true'),
     "cut in the middle": json.dumps(GOOD)[:-20],
@@ -195,6 +201,45 @@ async def test_who_can_raise_the_limit_of_an_answer_is_told_to(judge, script):
     assert "it was cut off at 64 tokens" in script.questions[-1]
     assert "more briefly" in script.questions[-1]
     assert "max_answer_tokens" not in script.questions[-1]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "it is empty, and ended with 'content_filter'"),
+        ("<think>Hm.</think>", "it is empty after its thoughts, and ended"),
+    ],
+)
+async def test_an_empty_answer_is_told_with_why_it_ended(judge, script, content, said):
+    choice = {"finish_reason": "content_filter", "message": {"content": content}}
+    script.answers = [(200, {}, {"choices": [choice]})]
+    judged, _ = await judge("rubric", {"a": "It is 6."}, retries=0)
+    assert said in judged["a"].reason
+
+
+@pytest.mark.parametrize(
+    ("api", "usage", "spent"),
+    [
+        ("openai", {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}, (100, 20)),
+        ("openai", {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 620}, (100, 520)),
+        ("anthropic", {"input_tokens": 10, "output_tokens": 20}, (10, 20)),
+        (
+            "anthropic",
+            {"input_tokens": 10, "cache_creation_input_tokens": 40, "cache_read_input_tokens": 50, "output_tokens": 20},
+            (100, 20),
+        ),
+    ],
+    ids=["plain", "thoughts in the total alone", "messages", "cached"],
+)
+async def test_thoughts_and_cached_tokens_are_spent_too(judge, judge_config, script, api, usage, spent):
+    text = json.dumps(GOOD)
+    choice = {"finish_reason": "stop", "message": {"content": text}}
+    document = {"choices": [choice], "content": [{"type": "text", "text": text}], "usage": usage}
+    script.answers = [(200, {}, document)]
+    budget = Budget(judge_config("rubric", budget={"tokens": 50_000}).budget)
+    judged, _ = await judge("rubric", {"a": "It is 6."}, budget, api=api)
+    assert values(judged) == {"a": 0.75}
+    assert (budget.input_tokens, budget.output_tokens) == spent
 
 
 async def test_an_endpoint_that_is_not_there_leaves_the_reward_missing(judge):

@@ -93,6 +93,16 @@ async def test_the_model_reads_the_text_the_attempts_and_what_they_earned(reflec
     await proposer.close()
 
 
+async def test_why_an_attempt_earned_what_it_did_is_cut_in_the_middle(reflect, script):
+    script.answers = [{"diagnosis": "d", "prompt": "Calculate well."}]
+    log = f"FAILED test_a\n{'x' * 100_000}\n3 failed"
+    await reflect().propose(version(), attempts(("a", 0.0, log), ("b", 1.0, None)), seed=0)
+    (question,) = script.questions
+    assert len(question) < 10_000
+    assert "FAILED test_a" in question
+    assert "3 failed" in question
+
+
 @pytest.mark.parametrize(
     ("answer", "why"),
     [

@@ -25,8 +25,8 @@ def test_a_text_ends_as_its_parent_does_and_what_breaks_the_program_is_said(tmp_
     (tmp_path / "state").mkdir()
     asyncio.run(registered(tmp_path / "state"))
     file = tmp_path / "text.txt"
-    for text in ("Solve {task} well.\n", "Solve it.\n"):
-        file.write_text(text)
+    for text in ("\ufeffSolve {task} well.\n", "Solve it.\n"):
+        file.write_text(text, encoding="utf-8")
         add_version(None, "clerk", file, None)
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("this is clerk@v1; serve it with")

@@ -16,19 +16,26 @@ LOST = CandidateTried("planner@v1, writer@v0", BASE.candidate, "reflect", 0.0, 3
 KEPT = CandidateTried("planner@v0, writer@v2", BASE.candidate, "examples", 0.75, 12, 0, True, 64)
 
 
-def told(*events: CandidateTried) -> None:
+def told(*events: CandidateTried, journal: Path) -> None:
     console = TerminalConsole()
     with shown(console, 1, 100) as show:
-        narration = optimize._Narration(console, show, Path("j.jsonl"))
+        narration = optimize._Narration(console, show, journal)
         with narration.of_an_end():
             for event in events:
                 narration(event)
             raise KeyboardInterrupt
 
 
-def test_an_interrupted_search_says_what_is_best_so_far_and_which_attempts_failed(capsys):
+@pytest.fixture
+def journal(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("j.jsonl").write_text("{}\n")
+    return Path("j.jsonl")
+
+
+def test_an_interrupted_search_says_what_is_best_so_far_and_which_attempts_failed(capsys, journal):
     with pytest.raises(KeyboardInterrupt):
-        told(BASE, LOST, KEPT)
+        told(BASE, LOST, KEPT, journal=journal)
     said = capsys.readouterr().out.splitlines()
     assert said == [
         "planner@v0, writer@v0, which the program has: 0.250 at 12 validation tasks, 3 failed or without a reward",
@@ -42,10 +49,19 @@ def test_an_interrupted_search_says_what_is_best_so_far_and_which_attempts_faile
     ]
 
 
-def test_a_search_that_has_found_nothing_says_nothing_of_a_best_one(capsys):
+def test_a_search_that_has_found_nothing_says_nothing_of_a_best_one(capsys, journal):
     with pytest.raises(KeyboardInterrupt):
-        told(BASE, LOST)
+        told(BASE, LOST, journal=journal)
     assert "best so far" not in capsys.readouterr().out
+
+
+def test_a_search_that_has_not_begun_or_must_begin_anew_does_not_say_that_it_goes_on(capsys, journal):
+    with pytest.raises(KeyboardInterrupt):
+        told(journal=journal)
+    journal.write_text("")
+    with pytest.raises(KeyboardInterrupt):
+        told(BASE, journal=journal)
+    assert "goes on" not in capsys.readouterr().out
 
 
 def search(folder: Path, endpoint: str | None) -> None:

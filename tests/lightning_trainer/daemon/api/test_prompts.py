@@ -167,6 +167,28 @@ async def test_the_version_that_an_attempt_used_is_read_from_its_spans(client: C
     assert await client.get(f"{URL}?used_in=a8") == (404, "prompt 'clerk' has no version 9: its versions are 0 to 1")
 
 
+async def test_what_a_version_earned_is_told_with_its_interval(client: Client, store: SqliteStore, reward_span) -> None:
+    await client.use(A)
+    for number in range(4):
+        about: dict[str, Any] = {semconv.ATTEMPT_ID: f"a{number}", semconv.ROLLOUT_ID: f"r{number}"}
+        used = about | {semconv.PROMPT_NAME: "clerk", semconv.PROMPT_VERSION: 0}
+        root = about | {semconv.ROLLOUT_ROOT: True}
+        trace = f"{number + 1:032x}"
+        spans = [
+            Span(trace, "1" * 16, None, "r", 1, 9, root),
+            Span(trace, "2" * 16, "1" * 16, "prompt clerk", 2, 3, used),
+        ]
+        await store.append([*spans, reward_span(number / 4, attempt=f"a{number}")])
+    status, told = await client.get(f"{URL}/earned")
+    ((low, high),) = (one.pop("interval") for one in told["earned"])
+    assert (status, told["earned"]) == (
+        200,
+        [{"version": 0, "attempts": 4, "failed": 0, "rewarded": 4, "mean": 0.375}],
+    )
+    assert low < 0.375 < high
+    assert await client.get("/lightning/prompts/cook/earned") == (200, {"name": "cook", "earned": []})
+
+
 async def test_a_default_that_must_not_be_kept_is_not_registered(client: Client) -> None:
     status, said = await client.use(None, root_of(A))
     assert (status, "one is registered when its text is sent" in said) == (404, True)

@@ -74,6 +74,32 @@ def test_another_searchs_journal_is_refused(tmp_path):
         Script(earns).search(journal=tmp_path / "no" / "folder")
 
 
+@pytest.mark.parametrize("fault", ["no reward", "no prompt"])
+def test_a_program_that_is_mended_is_tried_again_and_not_judged_by_what_the_journal_says_of_it(tmp_path, fault):
+    first = Script(lambda task, texts: None if fault == "no reward" else 0.5)
+    first._names = () if fault == "no prompt" else first._names
+    with pytest.raises(LightningError):
+        first.search(journal=tmp_path / "j.jsonl")
+    second = Script(earns)
+    second.made = list(first.made)  # so that its attempts have ids of their own
+    assert second.search(journal=tmp_path / "j.jsonl").best.name != "clerk@v0"
+
+
+def test_a_search_goes_on_after_a_first_attempt_that_did_not_ask_for_the_prompt(tmp_path):
+    first = Script(earns)
+    first.silent = {"clerk"}
+    interrupted(first, 5)
+    with pytest.raises(KeyboardInterrupt):
+        first.search(journal=tmp_path / "j.jsonl")
+    second = Script(earns)
+    second.made, second.asked_for = [("", "", {})] * 5, {one: {"clerk"} for one in first.asked_for}
+    second.search(journal=tmp_path / "j.jsonl")
+    whole = Script(earns)
+    whole.silent = {"clerk"}
+    whole.search()
+    assert len(second.made) == len(whole.made), "what had arrived since makes no other search of it"
+
+
 def test_a_line_that_was_cut_off_is_made_again(tmp_path):
     path = tmp_path / "j.jsonl"
     for number in range(2):

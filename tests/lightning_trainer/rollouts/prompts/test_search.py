@@ -7,8 +7,9 @@ import pytest
 from lightning_instrumentation.prompts.version import PromptVersion
 from lightning_instrumentation.scope import current
 
-from lightning_trainer.errors import LightningError
+from lightning_trainer.errors import LightningError, NotThereError
 from lightning_trainer.rollouts import AttemptEnded, PromptOptimizer
+from lightning_trainer.rollouts.prompts import optimizer
 from lightning_trainer.rollouts.prompts.candidates import CandidateTried
 from lightning_trainer.rollouts.prompts.client import Proposed
 from lightning_trainer.rollouts.task_file import task_of
@@ -31,6 +32,10 @@ class Script:
         """By attempt."""
         self.silent: set[str] = set()
         """Prompts that the attempt of the first task does not ask for."""
+        self.reaches = True
+        """Whether attempts run with the texts that they are given."""
+        self.waited_s: list[float] = []
+        """For what attempts have recorded."""
         self.proposals = 0
         self.most_proposals = 10_000
         self.served = 0
@@ -68,9 +73,12 @@ class Script:
 
     def used_in(self, name: str, attempts: str | Sequence[str], *, wait_s: float) -> PromptVersion:
         attempts = [attempts] if isinstance(attempts, str) else attempts
+        self.waited_s.append(wait_s)
         if not any(name in self.asked_for[one] for one in attempts):
-            raise LightningError(f"none asked for {name}")
-        return PromptVersion(self.served, f"v{self.served}")
+            raise NotThereError(f"none asked for {name}")
+        given = [self.made[int(one[1:])][2].get(name) for one in attempts]
+        version = next((int(text[1:]) for text in given if text and self.reaches), self.served)
+        return PromptVersion(version, f"v{version}")
 
     def propose(self, name: str, parent: int, attempts: Sequence[str], *, seed: int) -> Proposed:
         if self.proposals >= self.most_proposals:
@@ -120,6 +128,51 @@ def test_a_prompt_that_no_attempt_asks_for_ends_the_search_in_a_sentence():
         script.search()
 
 
+def test_what_attempts_record_is_waited_for_once_and_not_again_for_each_prompt_of_a_team(monkeypatch):
+    script = Script(lambda task, texts: 0.5, ("planner", "writer"))
+    script._names = ()
+    now = iter(range(1000))
+    monkeypatch.setattr(optimizer.time, "monotonic", lambda: float(next(now)))
+    with pytest.raises(NotThereError, match="none asked for planner"):
+        script.search()
+    assert script.waited_s == [1.0, 0.0, 9.0], "two seconds of the first attempt, ten of all"
+
+
+def test_attempts_without_a_reward_say_why_before_anything_is_waited_for():
+    def earns(task: str, texts: dict[str, str]) -> float:
+        raise RuntimeError("OPENAI_API_KEY is not set")
+
+    script = Script(earns)
+    script._names = ()
+    with pytest.raises(LightningError, match=r"none of 6 attempts got a reward, .*OPENAI_API_KEY is not set"):
+        script.search()
+    assert len(script.waited_s) == 1
+
+
+def test_a_search_whose_texts_do_not_reach_the_program_says_so_once(caplog):
+    Script(by_text(v2=1.0)).search()
+    assert "say nothing about it" not in caplog.text
+    cached = Script(by_text())
+    asked_for, made = {}, cached._attempt
+
+    def attempt(task: Any) -> float | None:
+        reward = made(task)
+        asked_for.update({one: set() for one in list(cached.asked_for)[6:]})
+        cached.asked_for.update(asked_for)
+        return reward
+
+    cached.optimizer._given = attempt
+    cached.search()
+    assert (
+        caplog.text.count("none of the 3 attempts with clerk@v1 asked for 'clerk', so they say nothing about it") == 1
+    )
+    caplog.clear()
+    service = Script(by_text())
+    service.reaches = False
+    service.search()
+    assert caplog.text.count("attempts with clerk@v1 ran with v0, and say nothing about it") == 1
+
+
 def test_a_search_whose_budget_is_spent_says_what_it_has_found():
     script = Script(by_text(v1=0.8))
     script.most_proposals = 1
@@ -142,6 +195,28 @@ def test_a_failed_attempt_never_counts_more_than_the_worst_that_did_not_fail():
 
     found = Script(earns).search()
     assert found.best is found.base, "0 would be more than what the program earned"
+
+
+def test_a_failed_attempt_is_made_again_by_the_runner_and_is_no_part_of_the_journal(monkeypatch, tmp_path):
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr(optimizer, "Runner", lambda *given, **options: made.append(options))
+    PromptOptimizer("clerk", lambda task: 1.0, endpoint=NOWHERE, retries=2)
+    assert made[0]["retries"] == 2
+    monkeypatch.undo()
+
+    script = Script(by_text(v1=1.0))
+    once = script.evaluated
+
+    def evaluated(tasks: Sequence[Any], *, stage: str) -> list[AttemptEnded]:
+        failed = AttemptEnded("retried", None, task_of(tasks[0]).id, None, 0.0, "429", "busy")
+        script.optimizer._ended(failed)
+        return once(tasks, stage=stage)
+
+    script.evaluated = evaluated
+    found = script.search(journal=tmp_path / "j")
+    assert found.attempts == len(script.made)
+    assert any(getattr(event, "stage", "") == "retried" for event in script.events)
+    assert "429" not in (tmp_path / "j").read_text()
 
 
 def test_how_many_attempts_failed_is_said_with_what_was_earned():

@@ -1,0 +1,105 @@
+"""``prompts list``, ``show``, ``use`` and ``add`` of a daemon elsewhere: no configuration here, and its token alone."""
+
+import asyncio
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from lightning_trainer.cli.prompts import remote
+from lightning_trainer.cli.prompts.changing import option_of
+from lightning_trainer.cli.prompts.commands import prompts as commands
+from lightning_trainer.store import SqliteStore, prompts
+from lightning_trainer.store.prompts import root_of
+
+pytestmark = pytest.mark.process
+TOKEN = "a-token-of-another-machine"
+DEFAULT = "Solve {task}."
+
+
+async def registered(state: Path) -> None:
+    async with SqliteStore(state / "lightning.sqlite") as store:
+        await store.write(lambda connection: prompts.register(connection, "clerk", root_of(DEFAULT), DEFAULT, 1))
+
+
+@pytest.fixture(scope="module")
+def url(lightning, tmp_path_factory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("elsewhere")
+    (folder / "state").mkdir(mode=0o700)
+    asyncio.run(registered(folder / "state"))
+    (folder / "lightning.toml").write_text(f'[daemon]\nport = 0\nstate_dir = "state"\ntoken = "{TOKEN}"\n')
+    with (folder / "log").open("wb") as log:
+        daemon = lightning.start("serve", cwd=folder, stdout=log, stderr=log)
+    announced, deadline = folder / "state" / "daemon.json", time.monotonic() + 120
+    while not (announced.exists() and announced.read_text()):
+        assert daemon.poll() is None, (folder / "log").read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    yield json.loads(announced.read_text())["url"]
+    daemon.send_signal(signal.SIGINT)
+    daemon.wait(60)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    """A folder that knows nothing of the daemon but its token."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LIGHTNING_ACCESS_DIR", str(tmp_path / "access"))
+    monkeypatch.setenv("LIGHTNING_TOKEN", TOKEN)
+    monkeypatch.delenv("LIGHTNING_ENDPOINT", raising=False)
+    return tmp_path
+
+
+def said(*arguments: str, status: int = 0) -> str:
+    done = CliRunner().invoke(commands, arguments)
+    assert done.exit_code == status, (done.output, done.exception)
+    return " ".join(done.output.split())
+
+
+def test_a_daemon_elsewhere_is_asked_for_everything(here, url, monkeypatch):
+    monkeypatch.setattr(remote, "_PAGE", 2)
+    at = ("--endpoint", url)
+    for number, text in enumerate(("Solve {task} well.", "Solve {task} fast."), 1):
+        (here / "text.txt").write_text(text)
+        told = said("add", "clerk", "text.txt", "--reason", "mine", *at)
+        assert (
+            f"this is clerk@v{number}; serve it with: lightning-trainer prompts use clerk@v{number} --endpoint" in told
+        )
+    assert "within ten seconds" in said("use", "clerk@v2", *at)
+    assert "clerk 3 v2" in said("list", *at)
+    table = said("show", "clerk", *at)
+    assert "v0 retired code" in table
+    assert "v2 v0 live person" in table
+    assert "live reward (95 %)" in said("show", "clerk", "--live", *at)
+    assert "+Solve {task} well." in said("show", "clerk@v1", "--diff", *at)
+    monkeypatch.setenv("LIGHTNING_ENDPOINT", url)
+    assert said("show", "clerk@v2") == "Solve {task} fast."
+    assert [one["version"] for one in json.loads(said("show", "clerk", "--json"))] == [0, 1, 2]
+    assert not (here / ".lightning").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("use", "clerk@v9"), "prompt 'clerk' has no version 9"),
+        (("show", "clerk@v9"), "prompt 'clerk' has no version 9"),
+        (("show", "cook"), "there is no prompt 'cook'"),
+        (("list",), "set LIGHTNING_TOKEN to what `lightning-trainer token` prints where it runs"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(here, url, monkeypatch, arguments, sentence):
+    if arguments == ("list",):
+        monkeypatch.setenv("LIGHTNING_TOKEN", "of-another-daemon-altogether")
+    assert sentence in said(*arguments, "--endpoint", url, status=2)
+
+
+def test_a_command_that_is_told_names_the_daemon_where_the_environment_does_not(monkeypatch):
+    monkeypatch.delenv("LIGHTNING_ENDPOINT", raising=False)
+    assert option_of(None) == ""
+    assert option_of("http://a:1") == " --endpoint http://a:1"
+    monkeypatch.setenv("LIGHTNING_ENDPOINT", "http://a:1")
+    assert option_of("http://a:1") == ""
