@@ -37,6 +37,8 @@ _HOOKS: tuple[tuple[str, str], ...] = (
     ("autogen_core._single_threaded_agent_runtime", "lightning_adapters.autogen:carry_scope"),
     ("autogen_core._base_agent", "lightning_adapters.autogen:watch_handlers"),
     ("autogen_core.tools._base", "lightning_adapters.autogen:wrap_tools"),
+    ("autogen_core.tools._workbench", "lightning_adapters.autogen:watch_entered_workbenches"),
+    ("autogen_ext.tools.mcp._workbench", "lightning_adapters.autogen:watch_workbenches"),
     ("autogen_agentchat.agents", "lightning_adapters.autogen:watch_agents"),
     ("agents.run_internal.run_loop", "lightning_adapters.openai_agents:watch_turns"),
     ("agents.run", "lightning_adapters.openai_agents:watch_turns"),
