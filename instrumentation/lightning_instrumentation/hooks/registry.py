@@ -43,6 +43,7 @@ _HOOKS: tuple[tuple[str, str], ...] = (
     ("agents.run_internal.run_loop", "lightning_adapters.openai_agents:watch_turns"),
     ("agents.run", "lightning_adapters.openai_agents:watch_turns"),
     ("agents.run_internal.tool_execution", "lightning_adapters.openai_agents:wrap_tools"),
+    ("agents.tool", "lightning_adapters.openai_agents:watch_failures"),
     ("pydantic_ai._run_context", "lightning_adapters.pydantic_ai:watch_runs"),
     ("claude_agent_sdk._internal.transport.subprocess_cli", "lightning_adapters.claude_agent_sdk:watch_transport"),
     ("crewai.agent.core", "lightning_adapters.crewai:watch_agents"),
