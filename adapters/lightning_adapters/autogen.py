@@ -138,6 +138,7 @@ async def _stream_tool(
 
 # -- workbenches that run a tool themselves, such as those of an MCP server ------------------------------------------
 
+_WORKBENCHES = "autogen_core.tools._workbench"
 _watched: set[tuple[type, str]] = set()
 _running: dict[Any, tuple[str, Any, Any]] = {}
 """Name, arguments and id of what workbenches are running, by its span."""
@@ -159,8 +160,10 @@ def _entered(wrapped: Callable[..., Any], workbench: Any, args: tuple[Any, ...],
 
 
 def _watch_workbenches_of(agent: Any) -> None:
-    for workbench in getattr(agent, "_workbench", None) or ():
-        _watch_workbench(type(workbench))
+    given = getattr(agent, "_workbench", None)  # an attribute of AssistantAgent, and anything in an agent of the user's
+    for workbench in given if isinstance(given, list | tuple) else (given,):
+        if any(kind.__module__ == _WORKBENCHES for kind in type(workbench).__mro__):
+            _watch_workbench(type(workbench))
 
 
 def _watch_workbench(kind: type) -> None:

@@ -18,7 +18,7 @@ from autogen_core.tools import (
     Workbench,
 )
 from autogen_ext.models.openai import OpenAIChatCompletionClient
-from lightning_adapters.autogen import watch_workbenches
+from lightning_adapters.autogen import _watch_workbenches_of, watch_workbenches
 from lightning_instrumentation import semconv
 from lightning_instrumentation.scope import current
 
@@ -111,6 +111,13 @@ async def test_a_tool_of_any_workbench_is_recorded_once(recording, model, make) 
     assert span.attributes[semconv.AGENT_NAME] == "solver"
     assert span.attributes[semconv.ROLLOUT_ID] == "r1"
     assert span.error is None
+
+
+@pytest.mark.parametrize("theirs", [7, "one", {"a": 1}])
+async def test_an_agent_of_the_users_may_call_anything_its_workbench(recording, model, theirs) -> None:
+    agent = assistant(model, [])
+    agent.__dict__["_workbench"] = theirs
+    _watch_workbenches_of(agent)  # before: not iterable
 
 
 async def test_what_a_workbench_says_went_wrong_is_the_spans_error(recording, model) -> None:
