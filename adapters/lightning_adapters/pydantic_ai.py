@@ -1,7 +1,7 @@
 """Pydantic AI: which agent speaks; its own instrumentation is not needed.
 
-During a run, a context variable holds it, with its agent. An agent in a node of a LangGraph graph speaks for itself, and
-so does a graph that one of its tools calls.
+During a run, a context variable holds it, with its agent. An agent in a node of LangGraph speaks for itself, and so
+does a graph that one of its tools calls.
 """
 
 from __future__ import annotations
