@@ -92,7 +92,7 @@ class EvaluationJournal:
                 _told(before.get("versions")),
                 _told(self._began_with),
             )
-            lines = whole = b""
+            lines, whole = [], b""
         with suppress(ValueError, KeyError, TypeError):  # what follows a line that is none is made again
             for line in lines[1:]:
                 entry = json.loads(line)

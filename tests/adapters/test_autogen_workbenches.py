@@ -114,9 +114,9 @@ async def test_a_tool_of_any_workbench_is_recorded_once(recording, model, make) 
 
 
 @pytest.mark.parametrize("theirs", [7, "one", {"a": 1}])
-async def test_an_agent_of_the_users_may_call_anything_its_workbench(recording, model, theirs) -> None:
+async def test_an_agent_of_the_users_may_call_anything_its_workbench(recording, model, theirs, monkeypatch) -> None:
     agent = assistant(model, [])
-    agent.__dict__["_workbench"] = theirs
+    monkeypatch.setattr(agent, "_workbench", theirs)
     _watch_workbenches_of(agent)  # before: not iterable
 
 
