@@ -8,13 +8,13 @@ so a message carries the scope in which it was sent, and its handler runs in tha
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from typing import Any
 
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.hooks import patching
-from lightning_instrumentation.scope import Agent, Scope, await_inside, capture_scope, each_inside, with_agent
+from lightning_instrumentation.scope import Agent, Scope, await_inside, capture_scope, current, each_inside, with_agent
 from lightning_instrumentation.tool import ToolCall
 
 _TEAM_ID = re.compile(r"_[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
@@ -74,12 +74,14 @@ def watch_agents(module: Any) -> None:
 
 
 def _answering(wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    guarded("autogen-workbench", _watch_workbenches_of, agent)
     scope = guarded("autogen-agent", lambda: with_agent(_named(agent.name)))
     work = wrapped(*args, **kwargs)
     return work if scope is None else await_inside(scope, work)
 
 
 def _streaming(wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    guarded("autogen-workbench", _watch_workbenches_of, agent)
     stream = wrapped(*args, **kwargs)
     scope = guarded("autogen-agent", lambda: with_agent(_named(agent.name)))
     return stream if scope is None else each_inside(scope, stream)
@@ -94,13 +96,19 @@ def wrap_tools(module: Any) -> None:
     patching.wrap(module, "BaseStreamTool.run_json_stream", _stream_tool)
 
 
-def _begin(tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ToolCall:
+def _asked(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
     arguments = args[0] if args else kwargs.get("args")
-    call_id = args[2] if len(args) > 2 else kwargs.get("call_id")
+    return arguments, args[2] if len(args) > 2 else kwargs.get("call_id")
+
+
+def _begin(tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ToolCall:
+    arguments, call_id = _asked(args, kwargs)
     return ToolCall(tool.name, call_id, lambda: arguments)
 
 
 async def _run_tool(wrapped: Callable[..., Any], tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if guarded("tool", _is_running, tool.name, *_asked(args, kwargs)):
+        return await wrapped(*args, **kwargs)
     with _begin(tool, args, kwargs) as call:
         value = await wrapped(*args, **kwargs)
         call.returned(lambda: tool.return_value_as_string(value))
@@ -110,6 +118,11 @@ async def _run_tool(wrapped: Callable[..., Any], tool: Any, args: tuple[Any, ...
 async def _stream_tool(
     wrapped: Callable[..., Any], tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> AsyncGenerator[Any]:
+    if guarded("tool", _is_running, tool.name, *_asked(args, kwargs)):
+        async with aclosing(wrapped(*args, **kwargs)) as items:
+            async for item in items:
+                yield item
+        return
     call = _begin(tool, args, kwargs)
     last: Any = None
     try:
@@ -121,3 +134,110 @@ async def _stream_tool(
         raise
     call.returned(lambda: tool.return_value_as_string(last))
     call.end()
+
+
+# -- workbenches that run a tool themselves, such as those of an MCP server ------------------------------------------
+
+_WORKBENCHES = "autogen_core.tools._workbench"
+_watched: set[tuple[type, str]] = set()
+_running: dict[Any, tuple[str, Any, Any]] = {}
+"""Name, arguments and id of what workbenches are running, by its span."""
+
+
+def watch_workbenches(module: Any) -> None:
+    """Hook of ``autogen_ext.tools.mcp._workbench``."""
+    _watch_workbench(module.McpWorkbench)
+
+
+def watch_entered_workbenches(module: Any) -> None:
+    """Hook of ``autogen_core.tools._workbench``: users' own, whose classes nobody knows before they are used."""
+    patching.wrap(module, "Workbench.__aenter__", _entered)
+
+
+def _entered(wrapped: Callable[..., Any], workbench: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    guarded("autogen-workbench", _watch_workbench, type(workbench))
+    return wrapped(*args, **kwargs)
+
+
+def _watch_workbenches_of(agent: Any) -> None:
+    given = getattr(agent, "_workbench", None)  # an attribute of AssistantAgent, and anything in an agent of the user's
+    for workbench in given if isinstance(given, list | tuple) else (given,):
+        if any(kind.__module__ == _WORKBENCHES for kind in type(workbench).__mro__):
+            _watch_workbench(type(workbench))
+
+
+def _watch_workbench(kind: type) -> None:
+    """Wrap what calls a tool in the class and its bases; not in AutoGen's own ones for ``BaseTool``s, because each of
+    those tells of its calls itself."""
+    for owner in kind.__mro__:
+        if owner.__module__.startswith("autogen_core."):
+            continue
+        for method, wrapper in (("call_tool", _call_workbench), ("call_tool_stream", _stream_workbench)):
+            if method in vars(owner) and (owner, method) not in _watched:
+                _watched.add((owner, method))
+                patching.wrap(owner, method, wrapper)
+
+
+def _is_running(name: str, arguments: Any, call_id: Any) -> bool:
+    """Whether the innermost span is this very call's: a workbench may hand it to a tool, or to its base class."""
+    outer = _running.get(current().span)
+    if outer is None or (outer[1] or {}) != (arguments or {}):
+        return False
+    return outer[0] == name if call_id is None else outer[2] == call_id
+
+
+def _called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Any, Any]:
+    name = args[0] if args else kwargs.get("name")
+    arguments = args[1] if len(args) > 1 else kwargs.get("arguments")
+    return str(name), arguments, args[3] if len(args) > 3 else kwargs.get("call_id")
+
+
+async def _call_workbench(
+    wrapped: Callable[..., Any], workbench: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    asked = _called(args, kwargs)
+    if guarded("tool", _is_running, *asked):
+        return await wrapped(*args, **kwargs)
+    with ToolCall(asked[0], asked[2], lambda: asked[1] or {}) as call, _known_as_running(call, asked):
+        result = await wrapped(*args, **kwargs)
+        _say_result(call, result)
+    return result
+
+
+async def _stream_workbench(
+    wrapped: Callable[..., Any], workbench: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> AsyncGenerator[Any]:
+    asked = _called(args, kwargs)
+    if guarded("tool", _is_running, *asked):
+        async with aclosing(wrapped(*args, **kwargs)) as items:
+            async for item in items:
+                yield item
+        return
+    call = ToolCall(asked[0], asked[2], lambda: asked[1] or {})
+    last: Any = None
+    try:
+        with _known_as_running(call, asked):
+            async with aclosing(each_inside(call.scope, wrapped(*args, **kwargs))) as items:
+                async for last in items:
+                    yield last
+    except BaseException as error:
+        call.end(error)
+        raise
+    _say_result(call, last)
+    call.end()
+
+
+@contextmanager
+def _known_as_running(call: ToolCall, asked: tuple[str, Any, Any]) -> Iterator[None]:
+    span = call.scope.span if call.recorded else None
+    if span is not None:
+        _running[span] = asked
+    try:
+        yield
+    finally:
+        _running.pop(span, None)
+
+
+def _say_result(call: ToolCall, result: Any) -> None:
+    failed = getattr(result, "is_error", False) is True
+    call.returned(lambda: result.to_text() if hasattr(result, "to_text") else result, failed=failed)

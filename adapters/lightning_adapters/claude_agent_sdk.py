@@ -19,12 +19,19 @@ from lightning_instrumentation.gateway.hosts import HostTrust
 from lightning_instrumentation.hooks import patching
 from lightning_instrumentation.runtime import Runtime, runtime
 from lightning_instrumentation.scope import Agent, current, current_agent
+from lightning_instrumentation.zero_code.environ import beside_proxy
 
 REASON = "not-captured:claude-code"
 _BASE_URL = "ANTHROPIC_BASE_URL"
 _HEADERS = "ANTHROPIC_CUSTOM_HEADERS"
 _PATH = "/messages"
-_OTHER_DOORS = ("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY")
+_OTHER_DOORS = (
+    *("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY", "CLAUDE_CODE_USE_MANTLE"),
+    *("CLAUDE_CODE_USE_ANTHROPIC_AWS", "CLAUDE_CODE_USE_ANTHROPIC_GOOGLE_CLOUD", "CLAUDE_CODE_USE_GATEWAY"),
+)
+"""Where Claude Code's calls go, past any base URL, if one of these is set; those that 2.1.332 knows."""
+_SOCKET = "ANTHROPIC_UNIX_SOCKET"
+"""The same; it counts as set if it is empty, for some of what Claude Code asks it for."""
 _OTHER_KEYS = ("ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
 
 
@@ -66,10 +73,10 @@ def _lead(transport: Any) -> None:
     if not started.router.proven():
         return
     # A copy: the options are the user's, who may start another Claude Code with them.
-    transport._options = replace(options, env={**options.env, **_environment(started, choice)})
+    transport._options = replace(options, env={**options.env, **_environment(started, choice, own)})
 
 
-def _environment(started: Runtime, choice: Mapping[str, str]) -> dict[str, str]:
+def _environment(started: Runtime, choice: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
     scope = current()
     headers = {"baggage": hosts.baggage(scope.identity, current_agent(), scope.state), **choice}
     if scope.span is not None:
@@ -81,7 +88,8 @@ def _environment(started: Runtime, choice: Mapping[str, str]) -> dict[str, str]:
         "ANTHROPIC_API_KEY": started.router.access.token or "none",  # Claude Code does not start without a key
         **({} if ca_file is None else {"NODE_EXTRA_CA_CERTS": str(ca_file)}),
         _HEADERS: _lines(headers),
-        **dict.fromkeys((*_OTHER_DOORS, *_OTHER_KEYS), ""),
+        **dict.fromkeys((*_OTHER_DOORS, *_OTHER_KEYS, *([_SOCKET] if own.get(_SOCKET) else [])), ""),
+        **beside_proxy(own, started.settings.endpoint),
     }
 
 

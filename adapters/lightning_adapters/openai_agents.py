@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import wrapt
@@ -51,11 +52,43 @@ def wrap_tools(module: Any) -> None:
     patching.wrap(module, "_invoke_function_tool_with_metadata", _run_tool)
 
 
+_running: ContextVar[_Running | None] = ContextVar("lightning.openai_agents.running", default=None)
+
+
+class _Running:
+    """A tool that runs here, and whether it raised something that a function of the user's then told the model of."""
+
+    def __init__(self, tool: Any) -> None:
+        self.tool = tool
+        self.raised = False
+
+
+def watch_failures(module: Any) -> None:
+    """Hook of ``agents.tool``: the SDK marks only what its own function says of a tool's exception."""
+    name = "maybe_invoke_function_tool_failure_error_function"
+    if hasattr(module, name):  # older versions lack it
+        patching.wrap(module, name, _explain)
+
+
+async def _explain(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    said = await wrapped(*args, **kwargs)
+    running = _running.get()
+    if said is not None and running is not None and running.tool is kwargs.get("function_tool"):
+        running.raised = True
+    return said
+
+
 async def _run_tool(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tool, context = kwargs.get("function_tool"), kwargs.get("context")
     name = getattr(context, "qualified_tool_name", None) or getattr(tool, "name", "")
     with ToolCall(name, getattr(context, "tool_call_id", None), lambda: kwargs.get("arguments", "")) as call:
-        result = await wrapped(*args, **kwargs)
+        running = _Running(tool)
+        token = _running.set(running)
+        try:
+            result = await wrapped(*args, **kwargs)
+        finally:
+            _running.reset(token)
         # The SDK tells the model of a tool's exception instead of raising it.
-        call.returned(lambda: result.output, failed=bool(getattr(result, "is_sdk_generated_error", False)))
+        failed = running.raised or bool(getattr(result, "is_sdk_generated_error", False))
+        call.returned(lambda: result.output, failed=failed)
     return result

@@ -1,13 +1,17 @@
 """Pydantic AI: which agent speaks; its own instrumentation is not needed.
 
-During a model call, a context variable holds the current run with its agent.
+During a run, a context variable holds it, with its agent. An agent in a node of LangGraph speaks for itself, and so
+does a graph that one of its tools calls.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from lightning_instrumentation.scope import Agent, add_framework
+from lightning_instrumentation.failures import guarded
+from lightning_instrumentation.hooks import patching
+from lightning_instrumentation.scope import Agent, add_framework, run_begins
 
 _NOBODY_CHOSE = "agent"
 """Pydantic AI names an unnamed agent after the variable that holds it."""
@@ -18,12 +22,22 @@ def watch_runs(module: Any) -> None:
     run_here = getattr(module, "get_current_run_context", None)
     if run_here is None:  # an older version, without that context variable
         return
+    add_framework(lambda: _agent_of(run_here()), by_run=True)
+    patching.wrap(module, "set_current_run_context", _begins)
 
-    def ask() -> Agent | None:
-        run = run_here()
-        name = getattr(getattr(run, "agent", None), "name", None)
-        if not isinstance(name, str) or not name:
-            return None
-        return Agent(name, "pydantic-ai", str(getattr(run, "run_id", "")), explicit=name != _NOBODY_CHOSE)
 
-    add_framework(ask)
+def _agent_of(run: Any) -> Agent | None:
+    name = getattr(getattr(run, "agent", None), "name", None)
+    if not isinstance(name, str) or not name:
+        return None
+    return Agent(name, "pydantic-ai", str(getattr(run, "run_id", "")), explicit=name != _NOBODY_CHOSE)
+
+
+def _begins(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    guarded("pydantic-ai-run", _remember, args[0] if args else kwargs.get("run_context"))
+    return wrapped(*args, **kwargs)
+
+
+def _remember(run: Any) -> None:
+    if (agent := _agent_of(run)) is not None:
+        run_begins(agent)

@@ -11,13 +11,13 @@ import sys
 import tempfile
 import threading
 import time
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count
-from multiprocessing import get_context
 from pathlib import Path
 
 from benchmarks.common.daemons import example_configuration, running_daemon
+from benchmarks.common.processes import in_own_process
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "calculator"
 _POLICY = "calculator"
@@ -63,9 +63,7 @@ def run() -> bool:
     print(f"{'candidate':16} {'decision':>9} {'its rollouts':>13} {'live':>6} {'reward':>7} {'live':>6} {'seconds':>8}")
     held = True
     for kind, (rate, wanted) in KINDS.items():
-        # A client stays with the daemon that it was started with, so each kind has a process of its own.
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-            found = pool.submit(_deployed, rate).result()
+        found = in_own_process(_deployed, rate)
         print(
             f"{kind:16} {found.decision:>9} {found.candidate:13} {found.live:6} {found.means[0]:7.2f} "
             f"{found.means[1]:6.2f} {found.seconds:8.0f}",

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.common.history import POLICY
-from benchmarks.common.processes import ROOT
+from benchmarks.common.processes import ROOT, ends_at_sigterm
 from lightning_trainer.daemon.announcement import announced_url
 
 _STATE_DIR = re.compile(r'state_dir = "[^"]*"')
@@ -35,25 +35,29 @@ def example_configuration(name: str) -> str:
 
 @contextmanager
 def running_daemon(folder: Path, policy: str) -> Iterator[str]:
-    """Yield the daemon's URL once it is ready to train; the client in this process is told where it is."""
+    """Yield the daemon's URL once it is ready to train; the client in this process is told where it is.
+
+    It ends with the block, also where SIGTERM ends this process.
+    """
     command = [sys.executable, "-m", "lightning_trainer", "serve", "--config", str(folder / "lightning.toml")]
-    with (folder / "daemon.log").open("wb") as log:
-        daemon = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-    try:
-        url = _wait_until_collecting(daemon, folder, policy)
-        os.environ |= {
-            "LIGHTNING_ENDPOINT": url,
-            "LIGHTNING_TOKEN": "none",  # as configured; that of another daemon may be exported
-            "OTEL_SDK_DISABLED": "false",
-            "LIGHTNING_SPOOL_DIR": str(folder / "spool"),
-            "OPENAI_BASE_URL": f"{url}/v1",
-            "OPENAI_API_KEY": "unused",
-            "OPENAI_MODEL": policy,
-        }
-        yield url
-    finally:
-        daemon.terminate()
-        daemon.wait(120)
+    with ends_at_sigterm():
+        with (folder / "daemon.log").open("wb") as log:
+            daemon = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        try:
+            url = _wait_until_collecting(daemon, folder, policy)
+            os.environ |= {
+                "LIGHTNING_ENDPOINT": url,
+                "LIGHTNING_TOKEN": "none",  # as configured; that of another daemon may be exported
+                "OTEL_SDK_DISABLED": "false",
+                "LIGHTNING_SPOOL_DIR": str(folder / "spool"),
+                "OPENAI_BASE_URL": f"{url}/v1",
+                "OPENAI_API_KEY": "unused",
+                "OPENAI_MODEL": policy,
+            }
+            yield url
+        finally:
+            daemon.terminate()
+            daemon.wait(120)
 
 
 @contextmanager

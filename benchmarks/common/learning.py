@@ -4,13 +4,12 @@ import json
 import sys
 import tempfile
 import time
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from benchmarks.common.daemons import cpu_s_of_all, example_configuration, running_daemon
+from benchmarks.common.processes import in_own_process
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "calculator"
 _POLICY = "calculator"
@@ -31,13 +30,9 @@ class Learning:
 
 
 def learned(learning: Learning) -> list[dict[str, Any]]:
-    """Train, and return each step's row of metrics with ``cpu_s``: CPU-seconds of all processes from the first step on.
-
-    It has a process of its own: a client stays with the daemon that it was started with.
-    """
+    """Train, and return each step's row of metrics with ``cpu_s``: CPU-seconds of all since the first step."""
     began = time.perf_counter()
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        rows = pool.submit(_train, learning).result()
+    rows = in_own_process(_train, learning)
     print(f"{learning.name}: {learning.steps} steps in {time.perf_counter() - began:.0f} s", flush=True)
     return rows
 

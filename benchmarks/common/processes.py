@@ -1,18 +1,25 @@
 """Processes of the benchmark: started, spoken to a line of JSON at a time, measured and stopped by id."""
 
 import json
+import multiprocessing
 import os
+import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import psutil
 
+T = TypeVar("T")
+
 ROOT = Path(__file__).parents[2]
+_ENDED = 128 + signal.SIGTERM
 
 
 class Child:
@@ -149,3 +156,47 @@ def end_with_parent() -> None:
         os._exit(0)
 
     threading.Thread(target=wait, daemon=True).start()
+
+
+@contextmanager
+def ends_at_sigterm() -> Iterator[None]:
+    """Let SIGTERM raise ``SystemExit`` inside the block, so that what it has started is ended on the way out; only in
+    the main thread, and unless something handles the signal already."""
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    ):
+        yield
+        return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_ENDED))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def in_own_process(function: Callable[..., T], *arguments: Any) -> T:
+    """Return ``function(*arguments)``, called in a new process: a client stays with the daemon that it started with.
+
+    When this process ends before that, the other one does as well, after its ``finally`` blocks.
+    """
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(_until_starter_ends, function, *arguments).result()
+
+
+def _until_starter_ends(function: Callable[..., T], *arguments: Any) -> T:
+    starter = multiprocessing.parent_process()
+    assert starter is not None
+
+    def wait() -> None:
+        starter.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True).start()
+    with ends_at_sigterm():
+        try:
+            return function(*arguments)
+        except SystemExit:
+            if not starter.is_alive():  # the pool's loop would wait for more work, of nobody
+                os._exit(_ENDED)
+            raise

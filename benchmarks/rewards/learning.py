@@ -17,14 +17,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from benchmarks.common.daemons import example_configuration, running_daemon
+from benchmarks.common.processes import in_own_process
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "calculator"
 _POLICY = "calculator"
@@ -87,9 +86,7 @@ def learning(results: Path, *, quick: bool) -> bool:
             known[Arm(**told["arm"])] = told["success"]
     for arm in arms(quick=quick):
         if arm not in known:
-            # A client stays with the daemon that it was started with, so each run has a process of its own.
-            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-                known[arm] = pool.submit(_success, arm).result()
+            known[arm] = in_own_process(_success, arm)
             with results.open("a") as file:
                 file.write(json.dumps({"arm": asdict(arm), "success": known[arm]}) + "\n")
             print(f"{arm.reward:>10} {arm.rate:4.0%} seed {arm.seed}: {known[arm]:.1%} held-out success", flush=True)

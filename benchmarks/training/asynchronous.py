@@ -5,16 +5,15 @@ An agent asks the model, waits for its tool, asks again; how long the tool takes
 about waiting and not about arithmetic. The runs differ in ``max_staleness`` alone.
 """
 
-import multiprocessing
 import random
 import tempfile
 import time
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.common.daemons import policy_status, running_daemon
+from benchmarks.common.processes import in_own_process
 from benchmarks.common.rows import Row, at_least
 
 TITLE = "Asynchronous against synchronous, tools with a heavy tail"
@@ -123,12 +122,9 @@ def _ask(client: Any, messages: list[Any]) -> str:
 
 
 def run(quick: bool) -> list[Row]:
-    # A process each: the client keeps the daemon that it was told first.
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as processes:
-        alone, ahead = (
-            processes.submit(_train, staleness, 6 if quick else 12, _MEDIAN_S, _LONGEST_S).result()
-            for staleness in (0, _STALENESS)
-        )
+    alone, ahead = (
+        in_own_process(_train, staleness, 6 if quick else 12, _MEDIAN_S, _LONGEST_S) for staleness in (0, _STALENESS)
+    )
     name = f"max_staleness = {_STALENESS}"
     stale = f"{ahead.stale_tokens:,} of {ahead.sampled_tokens:,} tokens dropped as stale"
     times = f"{alone.updates} updates in {alone.seconds:.1f} s, {ahead.updates} in {ahead.seconds:.1f} s"

@@ -64,6 +64,11 @@ class ToolCall:
         if self._span is not None:
             self.scope = replace(self.scope, span=self._span)
 
+    @property
+    def recorded(self) -> bool:
+        """Whether it has a span, which is then its scope's."""
+        return self._span is not None
+
     def returned(self, result: Callable[[], Any], *, failed: bool = False) -> None:
         """Record the result that the model will get; ``failed`` if the tool reported an error instead of raising it."""
         if self._span is not None:

@@ -109,6 +109,9 @@ def rollouts(
         str | None,
         typer.Option(metavar="FIELD", help="Prefer tasks with an uncertain outcome, estimated per value of FIELD."),
     ] = None,
+    journal: Annotated[
+        Path | None, typer.Option(help="With --evaluate: file from which an interrupted evaluation goes on.")
+    ] = None,
 ) -> None:
     """Run a program, or an environment, over tasks in groups and train on it: rollouts [OPTIONS] -- python agent.py."""
     with one_sentence(_status_of_rollouts):
@@ -131,6 +134,7 @@ def rollouts(
             run=run,
             curriculum=curriculum,
             record=record,
+            journal=journal,
         )
         if environment is None:
             run_them(options)

@@ -61,6 +61,8 @@ class Options:
     """Field of a task that says what kind it is, or one inside of another: ``extra_info.level``."""
     record: int | None = None
     """Attempts at each task, for a dataset."""
+    journal: Path | None = None
+    """From which an interrupted evaluation goes on."""
 
 
 def rollouts(options: Options) -> None:
@@ -121,8 +123,8 @@ def check_purpose(options: Options) -> None:
     """Check that it is said what the attempts are for.
 
     Raises:
-        ConfigError: they are for nothing, or for two things; a curriculum has no training to choose for; or a version
-            is named that they would train, or that a program does not heed.
+        ConfigError: they are for nothing, or for two things; a curriculum has no training to choose for, or a journal
+            no evaluation to keep; or a version is named that they would train, or that a program does not heed.
     """
     purposes = (options.steps, options.evaluate, options.record)
     if sum(purpose is not None for purpose in purposes) != 1 or options.evaluate == "":
@@ -131,6 +133,10 @@ def check_purpose(options: Options) -> None:
         )
     if options.curriculum is not None and options.steps is None:
         raise ConfigError("--curriculum chooses tasks to train on; --evaluate and --record try every task")
+    if options.journal is not None and options.evaluate is None:
+        raise ConfigError(
+            "--journal keeps what --evaluate has done; --steps and --record go on without it: leave it out"
+        )
     if options.policy is None or (policy := policy_of(options.policy)) == options.policy:
         return
     if options.steps is not None:
@@ -225,7 +231,7 @@ def try_each(runner: StepRunner[TaskT], tasks: Sequence[TaskT], options: Options
     if options.record is not None:
         return runner.record(tasks, attempts=options.record)
     assert options.evaluate is not None
-    return runner.evaluate(tasks, stage=options.evaluate)
+    return runner.evaluate(tasks, stage=options.evaluate, journal=options.journal)
 
 
 def print_summary(console: Console, options: Options, ended: Sequence[AttemptEnded]) -> None:

@@ -127,6 +127,15 @@ def packaged() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=_GROUP)}
 
 
+def check_system() -> None:
+    """Raises ConfigError: this is Windows, where no environment can have a process of its own."""
+    if sys.platform == "win32":
+        raise ConfigError(
+            "environments with processes of their own need Linux or macOS: use WSL, or a class or function of your own "
+            "in the program's process, as in Runner.from_environment(MyEnvironment, policy=...)"
+        )
+
+
 def launch_of(spec: EnvironmentSpec, folder: Path = DEFAULT_FOLDER, python: str | None = None) -> Launch:
     """Return how to start a process of the environment.
 
@@ -135,8 +144,10 @@ def launch_of(spec: EnvironmentSpec, folder: Path = DEFAULT_FOLDER, python: str 
         python: the user's own interpreter that has the packages.
 
     Raises:
+        ConfigError: this is Windows.
         UnknownEnvironmentError: there is no environment of that name, or its packages are not installed.
     """
+    check_system()
     if spec.attribute is not None:
         return _of_users(spec, spec.name, spec.attribute, python)
     known = KNOWN.get(spec.name)

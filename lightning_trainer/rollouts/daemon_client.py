@@ -118,7 +118,7 @@ class DaemonClient:
         self._health = f"{endpoint.rstrip('/')}/healthz"
         self._url = f"{endpoint.rstrip('/')}/lightning/policies/{urllib.parse.quote(policy or '')}"
         self._recorded = f"{endpoint.rstrip('/')}/lightning/groups"
-        self._named = policy is not None
+        self._policy = policy
         parts = urllib.parse.urlsplit(endpoint)
         self._origin = f"{parts.scheme}://{parts.netloc}"
         self._access = Access(endpoint, token, ca_file=ca_file or ca_file_of_environment())
@@ -136,7 +136,7 @@ class DaemonClient:
         if not {"status", "version"} <= self._get(self._health, timeout_s=30.0).keys():
             raise LightningError(not_a_daemon(self._origin, "its answer to /healthz is not a daemon's"))
         said = False
-        while self._named and self.policy()["phase"] == "starting":
+        while self._policy is not None and self.policy()["phase"] == "starting":
             if not said:
                 _log.warning("the daemon at %s is starting its engines and trainers; waiting for them", self._origin)
             said = True
@@ -149,6 +149,12 @@ class DaemonClient:
             LightningError: there is no such policy, or no daemon answered within ``patience_s``.
         """
         return self._get(self._url, timeout_s=30.0)
+
+    def live_versions(self) -> dict[str, int | None]:
+        """Return the policy's live version under its name; nothing for a client of no policy."""
+        if self._policy is None:
+            return {}
+        return {self._policy: self._get(f"{self._url}?limit=1", timeout_s=30.0)["live_version"]}
 
     def groups(self, prefix: str, *, mode: str = "train", taken_until: int | None = None) -> dict[str, int]:
         """Return the number of attempts of a mode that have ended, by id of the groups whose id has the prefix.

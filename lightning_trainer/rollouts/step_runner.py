@@ -11,12 +11,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from os import PathLike, fspath
+from pathlib import Path
 from typing import Any, Generic
 
 from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts.attempt import AttemptEnded, AttemptFunction, Event, StepEnded, Task, TaskT, run_attempt
 from lightning_trainer.rollouts.curriculum import Curriculum
 from lightning_trainer.rollouts.daemon_client import DaemonClient, daemon_of_client
+from lightning_trainer.rollouts.evaluation_journal import EvaluationJournal, Versions
 from lightning_trainer.rollouts.run_name import checked_run, default_run, held_run
 from lightning_trainer.rollouts.steps.schedule import Schedule, Work
 from lightning_trainer.rollouts.steps.step_watch import Arrivals, StepWatch, check_recording, reward_mean
@@ -225,23 +228,53 @@ class StepRunner(Generic[TaskT]):
             step,
         )
 
-    @ends_in_one_line("started again, the evaluation tries every task anew")
-    def evaluate(self, tasks: Sequence[TaskT], *, stage: str) -> list[AttemptEnded]:
+    def evaluate(
+        self, tasks: Sequence[TaskT], *, stage: str, journal: str | PathLike[str] | None = None
+    ) -> list[AttemptEnded]:
         """Run one attempt per task that is recorded and never trained; results are in the order of the tasks.
 
         Like ``train``, it waits for a daemon that is starting. Unlike it, it tries every task however often it has been
-        tried before.
+        tried before; with a ``journal``, a file, an interrupted evaluation goes on, and its results are in these, too
+        (``evaluation_journal.py`` says which).
 
         Raises:
-            LightningError: a task has no id, the daemon cannot be reached, or has no such policy.
+            LightningError: a task has no id, the daemon cannot be reached, or has no such policy, or the journal cannot
+                be used.
         """
-        return self.evaluated(tasks, stage=stage)
+        if journal is None:
+            with ends_in_one_line("started again, the evaluation tries every task anew"):
+                return self.evaluated(tasks, stage=stage)
+        with ends_in_one_line(f"start it again to go on from {fspath(journal)}"):
+            return self._continued(tasks, stage, Path(journal))
 
     def evaluated(self, tasks: Sequence[TaskT], *, stage: str) -> list[AttemptEnded]:
         """As ``evaluate``, as a part of what says itself how it goes on after Ctrl-C."""
+        return self._run_all(self._evaluation(tasks, stage))
+
+    def _evaluation(self, tasks: Sequence[TaskT], stage: str) -> list[Work]:
         named = [*map(self._as_task, listed_tasks(tasks))]
         self._daemon.wait_until_there()
-        return self._run_all([Work(task, f"{self._run}/{stage}/{task.id}", stage, None, "evaluate") for task in named])
+        return [Work(task, f"{self._run}/{stage}/{task.id}", stage, None, "evaluate") for task in named]
+
+    def _continued(self, tasks: Sequence[TaskT], stage: str, path: Path) -> list[AttemptEnded]:
+        works = self._evaluation(tasks, stage)
+        about = {"run": self._run, "name": stage, **self._settings()}
+        with EvaluationJournal(path, about, self._live_versions) as journal:
+            results = [journal.take(work.task) for work in works]
+            there = sum(result is not None for result in results)
+            if there:
+                _log.warning("%s: %d of %d were there already, in %s", stage, there, len(works), path)
+            left = [work for work, result in zip(works, results, strict=True) if result is None]
+            made = iter(self._run_all(left, journal.keep))
+            return [next(made) if result is None else result for result in results]
+
+    def _live_versions(self) -> Versions:
+        """Return the versions that an evaluation is of."""
+        return self._daemon.live_versions()
+
+    def _settings(self) -> dict[str, Any]:
+        """Return what else tells one evaluation from another that is called the same."""
+        return {}
 
     @ends_in_one_line()
     def record(self, tasks: Sequence[TaskT], *, attempts: int) -> list[AttemptEnded]:
@@ -278,9 +311,13 @@ class StepRunner(Generic[TaskT]):
             arrivals.check(len(ended), wait_s=_FLUSH_S)
             return ended
 
-    def _run_all(self, works: Sequence[Work]) -> list[AttemptEnded]:
+    def _run_all(
+        self, works: Sequence[Work], keep: Callable[[Task, AttemptEnded], None] = lambda task, ended: None
+    ) -> list[AttemptEnded]:
         def run(work: Work) -> AttemptEnded:
-            return self._attempted(work, self._on_event, pool)
+            ended = self._attempted(work, self._on_event, pool)
+            keep(work.task, ended)
+            return ended
 
         with WorkerPool(run, self._concurrency) as pool:
             return [future.result() for future in pool.add(works).futures]

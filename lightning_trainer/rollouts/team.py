@@ -42,6 +42,10 @@ class TeamClient:
         self._ahead = self._steps_ahead(statuses)
         return self._merged(statuses)
 
+    def live_versions(self) -> dict[str, int | None]:
+        """Return the live version of each policy."""
+        return {name: version for member in self._members for name, version in member.live_versions().items()}
+
     def groups(self, prefix: str, *, mode: str = "train", taken_until: int | None = None) -> dict[str, int]:
         """Return how many attempts of a mode have ended, by id of the groups with the prefix; see ``DaemonClient``.
 

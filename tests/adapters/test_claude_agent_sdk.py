@@ -73,6 +73,26 @@ async def test_a_claimed_agents_calls_go_to_the_gateway_with_its_identity(start)
     assert "lightning.rollout.id=r%2F1" in baggage
 
 
+@pytest.mark.parametrize(
+    "door",
+    [
+        *(f"CLAUDE_CODE_USE_{name}" for name in ("BEDROCK", "VERTEX", "FOUNDRY", "MANTLE", "GATEWAY")),
+        *("CLAUDE_CODE_USE_ANTHROPIC_AWS", "CLAUDE_CODE_USE_ANTHROPIC_GOOGLE_CLOUD", "ANTHROPIC_UNIX_SOCKET"),
+    ],
+)
+async def test_a_claimed_agents_calls_take_no_other_door(start, monkeypatch, door):
+    # Before: through the newer ones of these they went past the gateway, unrecorded, and nothing said so.
+    monkeypatch.setenv(door, "1")
+    with lt.agent("writer"):
+        assert (await start())[door] == ""
+
+
+async def test_no_proxy_gets_a_claimed_agents_calls_and_the_daemons_token(start):
+    with lt.agent("writer"):
+        env = await start(HTTP_PROXY="http://proxy:3128", NO_PROXY="example.com")
+    assert env["NO_PROXY"] == env["no_proxy"] == "example.com,127.0.0.1"
+
+
 async def test_where_no_texts_are_recorded_its_calls_say_so(start, monkeypatch):
     """Before: the gateway recorded all that Claude Code said and read."""
     line = "x-lightning-capture-content: 0"

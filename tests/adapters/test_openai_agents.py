@@ -200,6 +200,24 @@ async def test_a_tool_that_fails_tells_the_model_and_its_span_says_so(sdk, agent
     assert span.error in result.final_output
 
 
+@pytest.mark.parametrize("timeout", [None, 30.0])
+async def test_a_tools_exception_that_the_user_words_is_the_spans_error(sdk, agent, recording, chat, timeout):
+    # Before: only the SDK's own wording was an error, so that a tool that always failed looked as if it worked.
+    @sdk.function_tool(failure_error_function=lambda context, error: f"sorry, {error}", timeout=timeout)
+    async def breaks(expression: str) -> str:
+        """Break."""
+        raise RuntimeError(f"cannot {expression}")
+
+    @sdk.function_tool
+    async def asks(expression: str) -> str:
+        """Ask another agent, whose tool fails."""
+        return str((await sdk.Runner.run(agent("expert", chat, tools=[breaks]), expression)).final_output)
+
+    await sdk.Runner.run(agent("solver", chat, tools=[asks]), QUESTION)
+    errors = {span.attributes[semconv.TOOL_NAME]: span.error for span in recording.spans("execute_tool")}
+    assert errors == {"breaks": "sorry, cannot 2+3", "asks": None}
+
+
 @pytest.mark.long
 async def test_forty_rollouts_run_and_streamed_at_once_stay_apart(sdk, agent, calculator, truth, recording, chat):
     triage = agent("triage", chat, handoffs=[agent("expert", chat)])

@@ -48,6 +48,22 @@ def test_what_needs_another_system_says_so(tmp_path, command) -> None:
     assert done.stderr == f"error: `lightning-trainer {command[0]}` needs Linux or macOS\n"
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["environments", "install", "frozenlake"],
+        ["environments", "try", "frozenlake:4x4"],
+        ["rollouts", "--environment", "worlds.py:World", "--policy", "p", "--evaluate", "before"],
+    ],
+)
+def test_environments_say_so_before_anything_is_installed_or_started(tmp_path, command) -> None:
+    # Before: one after the other, what else had to be installed, and then "pass_fds not supported on Windows."
+    done = run(tmp_path, *command)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: environments with processes of their own need Linux or macOS: use WSL, or ")
+    assert not any(tmp_path.rglob("pyvenv.cfg"))
+
+
 def test_where_no_daemon_runs_its_commands_say_that(tmp_path) -> None:
     done = run(tmp_path, "health")
     assert (done.returncode, done.stderr) == (1, "")

@@ -1,7 +1,8 @@
 """Work handed to another thread keeps the scope of the code that handed it over.
 
-``threading.Thread``, ``ThreadPoolExecutor`` and multiprocessing's ``ThreadPool`` start with an empty context. Only our
-own scope is carried over, never the user's context variables: their program would otherwise behave differently with us
+``threading.Thread``, ``ThreadPoolExecutor`` and multiprocessing's ``ThreadPool`` start with an empty context, or, by
+``sys.flags.thread_inherit_context`` (the default of free-threaded builds), with that of their starter. Only our own
+scope is carried over, never the user's context variables: their program would otherwise behave differently with us
 than without.
 """
 
@@ -72,7 +73,10 @@ def _inside(scope: Scope, function: Any) -> Callable[..., Any]:
 def _start(
     wrapped: Callable[..., Any], instance: threading.Thread, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    scope = None if serves_everyone(instance) else guarded("thread", for_another_thread)
+    if serves_everyone(instance):
+        with use_scope(Scope()):  # it starts with a copy of its starter's context where Python is told so, as in 3.14t
+            return wrapped(*args, **kwargs)
+    scope = guarded("thread", for_another_thread)
     if scope is not None and "run" not in vars(instance):
         instance.run = _run_inside(instance, scope)  # type: ignore[method-assign]
     return wrapped(*args, **kwargs)

@@ -16,7 +16,7 @@ from rich.text import Text
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.environments.errors import UnknownEnvironmentError
 from lightning_trainer.environments.limits import environment_settings
-from lightning_trainer.environments.registry import DEFAULT_FOLDER, KNOWN, interpreter_of, packaged
+from lightning_trainer.environments.registry import DEFAULT_FOLDER, KNOWN, check_system, interpreter_of, packaged
 from lightning_trainer.errors import LightningError
 
 
@@ -40,8 +40,10 @@ def install_environment(
     """Install an environment into its own interpreter.
 
     Raises:
-        LightningError: there is no such environment, it has no interpreter of its own, or pip could not install it.
+        LightningError: this is Windows, there is no such environment, it has no interpreter of its own, or pip could
+            not install it.
     """
+    check_system()
     console = TerminalConsole()
     known = KNOWN.get(name)
     if known is not None and known.interpreter is None:

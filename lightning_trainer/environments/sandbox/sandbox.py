@@ -129,6 +129,10 @@ class Sandbox:
         self.close()
 
     def _started(self) -> subprocess.Popen[bytes]:
+        if sys.platform == "win32":
+            raise SandboxUnavailableError(
+                "code cannot be run safely on Windows, so it is not run: the sandbox needs Linux; use WSL"
+            )
         prefixes = sorted({os.path.realpath(sys.base_prefix), os.path.realpath(sysconfig.get_path("stdlib"))})
         limits = {name: int(value) for name, value in asdict(self._limits).items()}
         limits["cpu_s"] = 3600  # for its whole life; each piece of code has its own limit

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from os import PathLike
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,10 +19,14 @@ from lightning_trainer.rollouts.attempt import AttemptEnded, Event
 from lightning_trainer.rollouts.curriculum import Curriculum
 from lightning_trainer.rollouts.daemon_client import daemon_of_client, policy_of
 from lightning_trainer.rollouts.environment.attempt import EnvironmentAttempt
+from lightning_trainer.rollouts.evaluation_journal import Versions
 from lightning_trainer.rollouts.step_runner import StepRunner
 from lightning_trainer.rollouts.task_file import RowTask, task_of
 
 _log = logging.getLogger(__name__)
+
+_ACCESS = ("base_url", "api_key", "tls")
+"""Settings of our agent that change nothing of how it plays; one is a secret."""
 
 
 class EnvironmentRunner(StepRunner[Any]):
@@ -64,6 +69,8 @@ class EnvironmentRunner(StepRunner[Any]):
         curriculum: Curriculum[Task] | None = None,
     ) -> None:
         self._model, policy = policy, policy_of(policy)
+        self._played_by: dict[str, Any] = {}
+        """Settings of our own agent."""
         if agent is not None and policy != self._model:
             raise LightningError(
                 f"an agent of your own chooses its model: have the agent ask for the model {self._model!r}, and name "
@@ -77,6 +84,7 @@ class EnvironmentRunner(StepRunner[Any]):
                 access = Access(reached.endpoint, reached.token, ca_file=reached.ca_file)
                 options = {"base_url": f"{reached.endpoint}/v1", "api_key": reached.token, "tls": access.tls, **options}
             agent = ChatAgent(self._model, **options)
+            self._played_by = {key: value for key, value in options.items() if key not in _ACCESS}
         self._agent_name = agent.name if isinstance(agent, ChatAgent) else None
         self.environment = EnvironmentAttempt(
             environment,
@@ -108,14 +116,24 @@ class EnvironmentRunner(StepRunner[Any]):
             curriculum=curriculum,
         )
 
-    def evaluate_held_out(self, count: int, *, stage: str = "held-out") -> list[AttemptEnded]:
-        """Play ``count`` tasks that training never has, once each; they are recorded, never trained.
+    def evaluate_held_out(
+        self, count: int, *, stage: str = "held-out", journal: str | PathLike[str] | None = None
+    ) -> list[AttemptEnded]:
+        """Play ``count`` tasks that training never has, once each; they are recorded, never trained. With a ``journal``
+        it goes on as ``evaluate`` does.
 
         Where the environment has too few different openings to hold any out, it logs that.
         """
         if self.environment.nothing_held_out is not None:
             _log.warning("%s", self.environment.nothing_held_out)
-        return self.evaluate(self.environment.held_out_tasks(count), stage=stage)
+        return self.evaluate(self.environment.held_out_tasks(count), stage=stage, journal=journal)
+
+    def _live_versions(self) -> Versions:
+        policy, _, number = self._model.rpartition("@v")
+        return {policy: int(number)} if policy_of(self._model) != self._model else super()._live_versions()
+
+    def _settings(self) -> dict[str, Any]:
+        return {"agent": self._played_by}
 
     def _as_task(self, given: Any) -> Task:
         if not isinstance(given, Mapping):

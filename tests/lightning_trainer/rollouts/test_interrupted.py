@@ -77,6 +77,26 @@ def test_an_evaluation_does_not_promise_to_go_on(capsys) -> None:
     assert sorted(tried) == ["a", "a", "b", "b", "c", "c"]
 
 
+def test_an_evaluation_with_a_journal_goes_on(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("lightning_trainer.rollouts.daemon_client.DaemonClient.live_versions", lambda _: {"p": 1})
+    tried: list[str] = []
+    events: list[Event] = []
+
+    async def attempt(task: FileTask) -> float:
+        tried.append(task.id)
+        if task.id == "c" and tried.count("c") == 1:
+            await asyncio.sleep(600)
+        return 1.0
+
+    runner = Runner("p", attempt, endpoint=ENDPOINT, on_event=events.append)
+    evaluate = lambda: runner.evaluate(TASKS, stage="before", journal=tmp_path / "journal")  # noqa: E731
+    interrupted(evaluate, lambda: len(events) == 2 and len(tried) == 3)
+    line = f"interrupted: what has ended is recorded; start it again to go on from {tmp_path / 'journal'}"
+    assert capsys.readouterr().err.startswith(line)
+    assert [one.reward for one in evaluate()] == [1.0] * 3
+    assert sorted(tried) == ["a", "b", "c", "c"]
+
+
 def test_a_function_that_goes_on_after_the_interrupt_does_not_count(monkeypatch) -> None:
     """In a notebook the process lives on. Before, it ended as an ordinary success, and a later run counted it."""
     retried: list[Rollout] = []
