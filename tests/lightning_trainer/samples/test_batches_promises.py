@@ -403,14 +403,10 @@ def _credits(world: World) -> dict[str, float | None]:
     credits: dict[str, float | None] = {}
     for call in eligible:
         own = [other for other in steps if _owner(other) == _owner(call)]
-        compared = [
-            other
-            for other in steps
-            if other.agent == call.agent and group_of[other.attempt_id or ""] == group_of[call.attempt_id or ""]
-        ]
+        group = [other for other in steps if group_of[other.attempt_id or ""] == group_of[call.attempt_id or ""]]
         parents = _parents(own, world)
-        stepwise = any(other.call_id in step for other in compared)
-        outcomes = any(other.attempt_id in outcome for other in compared)
+        stepwise = any(other.call_id in step for other in group if other.agent == call.agent)
+        outcomes = any(other.attempt_id in outcome for other in group)  # expected of all agents alike
 
         def value(call: Call, own=own, parents=parents, stepwise=stepwise, outcomes=outcomes) -> float | None:
             reward = step.get(call.call_id, None if call.call_id in trainable else 0.0) if stepwise else 0.0
