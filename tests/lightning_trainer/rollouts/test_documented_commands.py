@@ -91,7 +91,7 @@ def test_an_old_version_is_one_of_a_policy_of_the_configuration(tmp_path) -> Non
 @pytest.mark.parametrize(("failed", "status"), [(1, 0), (2, 1)])
 def test_an_evaluation_in_which_every_attempt_failed_has_failed(failed, status, tmp_path, monkeypatch) -> None:
     class Evaluating(Runner):
-        def evaluate(self, tasks, *, stage):
+        def evaluate(self, tasks, *, stage, journal=None):
             errors = [None if number >= failed else "it was not there" for number in range(len(tasks))]
             return [
                 AttemptEnded(stage, None, task.id, None if error else 1.0, 0.1, error)
@@ -336,7 +336,7 @@ def test_a_run_is_called_what_it_is_told_or_by_its_program_tasks_and_seed(option
     made: list[str] = []
 
     class NamedRunner(Runner):
-        def evaluate(self, tasks, *, stage):
+        def evaluate(self, tasks, *, stage, journal=None):
             made.append(self._run)
             return []
 
@@ -368,7 +368,7 @@ def test_tasks_come_from_a_pipe_as_well(played: bool, monkeypatch) -> None:
     # environment's tasks none was left.
     tried: dict[str, list[str]] = {}
 
-    def evaluate(self, tasks, *, stage):
+    def evaluate(self, tasks, *, stage, journal=None):
         tried[self._run] = [task.id for task in tasks]
         return []
 
