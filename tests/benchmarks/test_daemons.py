@@ -79,6 +79,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("where", "number"),
     [
@@ -95,7 +96,8 @@ def test_a_benchmark_that_is_ended_leaves_no_daemon_behind(tmp_path: Path, where
     daemon.write_text("#!/bin/sh\nexec sleep 600\n")
     daemon.chmod(0o755)
     pid = tmp_path / "pid"
-    with subprocess.Popen([sys.executable, program, tmp_path, where]) as benchmark:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen([sys.executable, program, tmp_path, where], env=environment) as benchmark:
         wait_until(lambda: pid.exists() and pid.read_text().endswith("\n"))
         seen = [psutil.Process(int(pid.read_text())), *psutil.Process(benchmark.pid).children(recursive=True)]
         benchmark.send_signal(number)
