@@ -4,6 +4,7 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,9 @@ class Learning:
     steps: int
     tasks: int
     """Groups of a step, of 7 attempts each."""
-    forced_tool: bool = False
-    """Whether the agent's first answer has to be a call of its tool."""
+    ways: tuple[Callable[[Any], Any], ...] = ()
+    """What is changed in each request of the agent's model (LangChain's ``ModelRequest``), step by step in turn; module
+    level functions, since another process calls them. Empty: nothing."""
     lr: float | None = None
     """None: the quickstart's."""
     policy: str = ""
@@ -62,15 +64,21 @@ def _steps(learning: Learning) -> list[float]:
     """CPU-seconds of all processes at the beginning and after each step."""
     sys.path.insert(0, str(_EXAMPLE))
     from agent import solve  # pyright: ignore[reportMissingImports]
+    from langchain.agents.middleware import AgentMiddleware, wrap_model_call
     from tasks import score, train_tasks  # pyright: ignore[reportMissingImports]
 
     from lightning_trainer.rollouts import Runner
 
-    def attempt(task: Any) -> float:
-        return score(solve(task.question, temperature=1.0, forced_tool=learning.forced_tool), task)
+    middleware: tuple[AgentMiddleware, ...] = ()
 
+    def attempt(task: Any) -> float:
+        return score(solve(task.question, temperature=1.0, middleware=middleware), task)
+
+    ways = [(wrap_model_call(lambda request, handler, way=way: handler(way(request))),) for way in learning.ways]
     runner, cpu_s = Runner(_POLICY, attempt), [cpu_s_of_all()]
     for step in range(1, learning.steps + 1):
+        if ways:
+            middleware = ways[(step - 1) % len(ways)]
         runner.train(lambda number: train_tasks(number, learning.tasks), steps=step)
         cpu_s.append(cpu_s_of_all())
     return cpu_s

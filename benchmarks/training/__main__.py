@@ -11,7 +11,7 @@ The exit status is 0 even where a goal is missed: the table says so.
 from types import ModuleType
 
 from benchmarks.common.command import run_sections
-from benchmarks.training import adapters, asynchronous, learning, publish, tree, tree_on_gpu, trl
+from benchmarks.training import adapters, asynchronous, learning, publish, sampling, tree, tree_on_gpu, trl
 
 SECTIONS: dict[str, ModuleType] = {
     "tree": tree,
@@ -20,6 +20,7 @@ SECTIONS: dict[str, ModuleType] = {
     "publish": publish,
     "adapters": adapters,
     "learning": learning,
+    "sampling": sampling,
     "trl": trl,
 }
 

@@ -23,6 +23,7 @@ from typing import Any
 
 from benchmarks.common.learning import Learning, learned
 from benchmarks.common.rows import Row, at_least, at_most
+from benchmarks.training.sampling import forced_tool
 
 TITLE = "The quickstart as it is, with mini-batches, with epochs, and with a forced tool"
 RESULTS = Path("docs/proof/training-learning.jsonl")
@@ -43,7 +44,7 @@ def arms(steps: int, tasks: int) -> list[Learning]:
         Learning("plain", steps, tasks),
         Learning("2 mini-batches", steps, tasks, policy="algorithm = { mini_batches = 2 }"),
         Learning("2 epochs", steps, tasks, lr=2e-5, policy="algorithm = { ppo_epochs = 2 }"),
-        Learning("forced tool", steps, tasks, forced_tool=True),
+        Learning("forced tool", steps, tasks, ways=(forced_tool,)),
     ]
 
 

@@ -13,7 +13,7 @@ from functools import cache
 
 import lightning_instrumentation as lt
 from langchain.agents import create_agent
-from langchain.agents.middleware import ModelRequest, ModelResponse, wrap_model_call
+from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse, wrap_model_call
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
@@ -73,34 +73,33 @@ def _examples() -> list[AnyMessage]:
 
 
 @wrap_model_call
-def _tool_first(request: ModelRequest, handler: Callable[[ModelRequest], ModelResponse]) -> ModelResponse:
+def tool_first(request: ModelRequest, handler: Callable[[ModelRequest], ModelResponse]) -> ModelResponse:
     """A question is answered by a call of the tool, which the engine then forces; its result in words."""
     asked = isinstance(request.messages[-1], HumanMessage)
     return handler(request.override(tool_choice="calculator") if asked else request)
 
 
 @cache
-def _graph(temperature: float, forced_tool: bool):
+def _graph(temperature: float, middleware: tuple[AgentMiddleware, ...]):
     model = ChatOpenAI(
         model=os.environ.get("OPENAI_MODEL", "calculator"),
         temperature=temperature,
         max_completion_tokens=48,
         timeout=300,
     )
-    middleware = [_tool_first] if forced_tool else []
     return create_agent(model, [calculator], system_prompt=INSTRUCTIONS, middleware=middleware)
 
 
 @lt.agent("calculator")
-def solve(question: str, temperature: float = 0.0, *, forced_tool: bool = False) -> str:
+def solve(question: str, temperature: float = 0.0, *, middleware: tuple[AgentMiddleware, ...] = ()) -> str:
     """Return the agent's final answer; empty when it never stopped calling its tool.
 
     Args:
-        forced_tool: the first answer has to be a call of the calculator (``tool_choice``).
+        middleware: LangChain's, which may change how the model is asked, such as ``tool_first``.
     """
     messages = [*_examples(), HumanMessage(question)]
     try:
-        state = _graph(temperature, forced_tool).invoke({"messages": messages}, {"recursion_limit": _STEPS})
+        state = _graph(temperature, middleware).invoke({"messages": messages}, {"recursion_limit": _STEPS})
     except GraphRecursionError:
         return ""
     return state["messages"][-1].text

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from agent import solve
+from agent import solve, tool_first
+from langchain.agents.middleware import AgentMiddleware
 from tasks import Task, heldout_tasks, score, train_tasks
 
 from lightning_trainer.errors import LightningError
@@ -57,14 +58,14 @@ def tasks_of(step: int, seed: int, count: int) -> list[Sampled]:
     return [Sampled(task, temperature_at(step)) for task in train_tasks(seed * 10_000 + step, count)]
 
 
-def sample(one: Sampled, *, forced_tool: bool = False) -> float:
+def sample(one: Sampled, *, middleware: tuple[AgentMiddleware, ...] = ()) -> float:
     """One attempt in training: sampled, so that the attempts of a group differ."""
-    return score(solve(one.task.question, temperature=one.temperature, forced_tool=forced_tool), one.task)
+    return score(solve(one.task.question, temperature=one.temperature, middleware=middleware), one.task)
 
 
-def answer(task: Task, *, forced_tool: bool = False) -> float:
+def answer(task: Task, *, middleware: tuple[AgentMiddleware, ...] = ()) -> float:
     """One attempt in an evaluation: the most likely answer."""
-    return score(solve(task.question, temperature=0.0, forced_tool=forced_tool), task)
+    return score(solve(task.question, temperature=0.0, middleware=middleware), task)
 
 
 class EventLog:
@@ -102,9 +103,10 @@ def main() -> None:
     os.environ["OPENAI_MODEL"] = options.policy
     events = EventLog(options.events)
     held_out = heldout_tasks(options.heldout)
+    middleware = (tool_first,) if options.forced_tool else ()
 
     def evaluate(stage: str) -> None:
-        attempt = partial(answer, forced_tool=options.forced_tool)
+        attempt = partial(answer, middleware=middleware)
         runner = Runner(options.policy, attempt, concurrency=options.concurrency, on_event=events)
         ended = runner.evaluate(held_out, stage=stage)
         successes = sum(attempt.reward == 1.0 for attempt in ended)
@@ -113,7 +115,7 @@ def main() -> None:
         events.write({"event": "EvaluationEnded", **count, "families": families})
 
     try:
-        attempt = partial(sample, forced_tool=options.forced_tool)
+        attempt = partial(sample, middleware=middleware)
         by_family = Curriculum[Sampled](lambda one: one.task.family, seed=options.seed)
         curriculum = by_family if options.curriculum else None
         runner = Runner(

@@ -39,7 +39,9 @@ def pydantic_agent(recording):
 
 @pytest.fixture
 def chat(model):
-    return ChatOpenAI(model="m", base_url=f"{model.url}/{next(_numbers)}/v1", api_key=SecretStr("x"), max_retries=0)
+    # ChatOpenAI shares async clients by URL, and those belong to the event loop of one test of one file.
+    url = f"{model.url}/together/{next(_numbers)}/v1"
+    return ChatOpenAI(model="m", base_url=url, api_key=SecretStr("x"), max_retries=0)
 
 
 def graph(node: str, work: Callable[[], Any], name: str | None = None) -> Any:

@@ -148,8 +148,8 @@ def test_an_example_runs_and_is_the_same_with_and_without_us(command, receiver, 
 
 
 def test_the_calculators_tool_can_be_forced_in_its_first_answer_alone(model, tmp_path):
-    program = "import sys; sys.path.insert(0, 'examples/calculator'); from agent import solve; "
-    run(f"-c \"{program}print(solve('2 + 3?', forced_tool=True))\"", model, tmp_path, OTEL_SDK_DISABLED="true")
+    program = "import sys; sys.path.insert(0, 'examples/calculator'); from agent import solve, tool_first; "
+    run(f"-c \"{program}print(solve('2 + 3?', middleware=(tool_first,)))\"", model, tmp_path, OTEL_SDK_DISABLED="true")
     first, second = (body for _, _, body in model.requests)
     assert first["tool_choice"] == {"type": "function", "function": {"name": "calculator"}}
     assert "tool_choice" not in second

@@ -1,7 +1,7 @@
 """``benchmarks/training``: its sections run as they stand and fill their rows.
 
 The sections ``trl`` and ``learning`` train real models for an hour and are run by
-hand; ``test_trl`` has what is written down.
+hand; ``test_trl`` and ``test_learning`` have what is written down.
 """
 
 import json
@@ -40,7 +40,7 @@ def test_an_update_that_trains_nothing_is_not_a_measurement(tmp_path, monkeypatc
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("section", ["tree", "asynchronous", "publish"])
+@pytest.mark.parametrize("section", ["tree", "asynchronous", "publish", "sampling"])
 def test_a_section_fills_its_rows(tmp_path, section):
     command = [sys.executable, "-m", "benchmarks.training", "--quick", "--only", section]
     command += ["--json", str(tmp_path / "rows.json")]
