@@ -57,7 +57,12 @@ def running_daemon(folder: Path, policy: str) -> Iterator[str]:
             yield url
         finally:
             daemon.terminate()
-            daemon.wait(120)
+            try:
+                daemon.wait(120)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
+                raise
 
 
 @contextmanager

@@ -196,7 +196,6 @@ def _until_starter_ends(function: Callable[..., T], *arguments: Any) -> T:
     with ends_at_sigterm():
         try:
             return function(*arguments)
-        except SystemExit:
+        finally:
             if not starter.is_alive():  # the pool's loop would wait for more work, of nobody
                 os._exit(_ENDED)
-            raise

@@ -99,17 +99,20 @@ def rows_of(steps: dict[str, _Steps]) -> list[Row]:
 
 
 def _rows(name: str, trained: _Steps, plain: _Steps) -> Iterator[Row]:
-    def mean(metric: str, of: _Steps = trained) -> float:
-        return fmean(step.get(metric, 0.0) for step in of)
+    def mean(metric: str, of: _Steps = trained) -> float | None:
+        seen = [step[metric] for step in of if metric in step]  # a step in which no token had a choice has none
+        return fmean(seen) if seen else None
 
     rewards = ", ".join(f"{step['reward/mean']:.2f}" for step in trained)
-    note = f"{sum(step['tokens/trained'] for step in trained):,.0f} tokens; rewards: {rewards}"
+    note = f"{sum(step.get('tokens/trained', 0) for step in trained):,.0f} tokens; rewards: {rewards}"
     what, mismatch, unasked = f"{name}: mismatch/abs_mean", mean("mismatch/abs_mean"), mean("mismatch/abs_mean", plain)
-    if trained is plain:
+    if trained is plain or not unasked:
         yield Row("sampling", what, mismatch, "nats", note=note)
     else:
-        note = f"{mismatch / unasked:.1f} times that of plain; {note}"
+        if mismatch is not None:
+            note = f"{mismatch / unasked:.1f} times that of plain; {note}"
         yield at_most("sampling", what, mismatch, _TIMES * unasked, "nats", note)
+    if trained is not plain:
         # Otherwise the request did not reach the engine, and nothing was compared.
         yield at_least("sampling", f"{name}: tokens it restricts", mean("sampling/restricted"), 0.1, "")
         yield Row("sampling", f"{name}: tokens without a choice", mean("sampling/no_choice"), note="share, masked")

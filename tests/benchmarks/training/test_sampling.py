@@ -49,6 +49,21 @@ def test_a_way_that_is_not_misses_one(steps, step, row):
     assert _missed(steps) == [f"top_k 5: {row}"]
 
 
+def test_where_no_token_had_a_choice_nothing_was_compared(steps):
+    forced = {name: value for name, value in _step().items() if "/trained" not in name and "mismatch" not in name}
+    steps["top_p 0.3"] = [forced] * 3
+    assert _missed(steps) == []
+    (row,) = (row for row in sampling.rows_of(steps) if row.what == "top_p 0.3: mismatch/abs_mean")
+    assert (row.figure, row.met) == (None, None)
+
+
+ASKED = {
+    "top_p 0.3": {"top_p": 0.3},
+    "top_k 5": {"extra_body": {"top_k": 5}},
+    "logit_bias": {"logit_bias": {"1232": 2, "731": 2, "1672": 2}},
+}
+
+
 @pytest.mark.parametrize("name", sampling.WAYS)
 def test_each_way_changes_the_request_in_its_way_alone(name):
     model = FakeListChatModel(responses=["4"])
@@ -56,19 +71,22 @@ def test_each_way_changes_the_request_in_its_way_alone(name):
         request = ModelRequest(model=model, messages=[message], model_settings={"max_tokens": 9})
         asked = sampling.WAYS[name](request)
         first = isinstance(message, HumanMessage)
-        assert asked.model_settings.pop("max_tokens") == 9
+        settings = dict(asked.model_settings)
+        assert settings.pop("max_tokens") == 9
         assert asked.tool_choice == ("calculator" if name == "forced tool" and first else None)
-        assert bool(asked.model_settings) == (
-            name not in ("plain", "forced tool") and (name != "json_schema" or not first)
-        )
+        if name == "json_schema" and not first:
+            assert settings["extra_body"]["response_format"]["type"] == "json_schema"
+        else:
+            assert settings == ASKED.get(name, {})
 
 
-def test_the_bias_names_the_operators_of_the_model(tmp_path):
+@pytest.mark.process
+def test_the_bias_names_the_operators_of_the_model():
     from tokenizers import Tokenizer
 
-    from lightning_trainer.models.resolve import resolve_model
+    from lightning_trainer.models.resolve import model_cache, resolve_model
 
-    folder = resolve_model("embedded:smollm2-135m-instruct", tmp_path)
+    folder = resolve_model("embedded:smollm2-135m-instruct", model_cache())
     spelled = Tokenizer.from_file(str(folder / "tokenizer.json"))
     for operator, token in sampling._OPERATORS.items():
         assert spelled.encode(operator).ids == [token]
