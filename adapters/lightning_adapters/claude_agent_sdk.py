@@ -102,7 +102,7 @@ def _lines(headers: Mapping[str, str]) -> str:
 
 def _tell_of_doors(own: Mapping[str, str]) -> None:
     """Say what leads past the user's own base URL; which of the two is meant, only they know."""
-    doors = [door for door in (*_OTHER_DOORS, _SOCKET) if own.get(door, "").strip().lower() not in ("", *OFF)]
+    doors = [name for name in (*_OTHER_DOORS, _SOCKET) if own.get(name, "").strip().lower() not in ("", *OFF)]
     if doors:
         failures.count(REASON)
         failures.say(

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator
 from types import ModuleType
 from typing import Any
 
@@ -242,7 +243,7 @@ async def test_a_stream_of_the_base_class_need_not_be_a_generator(recording) -> 
             return Items("half of it", ToolResult(name=name, result=[TextResultContent(content="5")]))
 
     class Sub(Base):
-        async def call_tool_stream(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        async def call_tool_stream(self, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
             async for item in super().call_tool_stream(*args, **kwargs):
                 yield item
 
