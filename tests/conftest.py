@@ -50,10 +50,13 @@ settings.load_profile("lightning")
 
 _ENGINES = re.compile(r"\bmark\.(engine|loop|ray)\b")
 """Marks of tests that start processes which take most of the machine."""
-_HEAVY_FILE = re.compile(r"^pytestmark = .*mark\.(engine|verl|loop|ray|torch|process|slow|gpu)\b", re.MULTILINE)
-"""A file all of whose tests import torch, vLLM, verl or Ray, or start them or another program."""
 _HEAVY = {"engine", "verl", "loop", "ray", "torch", "process", "long", "slow", "gpu"}
-_PROGRAMS = {"postgres", "chromium"}
+_HEAVY_FILE = re.compile(
+    rf"^pytestmark = (?:\[[^\]]*|.*)\bmark\.({'|'.join(sorted(_HEAVY))})\b",
+    re.MULTILINE,
+)
+"""A file all of whose tests import torch, vLLM, verl or Ray, start them or another program, or take seconds."""
+_PROGRAMS = {"postgres", "chromium", "lightning"}
 """Fixtures that start a program."""
 
 

@@ -67,6 +67,7 @@ def test_the_configuration_is_accepted_and_the_doctor_reads_it(tmp_path):
     assert "model" in done.stdout
 
 
+@pytest.mark.process
 def test_the_two_lines_and_the_rollout_run_without_a_daemon(tmp_path):
     two_lines, rollout, _ = blocks("python")
     program = (

@@ -7,14 +7,24 @@ so a message carries the scope in which it was sent, and its handler runs in tha
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from typing import Any
 
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.hooks import patching
-from lightning_instrumentation.scope import Agent, Scope, await_inside, capture_scope, current, each_inside, with_agent
+from lightning_instrumentation.scope import (
+    Agent,
+    Scope,
+    await_inside,
+    capture_scope,
+    current,
+    each_inside,
+    use_scope,
+    with_agent,
+)
 from lightning_instrumentation.tool import ToolCall
 
 _TEAM_ID = re.compile(r"_[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
@@ -106,23 +116,30 @@ def _begin(tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ToolCall
     return ToolCall(tool.name, call_id, lambda: arguments)
 
 
-async def _run_tool(wrapped: Callable[..., Any], tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _run_tool(wrapped: Callable[..., Any], tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[Any]:
     if guarded("tool", _is_running, tool.name, *_asked(args, kwargs)):
-        return await wrapped(*args, **kwargs)
+        return wrapped(*args, **kwargs)
+    return _run_recorded(wrapped, tool, args, kwargs)
+
+
+async def _run_recorded(wrapped: Callable[..., Any], tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     with _begin(tool, args, kwargs) as call:
         value = await wrapped(*args, **kwargs)
         call.returned(lambda: tool.return_value_as_string(value))
     return value
 
 
-async def _stream_tool(
+def _stream_tool(
+    wrapped: Callable[..., Any], tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> AsyncIterator[Any]:
+    if guarded("tool", _is_running, tool.name, *_asked(args, kwargs)):
+        return wrapped(*args, **kwargs)
+    return _stream_recorded(wrapped, tool, args, kwargs)
+
+
+async def _stream_recorded(
     wrapped: Callable[..., Any], tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> AsyncGenerator[Any]:
-    if guarded("tool", _is_running, tool.name, *_asked(args, kwargs)):
-        async with aclosing(wrapped(*args, **kwargs)) as items:
-            async for item in items:
-                yield item
-        return
     call = _begin(tool, args, kwargs)
     last: Any = None
     try:
@@ -162,20 +179,41 @@ def _entered(wrapped: Callable[..., Any], workbench: Any, args: tuple[Any, ...],
 def _watch_workbenches_of(agent: Any) -> None:
     given = getattr(agent, "_workbench", None)  # an attribute of AssistantAgent, and anything in an agent of the user's
     for workbench in given if isinstance(given, list | tuple) else (given,):
-        if any(kind.__module__ == _WORKBENCHES for kind in type(workbench).__mro__):
+        if _is_workbench(type(workbench)):
             _watch_workbench(type(workbench))
 
 
+def _is_workbench(kind: type, name: str | None = None) -> bool:
+    return any(base.__module__ == _WORKBENCHES and name in (None, base.__name__) for base in kind.__mro__)
+
+
 def _watch_workbench(kind: type) -> None:
-    """Wrap what calls a tool in the class and its bases; not in AutoGen's own ones for ``BaseTool``s, because each of
-    those tells of its calls itself."""
-    for owner in kind.__mro__:
-        if owner.__module__.startswith("autogen_core."):
-            continue
-        for method, wrapper in (("call_tool", _call_workbench), ("call_tool_stream", _stream_workbench)):
-            if method in vars(owner) and (owner, method) not in _watched:
+    """Wrap what calls a tool in the class and those of its bases that are workbenches, or wherever else the class has
+    it from; not in AutoGen's own ones for ``BaseTool``s, because each of those tells of its calls itself."""
+    for method, is_one, wrapper in (
+        ("call_tool", inspect.iscoroutinefunction, _call_workbench),
+        ("call_tool_stream", _streams_in(kind), _stream_workbench),
+    ):
+        owners = [owner for owner in kind.__mro__ if method in vars(owner)]
+        for owner in owners:
+            if owner.__module__.startswith("autogen_core.") or (owner, method) in _watched:
+                continue
+            # What has the same name alone, in a base of another kind or by another contract, stays as it is.
+            if (owner is owners[0] or _is_workbench(owner)) and is_one(vars(owner)[method]):
                 _watched.add((owner, method))
                 patching.wrap(owner, method, wrapper)
+
+
+def _streams_in(kind: type) -> Callable[[Any], bool]:
+    # Only in a StreamWorkbench is a plain function known to return an asynchronous iterator.
+    plain = _is_workbench(kind, "StreamWorkbench")
+
+    def streams(method: Any) -> bool:
+        if plain and inspect.isfunction(method):
+            return not inspect.iscoroutinefunction(method)
+        return inspect.isasyncgenfunction(method)
+
+    return streams
 
 
 def _is_running(name: str, arguments: Any, call_id: Any) -> bool:
@@ -192,32 +230,43 @@ def _called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Any, An
     return str(name), arguments, args[3] if len(args) > 3 else kwargs.get("call_id")
 
 
-async def _call_workbench(
+def _call_workbench(
     wrapped: Callable[..., Any], workbench: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+) -> Awaitable[Any]:
     asked = _called(args, kwargs)
-    if guarded("tool", _is_running, *asked):
-        return await wrapped(*args, **kwargs)
+    if not _is_workbench(type(workbench)) or guarded("tool", _is_running, *asked):
+        return wrapped(*args, **kwargs)
+    return _call_recorded(wrapped, asked, args, kwargs)
+
+
+async def _call_recorded(
+    wrapped: Callable[..., Any], asked: tuple[str, Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     with ToolCall(asked[0], asked[2], lambda: asked[1] or {}) as call, _known_as_running(call, asked):
         result = await wrapped(*args, **kwargs)
         _say_result(call, result)
     return result
 
 
-async def _stream_workbench(
+def _stream_workbench(
     wrapped: Callable[..., Any], workbench: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> AsyncGenerator[Any]:
+) -> AsyncIterator[Any]:
     asked = _called(args, kwargs)
-    if guarded("tool", _is_running, *asked):
-        async with aclosing(wrapped(*args, **kwargs)) as items:
-            async for item in items:
-                yield item
-        return
+    if not _is_workbench(type(workbench)) or guarded("tool", _is_running, *asked):
+        return wrapped(*args, **kwargs)
+    return _each_recorded(wrapped, asked, args, kwargs)
+
+
+async def _each_recorded(
+    wrapped: Callable[..., Any], asked: tuple[str, Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> AsyncGenerator[Any]:
     call = ToolCall(asked[0], asked[2], lambda: asked[1] or {})
     last: Any = None
     try:
         with _known_as_running(call, asked):
-            async with aclosing(each_inside(call.scope, wrapped(*args, **kwargs))) as items:
+            with use_scope(call.scope):  # a plain function may call its base class's at once
+                stream = aiter(wrapped(*args, **kwargs))
+            async with aclosing(each_inside(call.scope, stream)) as items:
                 async for last in items:
                     yield last
     except BaseException as error:

@@ -19,6 +19,7 @@ from lightning_instrumentation.gateway.hosts import HostTrust
 from lightning_instrumentation.hooks import patching
 from lightning_instrumentation.runtime import Runtime, runtime
 from lightning_instrumentation.scope import Agent, current, current_agent
+from lightning_instrumentation.settings import OFF
 from lightning_instrumentation.zero_code.environ import beside_proxy
 
 REASON = "not-captured:claude-code"
@@ -60,10 +61,12 @@ def _lead(transport: Any) -> None:
     choice = hosts.choosing(capture_content=started.settings.capture_content)
     base_url = own.get(_BASE_URL)
     if base_url and started.hosts.trust(base_url) is HostTrust.DAEMON:  # the user has already pointed it at the daemon
+        _tell_of_doors(own)
+        env = {**options.env, **beside_proxy(own, base_url)}
         if choice:
             theirs = own.get(_HEADERS, "").rstrip("\n")
-            headers = f"{theirs}\n{_lines(choice)}" if theirs else _lines(choice)
-            transport._options = replace(options, env={**options.env, _HEADERS: headers})
+            env[_HEADERS] = f"{theirs}\n{_lines(choice)}" if theirs else _lines(choice)
+        transport._options = replace(options, env=env)
         return
     agent = current_agent()
     policy = started.router.policy_of(None if agent is None else agent.name)
@@ -95,6 +98,18 @@ def _environment(started: Runtime, choice: Mapping[str, str], own: Mapping[str, 
 
 def _lines(headers: Mapping[str, str]) -> str:
     return "\n".join(f"{name}: {value}" for name, value in headers.items())
+
+
+def _tell_of_doors(own: Mapping[str, str]) -> None:
+    """Say what leads past the user's own base URL; which of the two is meant, only they know."""
+    doors = [name for name in (*_OTHER_DOORS, _SOCKET) if own.get(name, "").strip().lower() not in ("", *OFF)]
+    if doors:
+        failures.count(REASON)
+        failures.say(
+            "claude-code-door",
+            f"Claude Code's calls do not go to {_BASE_URL}, and nothing of them is captured, because {doors[0]} is "
+            f'set: unset it, or give ClaudeAgentOptions(env=...) {doors[0]} = ""',
+        )
 
 
 def _tell(started: Runtime, agent: Agent | None) -> None:

@@ -82,12 +82,14 @@ async def _run_tool(wrapped: Callable[..., Any], instance: Any, args: tuple[Any,
     tool, context = kwargs.get("function_tool"), kwargs.get("context")
     name = getattr(context, "qualified_tool_name", None) or getattr(tool, "name", "")
     with ToolCall(name, getattr(context, "tool_call_id", None), lambda: kwargs.get("arguments", "")) as call:
-        running = _Running(tool)
-        token = _running.set(running)
+        running, before = _Running(tool), _running.get()
+        _running.set(running)
         try:
             result = await wrapped(*args, **kwargs)
         finally:
-            _running.reset(token)
+            # Not by token: where a loop ends before the tool has, garbage collection closes this in another context.
+            if _running.get() is running:
+                _running.set(before)
         # The SDK tells the model of a tool's exception instead of raising it.
         failed = running.raised or bool(getattr(result, "is_sdk_generated_error", False))
         call.returned(lambda: result.output, failed=failed)

@@ -11,8 +11,10 @@ from typing import Any
 
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.hooks import patching
-from lightning_instrumentation.scope import Agent, add_framework, run_begins
+from lightning_instrumentation.scope import Agent, add_framework_of_runs, agent_around_run
 
+_AROUND = "_lightning_around"
+"""Attribute of a run's context; its ``run_id`` may be a caller's own, and that of many runs at once."""
 _NOBODY_CHOSE = "agent"
 """Pydantic AI names an unnamed agent after the variable that holds it."""
 
@@ -22,8 +24,21 @@ def watch_runs(module: Any) -> None:
     run_here = getattr(module, "get_current_run_context", None)
     if run_here is None:  # an older version, without that context variable
         return
-    add_framework(lambda: _agent_of(run_here()), by_run=True)
+    add_framework_of_runs(lambda: _active(run_here()))
     patching.wrap(module, "set_current_run_context", _begins)
+
+
+def _active(run: Any) -> tuple[Agent, Agent | None] | None:
+    agent = _agent_of(run)
+    if agent is None:
+        return None
+    return agent, guarded("pydantic-ai-run", _around, run)
+
+
+def _around(run: Any) -> Agent | None:
+    if _AROUND not in vars(run):  # begun before this was watched
+        _remember(run)
+    return vars(run)[_AROUND]
 
 
 def _agent_of(run: Any) -> Agent | None:
@@ -39,5 +54,4 @@ def _begins(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], k
 
 
 def _remember(run: Any) -> None:
-    if (agent := _agent_of(run)) is not None:
-        run_begins(agent)
+    vars(run)[_AROUND] = agent_around_run()

@@ -7,7 +7,6 @@ become children of ours, the user's propagator must not send our ids to untruste
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field, replace
@@ -83,10 +82,8 @@ class Scope:
 _EMPTY = Scope()
 _current: ContextVar[Scope] = ContextVar("lightning.scope", default=_EMPTY)
 _framework_agents: list[Callable[[], Agent | None]] = []
-_framework_runs: list[Callable[[], Agent | None]] = []
-"""Of frameworks whose agents' ``place`` is a run's own, so that what is around each can be remembered."""
-_around_runs: OrderedDict[Agent, Agent | None] = OrderedDict()
-_MOST_RUNS = 10_000
+_framework_runs: list[Callable[[], tuple[Agent, Agent | None] | None]] = []
+"""Of frameworks that tell with an agent which agent of another framework its run is inside of."""
 _ambient: list[Callable[[], Agent | None]] = []
 _default_agent: list[Agent] = []
 
@@ -163,20 +160,22 @@ class block_scope(use_scope):
             object.__setattr__(self._scope, "replaced_by", before)
 
 
-def add_framework(ask: Callable[[], Agent | None], *, by_run: bool = False) -> None:
-    """Register an adapter's function that returns the framework's active agent; ``by_run`` if each of its runs has a
-    ``place`` of its own, so that it can be told whether it is inside of another framework's agent or around it."""
-    asked = _framework_runs if by_run else _framework_agents
-    if ask not in asked:
-        asked.append(ask)
+def add_framework(ask: Callable[[], Agent | None]) -> None:
+    """Register an adapter's function that returns the framework's active agent."""
+    if ask not in _framework_agents:
+        _framework_agents.append(ask)
 
 
-def run_begins(agent: Agent) -> None:
-    """Remember which agent of another framework a run is inside of; only the first time counts."""
-    if agent not in _around_runs:
-        _around_runs[agent] = _first(_framework_agents)
-        if len(_around_runs) > _MOST_RUNS:
-            _around_runs.popitem(last=False)
+def add_framework_of_runs(ask: Callable[[], tuple[Agent, Agent | None] | None]) -> None:
+    """Register the same of a framework whose runs may be inside of another framework's agent, or around it: the
+    function also returns what ``agent_around_run`` did when the run began."""
+    if ask not in _framework_runs:
+        _framework_runs.append(ask)
+
+
+def agent_around_run() -> Agent | None:
+    """Return the agent of another framework that a run which begins here is inside of."""
+    return _first(_framework_agents)
 
 
 def set_ambient(ask: Callable[[], Agent | None]) -> None:
@@ -194,17 +193,17 @@ def framework_agent() -> Agent | None:
     other = _first(_framework_agents)
     run = _first(_framework_runs)
     if run is not None:
-        run_begins(run)
-        if other is None or (run.explicit and (not other.explicit or other == _around_runs.get(run))):
-            return run
+        agent, around = run
+        if other is None or (agent.explicit and (not other.explicit or other == around)):
+            return agent
     return other or _first(_ambient)
 
 
-def _first(asked: Sequence[Callable[[], Agent | None]]) -> Agent | None:
+def _first(asked: Sequence[Callable[[], T | None]]) -> T | None:
     for ask in asked:
-        agent = ask()
-        if agent is not None:
-            return agent
+        answer = ask()
+        if answer is not None:
+            return answer
     return None
 
 

@@ -18,7 +18,7 @@ _IN_WORDS = {
     "not-captured:responses-compact": "conversations that were shortened by OpenAI (`responses.compact`)",
     "not-captured:gemini-interactions": "calls of Gemini's Interactions API",
     "not-captured:websocket": "connections to a model over a websocket, whose calls are not read",
-    "not-captured:claude-code": "starts of Claude Code by the Claude Agent SDK for an agent that no policy claims",
+    "not-captured:claude-code": "starts of Claude Code past the gateway, as for an agent that no policy claims",
     "agent-not-entered": "agents that were named above no function and around no block",
     "state-not-entered": "states that were named around no block",
     "not-captured:http-client": "calls of the openai client through an HTTP client other than httpx",

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator
 from types import ModuleType
 from typing import Any
 
@@ -17,6 +18,7 @@ from autogen_core.tools import (
     ToolResult,
     Workbench,
 )
+from autogen_core.tools._workbench import StreamWorkbench
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 from lightning_adapters.autogen import _watch_workbenches_of, watch_workbenches
 from lightning_instrumentation import semconv
@@ -82,6 +84,23 @@ class Delegating(OfNoTools):
         return await StaticWorkbench([function_tool()]).call_tool(name, arguments, cancellation_token, call_id)
 
 
+class Forwarding(Streaming, StreamWorkbench):
+    """Has a plain function that returns its base class's stream."""
+
+    def call_tool_stream(self, name, arguments=None, cancellation_token=None, call_id=None):  # type: ignore[override]
+        return super().call_tool_stream(name, arguments, cancellation_token, call_id)
+
+
+class Calling:
+    """No workbench, yet what calls the tools of one."""
+
+    call_tool = OfNoTools.call_tool
+    fails = False
+
+
+class Mixed(Calling, OfNoTools): ...
+
+
 class Inheriting(Delegating):
     async def call_tool(self, name, arguments=None, cancellation_token=None, call_id=None):  # type: ignore[override]
         return await super().call_tool(name, arguments, cancellation_token)
@@ -95,11 +114,14 @@ def streaming_static() -> StaticWorkbench:
     return StaticStreamWorkbench([function_tool()])
 
 
+WORKBENCHES = [OfNoTools, Streaming, Delegating, Inheriting, Forwarding, Mixed, static, streaming_static]
+
+
 def tools(recording: Any) -> list:
     return recording.spans("execute_tool")
 
 
-@pytest.mark.parametrize("make", [OfNoTools, Streaming, Delegating, Inheriting, static, streaming_static])
+@pytest.mark.parametrize("make", WORKBENCHES)
 async def test_a_tool_of_any_workbench_is_recorded_once(recording, model, make) -> None:
     async with lt.rollout("t", rollout_id="r1"):
         await assistant(model, make(), reflect_on_tool_use=True).run(task="rollout 1: how much is 2+3")
@@ -178,6 +200,58 @@ async def test_a_stream_that_is_left_early_is_a_call_that_did_not_fail(recording
     await asyncio.sleep(0.05)
     (span,) = tools(recording)
     assert span.error is None
+
+
+async def test_what_has_the_same_name_in_a_base_that_is_no_workbench_stays_as_it_is(recording) -> None:
+    class Legacy:
+        def call_tool(self, name: str) -> str:
+            return f"{name} of before"
+
+        async def call_tool_stream(self, name: str) -> str:
+            return "one answer"
+
+    class Bench(Legacy, OfNoTools):
+        async def call_tool(self, name, arguments=None, cancellation_token=None, call_id=None):  # type: ignore[override]
+            return ToolResult(name=name, result=[TextResultContent(content=Legacy.call_tool(self, name))])
+
+    async with Bench() as workbench:
+        # Before: the base's function returned a coroutine, and "async generator" can't be awaited
+        assert (await workbench.call_tool("calculator", ASKED)).to_text() == "calculator of before"
+        assert await workbench.call_tool_stream("calculator") == "one answer"
+    async with Mixed():
+        pass
+    assert (await Calling().call_tool("calculator", ASKED)).to_text() == "5"  # type: ignore[arg-type]
+    (span,) = tools(recording)
+    assert span.attributes[semconv.TOOL_CALL_RESULT] == "calculator of before"
+
+
+async def test_a_stream_of_the_base_class_need_not_be_a_generator(recording) -> None:
+    class Items:
+        def __init__(self, *items: Any) -> None:
+            self.left = list(items)
+
+        def __aiter__(self) -> "Items":
+            return self
+
+        async def __anext__(self) -> Any:
+            if not self.left:
+                raise StopAsyncIteration
+            return self.left.pop(0)
+
+    class Base(OfNoTools, StreamWorkbench):
+        def call_tool_stream(self, name, arguments=None, cancellation_token=None, call_id=None):  # type: ignore[override]
+            return Items("half of it", ToolResult(name=name, result=[TextResultContent(content="5")]))
+
+    class Sub(Base):
+        async def call_tool_stream(self, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
+            async for item in super().call_tool_stream(*args, **kwargs):
+                yield item
+
+    async with Sub() as workbench:
+        # Before: 'Items' object has no attribute 'aclose'
+        assert len([item async for item in workbench.call_tool_stream("calculator", ASKED, call_id="call_1")]) == 2
+    (span,) = tools(recording)
+    assert span.attributes[semconv.TOOL_CALL_RESULT] == "5"
 
 
 async def test_a_tool_goes_by_the_name_that_its_override_gives_where_no_tool_tells(recording, model) -> None:

@@ -17,6 +17,8 @@ from lightning_instrumentation.gateway import routing
 from lightning_instrumentation.gateway.selection import Selection
 from lightning_instrumentation.runtime import runtime
 
+POINTED = {"ANTHROPIC_BASE_URL": "http://127.0.0.1:9/rollouts/r/agents/writer"}
+
 
 @dataclass(frozen=True)
 class Options:
@@ -36,7 +38,8 @@ def start(tmp_path, monkeypatch):
     """Start Claude Code with options; return the environment that the options add."""
     monkeypatch.setattr(routing, "REFRESH_S", 3600.0)
     monkeypatch.setattr(routing, "FIRST_WAIT_S", 0.0)
-    monkeypatch.delenv("ANTHROPIC_BASE_URL", raising=False)
+    for name in ("ANTHROPIC_BASE_URL", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(failures, "_said", set())
 
     class SubprocessCLITransport:
@@ -102,9 +105,8 @@ async def test_where_no_texts_are_recorded_its_calls_say_so(start, monkeypatch):
     monkeypatch.setattr(adapter, "runtime", lambda: begun)
     with lt.agent("writer"):
         assert line in (await start())["ANTHROPIC_CUSTOM_HEADERS"].split("\n")
-    pointed = {"ANTHROPIC_BASE_URL": "http://127.0.0.1:9/rollouts/r/agents/writer"}
-    assert await start(**pointed) == {**pointed, "ANTHROPIC_CUSTOM_HEADERS": line}
-    told = await start(**pointed, ANTHROPIC_CUSTOM_HEADERS="x-mine: 1")
+    assert (await start(**POINTED))["ANTHROPIC_CUSTOM_HEADERS"] == line
+    told = await start(**POINTED, ANTHROPIC_CUSTOM_HEADERS="x-mine: 1")
     assert told["ANTHROPIC_CUSTOM_HEADERS"].split("\n") == ["x-mine: 1", line]
 
 
@@ -125,12 +127,31 @@ async def test_of_other_agents_it_is_said_once_that_nothing_is_captured(start, c
 
 
 async def test_who_points_it_at_the_gateway_is_left_alone(start, caplog):
-    env = {"ANTHROPIC_BASE_URL": "http://127.0.0.1:9/rollouts/r/agents/writer"}
     with lt.agent("judge"):
-        assert await start(**env) == env
+        env = await start(**POINTED, CLAUDE_CODE_USE_BEDROCK="0", ANTHROPIC_AUTH_TOKEN="mine")
+    beside = {"no_proxy": "127.0.0.1", "NO_PROXY": "127.0.0.1"}
+    assert env == {**POINTED, "CLAUDE_CODE_USE_BEDROCK": "0", "ANTHROPIC_AUTH_TOKEN": "mine", **beside}
     with lt.uncaptured(), lt.agent("writer"):
         assert await start() == {}
     assert not [record for record in caplog.records if "Claude Code" in record.getMessage()]
+
+
+async def test_no_proxy_gets_the_calls_that_the_user_points_at_the_gateway(start, monkeypatch):
+    # Before: the proxy got them, with the daemon's token.
+    monkeypatch.setenv("HTTP_PROXY", "http://proxy:3128")
+    env = await start(**POINTED, NO_PROXY="example.com")
+    assert env["NO_PROXY"] == env["no_proxy"] == "example.com,127.0.0.1"
+
+
+async def test_what_leads_past_the_gateway_that_the_user_names_is_said_once(start, monkeypatch, caplog):
+    monkeypatch.setenv("CLAUDE_CODE_USE_BEDROCK", "1")
+    before = lt.stats().failed.get(adapter.REASON, 0)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            assert "CLAUDE_CODE_USE_BEDROCK" not in await start(**POINTED)
+    (said,) = [record.getMessage() for record in caplog.records if "Claude Code" in record.getMessage()]
+    assert "because CLAUDE_CODE_USE_BEDROCK is set: unset it" in said
+    assert lt.stats().failed[adapter.REASON] == before + 2
 
 
 async def test_what_is_not_proven_to_be_the_daemon_gets_no_call_and_no_token(start, monkeypatch):

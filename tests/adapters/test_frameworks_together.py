@@ -1,5 +1,6 @@
 """Agents of one framework inside of another's: each call is its innermost agent's."""
 
+import asyncio
 from collections.abc import Callable
 from itertools import count
 from typing import Any
@@ -105,3 +106,24 @@ async def test_what_a_graph_in_a_tool_says_first_of_all_is_its_own(recording, ch
     solver = create_agent(chat, [], name="solver")
     await pydantic_agent("planner", lambda: solver.ainvoke(HELLO)).run("how much is 2+3", model=TestModel())
     assert names(recording) == ["solver"]
+
+
+async def test_a_run_that_has_its_id_from_the_caller_speaks_for_itself_each_time(
+    recording, chat, pydantic_agent
+) -> None:
+    # Before: of the runs with one id, the second and all later ones were the node's.
+    writer = pydantic_agent("writer")
+    team = graph("router", lambda: writer.run("hello", run_id="task-1"))
+    for _ in range(2):
+        await team.ainvoke(HELLO)
+    await asyncio.gather(*(team.ainvoke(HELLO) for _ in range(3)))
+    assert names(recording) == ["writer"] * 5
+
+
+async def test_a_graph_in_a_tool_speaks_for_itself_in_each_run_of_one_id(recording, chat, pydantic_agent) -> None:
+    solver = create_agent(chat, [], name="solver")
+    planner = pydantic_agent("planner", lambda: solver.ainvoke(HELLO))
+    team = graph("router", lambda: planner.run("how much is 2+3", run_id="task-1"))
+    for _ in range(2):
+        await team.ainvoke(HELLO)
+    assert names(recording) == ["planner", "solver", "planner"] * 2

@@ -1,6 +1,7 @@
 """OpenAI Agents SDK with real agents: who speaks, in which rollout, what tools do, and its own tracing as it was."""
 
 import asyncio
+import contextvars
 import json
 import sys
 import threading
@@ -359,3 +360,16 @@ def test_a_module_of_the_users_that_has_the_same_name_is_left_alone(sdk, monkeyp
     openai_agents.watch_turns(theirs)
     assert theirs.run_single_turn() == 1
     assert not hasattr(theirs.run_single_turn, "__wrapped__")
+
+
+async def test_a_tool_that_is_closed_in_another_context_ends_as_it_would(recording) -> None:
+    # Before: ValueError, "was created in a different Context", in place of the tool's own end.
+    async def tool(**given: Any) -> None:
+        await asyncio.sleep(60)
+
+    call = openai_agents._run_tool(tool, None, (), {"function_tool": types.SimpleNamespace(name="slow")})
+    contextvars.Context().run(call.send, None)
+    call.close()
+    (span,) = recording.spans("execute_tool")
+    assert span.attributes[semconv.TOOL_NAME] == "slow"
+    assert openai_agents._running.get() is None

@@ -28,6 +28,7 @@ class _Collecting(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None: ...
 
 
+@pytest.mark.process
 def test_what_a_killed_daemon_left_is_not_taken_for_the_one_that_starts(tmp_path: Path) -> None:
     left = tmp_path / "state" / "daemon.json"
     left.parent.mkdir()

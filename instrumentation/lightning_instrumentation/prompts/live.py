@@ -24,10 +24,11 @@ PATH: Final = "/lightning/prompts"
 _FIRST_S = 1.0
 """How long a process waits, over all prompts, for a daemon that does not answer."""
 _TIMEOUT_S = 5.0
-_EVERY_S = 10.0
+_EVERY_S = 5.0
 _AFTER_FAILURE_S = 30.0
-_OLD_S = 10.0
-"""What should have been asked for again this long ago is waited for: a program may use its prompt once an hour."""
+_OLD_S = 5.0
+"""What should have been asked for again this long ago is waited for: a program may use its prompt once an hour. With
+``_EVERY_S``, these are the ten seconds in which a program gets what is chosen."""
 _MOST = 256
 """Defaults of one process."""
 _MOST_OF_NAME = 32
@@ -88,7 +89,7 @@ class LivePrompts:
             try:
                 threading.Thread(target=self._ask, args=asking, name="lightning-prompts", daemon=True).start()
             except RuntimeError:  # no more threads can be started, or the interpreter ends
-                known.ask_at, known.old = now + _AFTER_FAILURE_S, False
+                known.old, known.ask_at = False, now + _AFTER_FAILURE_S
                 known.asked.set()
         if (known.version is None or known.old) and not known.asked.wait(max(0.0, self._left_s)):
             with self._lock:
@@ -103,8 +104,10 @@ class LivePrompts:
         """Forget, after a fork, that a thread asks: it does not exist in the child."""
         self._lock = threading.Lock()
         self._left_s = _FIRST_S
+        now = time.monotonic()
         for key, known in list(self._known.items()):
-            self._known[key] = _Known(known.version, 0.0, threading.Event())
+            # It asks now, and waits only for what its parent would have waited for.
+            self._known[key] = _Known(known.version, min(known.ask_at, now), threading.Event(), known.old)
 
 
 def _ask(access: Access, name: str, root: str, default: str | None, known: _Known) -> bool:
@@ -125,7 +128,7 @@ def _ask(access: Access, name: str, root: str, default: str | None, known: _Know
         failures.count("prompt-unanswered")
     except Exception as error:
         failures.note("prompt", f"what answers for {name!r} is not a version of a prompt", error=error)
-    known.ask_at, known.old = time.monotonic() + again_s, False
+    known.old, known.ask_at = False, time.monotonic() + again_s
     known.asked.set()
     return answered
 

@@ -373,6 +373,7 @@ print(*kept[0])
 """
 
 
+@pytest.mark.process
 def test_a_generator_that_is_kept_elsewhere_is_not_closed_however_python_counts_references(tmp_path):
     environment = {**os.environ, "LIGHTNING_ENDPOINT": "http://127.0.0.1:9", "LIGHTNING_SPOOL_DIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", LENT], env=environment, capture_output=True, text=True, timeout=60)

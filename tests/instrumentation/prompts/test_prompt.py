@@ -86,6 +86,16 @@ def test_a_program_that_rarely_uses_its_prompt_gets_what_is_served_now_in_all_th
     assert len(recording.receiver.asked) == 2
 
 
+def test_what_is_chosen_is_used_within_ten_seconds(recording):
+    # Before: a program that used its prompt every 15 seconds got what had been served at its last use.
+    recording.receiver.prompt = serves(1, "one")
+    assert lt.prompt("clerk", DEFAULT) == "one"
+    recording.receiver.prompt = serves(2, "two")
+    for known in live_module.live._known.values():
+        known.ask_at -= 10.0
+    assert lt.prompt("clerk", DEFAULT) == "two"
+
+
 def test_a_daemon_that_hangs_later_leaves_what_was_known_and_costs_a_second(recording, monkeypatch):
     recording.receiver.prompt = serves(1, "one")
     assert lt.prompt("clerk", DEFAULT) == "one"
@@ -263,17 +273,46 @@ def test_what_is_no_prompt_is_the_programmers_to_see(recording):
     assert recording.receiver.asked == []
 
 
-def _in_child(queue) -> None:
-    queue.put(lt.prompt("clerk", DEFAULT))
+def _in_child(queue, stays_s) -> None:
+    began = time.monotonic()
+    queue.put((lt.prompt("clerk", DEFAULT), time.monotonic() - began))
+    for thread in threading.enumerate():
+        if thread.name == "lightning-prompts":
+            thread.join(stays_s)
 
 
-def test_a_forked_child_knows_what_was_known_and_asks_for_itself(recording):
+@pytest.fixture
+def child_says():
+    """What a forked child gets, and after how many seconds."""
+    context = multiprocessing.get_context("fork")
+
+    def run(stays_s: float = 10.0) -> tuple[str, float]:
+        queue = context.Queue()
+        child = context.Process(target=_in_child, args=(queue, stays_s))
+        child.start()
+        said = queue.get(timeout=30)
+        child.join(30)
+        return said
+
+    return run
+
+
+def test_a_forked_child_knows_what_was_known_and_asks_for_itself(recording, child_says):
     recording.receiver.prompt = serves(1, "one")
     assert lt.prompt("clerk", DEFAULT) == "one"
-    context = multiprocessing.get_context("fork")
-    queue = context.Queue()
-    child = context.Process(target=_in_child, args=(queue,))
-    child.start()
-    assert queue.get(timeout=30) == "one"
-    child.join(30)
+    assert child_says()[0] == "one"
     assert len(recording.receiver.asked) == 2
+
+
+def test_a_forked_child_waits_only_for_what_was_known_long_ago(recording, child_says, monkeypatch):
+    recording.receiver.prompt = serves(1, "one")
+    assert lt.prompt("clerk", DEFAULT) == "one"
+    go_on = threading.Event()
+    recording.receiver.prompt = lambda name, asked: (500, {"waited": go_on.wait(4)})
+    text, took_s = child_says(stays_s=0.0)
+    assert text == "one"
+    assert took_s < 0.9  # before: a second, for what the parent had just asked for
+    go_on.set()
+    recording.receiver.prompt = serves(2, "two")
+    an_hour_later(monkeypatch)
+    assert child_says()[0] == "two"

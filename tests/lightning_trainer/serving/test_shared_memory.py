@@ -44,6 +44,7 @@ def test_the_two_newest_versions_are_kept(tmp_path, memory):
         assert sorted(path.name for path in weights.folder.iterdir()) == ["v10.safetensors", "v9.safetensors"]
 
 
+@pytest.mark.process
 def test_the_files_of_a_killed_run_are_removed_by_the_next(tmp_path, memory):
     script = "from lightning_trainer.serving.ownership import owner_tag; print(owner_tag())"
     tag = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
