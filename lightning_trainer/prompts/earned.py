@@ -1,4 +1,5 @@
-"""What the versions of a prompt earn in live attempts: those that are no search's, no evaluation's and no dataset's.
+"""What the versions of a prompt earn in live attempts: those that are no search's, no evaluation's and no dataset's,
+and that nobody took out.
 
 It is no experiment: versions are served one after the other, to tasks that nobody has drawn.
 """
@@ -76,6 +77,7 @@ def _versions(connection: Connection, name: str) -> dict[str, int]:
         """SELECT newest.attempt_id, spans.body, spans.scope FROM
                (SELECT attempt_id, ended_ns FROM attempts
                 WHERE ended_ns IS NOT NULL AND coalesce(mode, 'train') = 'train'
+                AND NOT EXISTS (SELECT 1 FROM drops WHERE drops.attempt_id = attempts.attempt_id)
                 ORDER BY ended_ns DESC LIMIT ?) AS newest
            JOIN spans ON spans.attempt_id = newest.attempt_id WHERE spans.name = ?
            ORDER BY newest.ended_ns DESC, newest.attempt_id""",

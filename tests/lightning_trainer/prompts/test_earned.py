@@ -62,6 +62,16 @@ async def test_live_attempts_are_told_apart_by_the_version_that_they_ran_with(tm
     }
 
 
+async def test_an_attempt_that_a_person_took_out_counts_for_nothing(tmp_path, live):
+    async with SqliteStore(tmp_path / "lightning.sqlite") as store:
+        for number in range(5):
+            await store.append(live(f"a{number}", 0, reward=float(number == 4)))
+        await store.drop("a4", reason="an attack")
+        assert await store.scan(lambda connection: earned_live(connection, "clerk")) == {
+            0: Earned(0, 4, 0, 4, 0.0, wilson_interval(0, 4))
+        }
+
+
 async def test_the_newest_attempts_of_each_version_are_read(tmp_path, live, monkeypatch):
     monkeypatch.setattr(module, "MOST_OF_VERSION", 3)
     earlier = [live(f"a{number}", 0, reward=0.25) for number in range(4)]
