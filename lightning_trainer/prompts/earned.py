@@ -4,8 +4,9 @@ and that nobody took out.
 It is no experiment: versions are served one after the other, to tasks that nobody has drawn.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from statistics import fmean
 
 from lightning_instrumentation import semconv
@@ -26,6 +27,7 @@ _LOOKED_AT = 10_000
 MOST_OF_VERSION = 200
 """Newest attempts of a version that are read."""
 _MOST = 2_000
+"""Attempts of all versions that are read: versions share them."""
 _AT_ONCE = 50
 """Attempts whose spans are in memory at a time."""
 
@@ -43,18 +45,21 @@ class Earned:
     """Of the rewards; None if there is none."""
     interval: tuple[float, float] | None
     """95 %, of the mean; None if the rewards are too few, or all alike."""
+    more: bool = False
+    """Whether older attempts with the version were not read."""
 
 
 def earned_live(connection: Connection, name: str) -> dict[int, Earned]:
     """Return by version what was earned in the newest live attempts that asked for the prompt once they had begun.
 
-    At most 200 attempts of a version are read, of the newest 10,000 of all programs; one that got several versions of
-    the prompt says nothing of either.
+    At most 200 attempts of a version are read, of the newest 10,000 of all programs, and fewer of each where there are
+    very many versions; a version of which none is read is left out. An attempt that got several versions of the prompt
+    says nothing of either.
     """
     of_version: dict[int, list[str]] = {}
     for attempt_id, version in _versions(connection, name).items():
         of_version.setdefault(version, []).append(attempt_id)
-    read = [one for own in of_version.values() for one in own[:MOST_OF_VERSION]][:_MOST]
+    read = _shared(of_version)
     known: dict[str, Attempt] = {}
     rewards: dict[str, float] = {}
     for start in range(0, len(read), _AT_ONCE):
@@ -65,10 +70,17 @@ def earned_live(connection: Connection, name: str) -> dict[int, Earned]:
         for attempt_id, given in given_rewards(reading, deduplicate(reading.calls), chunk).items():
             if (reward := reward_of(given)) is not None:
                 rewards[attempt_id] = reward
-    return {
-        version: _earned(version, [known[one] for one in own if one in known], rewards)
-        for version, own in sorted(of_version.items())
-    }
+    found: dict[int, Earned] = {}
+    for version, own in sorted(of_version.items()):
+        if attempts := [known[one] for one in own if one in known]:
+            found[version] = _earned(version, attempts, rewards, more=len(attempts) < len(own))
+    return found
+
+
+def _shared(of_version: Mapping[int, Sequence[str]]) -> list[str]:
+    """Return the attempts that are read: the newest of each version, then the next of each, and so on."""
+    turns = zip_longest(*(own[:MOST_OF_VERSION] for own in of_version.values()))
+    return [one for turn in turns for one in turn if one is not None][:_MOST]
 
 
 def _versions(connection: Connection, name: str) -> dict[str, int]:
@@ -92,7 +104,7 @@ def _versions(connection: Connection, name: str) -> dict[str, int]:
     return {attempt_id: min(versions) for attempt_id, versions in found.items() if len(versions) == 1}
 
 
-def _earned(version: int, attempts: Sequence[Attempt], rewards: dict[str, float]) -> Earned:
+def _earned(version: int, attempts: Sequence[Attempt], rewards: dict[str, float], *, more: bool) -> Earned:
     own = [rewards[one.attempt_id] for one in attempts if one.attempt_id in rewards]
     failed = sum(one.state is AttemptState.FAILED for one in attempts)
-    return Earned(version, len(attempts), failed, len(own), fmean(own) if own else None, mean_interval(own))
+    return Earned(version, len(attempts), failed, len(own), fmean(own) if own else None, mean_interval(own), more)

@@ -14,7 +14,7 @@ from lightning_trainer.cli.terminal.console import TerminalConsole, visible, vis
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.errors import UnknownVersionError
-from lightning_trainer.prompts.earned import MOST_OF_VERSION, Earned, earned_live
+from lightning_trainer.prompts.earned import Earned, earned_live
 from lightning_trainer.store import prompts
 from lightning_trainer.store.places import place_of, reading
 from lightning_trainer.store.prompts import PromptVersion
@@ -182,7 +182,7 @@ def _print_table(versions: Sequence[PromptVersion], earned: dict[int, Earned] | 
 def _live_cells(earned: Earned | None) -> tuple[str, str]:
     if earned is None:
         return "", ""
-    attempts = f"{earned.attempts}{'+' * (earned.attempts == MOST_OF_VERSION)}"
+    attempts = f"{earned.attempts}{'+' * earned.more}"
     if earned.failed:
         attempts += f", {earned.failed} failed"
     if earned.mean is None:

@@ -77,7 +77,20 @@ async def test_the_newest_attempts_of_each_version_are_read(tmp_path, live, monk
     earlier = [live(f"a{number}", 0, reward=0.25) for number in range(4)]
     later = [live(f"a{number}", 1, reward=float(number > 12)) for number in range(10, 16)]
     found = await told(tmp_path, *earlier, *later)
-    assert [(one.attempts, one.mean) for one in found.values()] == [(3, 0.25), (3, 1.0)]
+    assert [(one.attempts, one.mean, one.more) for one in found.values()] == [(3, 0.25, True), (3, 1.0, True)]
+
+
+async def test_versions_share_what_is_read_and_one_of_which_nothing_is_read_is_left_out(tmp_path, live, monkeypatch):
+    attempts = [live(f"a{number}", number // 4, reward=0.25) for number in range(11)]
+    monkeypatch.setattr(module, "_MOST", 8)
+    found = await told(tmp_path, *attempts)
+    assert {version: (one.attempts, one.rewarded, one.more) for version, one in found.items()} == {
+        0: (2, 2, True),
+        1: (3, 3, True),
+        2: (3, 3, False),
+    }
+    monkeypatch.setattr(module, "_MOST", 2)
+    assert [*await told(tmp_path)] == [1, 2]
 
 
 async def test_the_table_and_the_json_have_what_is_earned_where_it_is_asked_for(tmp_path, live, monkeypatch, capsys):
@@ -86,8 +99,13 @@ async def test_the_table_and_the_json_have_what_is_earned_where_it_is_asked_for(
     (tmp_path / "state").mkdir(mode=0o700)
     (tmp_path / "lightning.toml").write_text('[daemon]\nstate_dir = "state"\n')
     await told(tmp_path / "state", *(live(f"a{number}", 0, reward=float(number < 6)) for number in range(8)))
+    monkeypatch.setattr(module, "MOST_OF_VERSION", 7)
+    show_prompt(None, "clerk", diff=False, as_json=False, live=True)
+    assert " 7+ " in capsys.readouterr().out
+    monkeypatch.setattr(module, "MOST_OF_VERSION", 8)
     show_prompt(None, "clerk", diff=False, as_json=False, live=True)
     table = capsys.readouterr().out
+    assert "8+" not in table
     assert "live attempts" in table
     assert "0.750 of 8 (0.409 to 0.929)" in table
     show_prompt(None, "clerk", diff=False, as_json=True, live=True)
