@@ -12,10 +12,10 @@ from statistics import fmean
 from lightning_instrumentation import semconv
 
 from lightning_trainer.ingest.reading import read_spans
-from lightning_trainer.judges.attempts import given_rewards
 from lightning_trainer.otlp.span_codec import decode_span
 from lightning_trainer.prompts.examples import reward_of
 from lightning_trainer.report import mean_interval
+from lightning_trainer.samples.rewards.reward_table import given_rewards
 from lightning_trainer.samples.transitions.deduplication import deduplicate
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.tables import attempts as table
@@ -67,7 +67,7 @@ def earned_live(connection: Connection, name: str) -> dict[int, Earned]:
         chunk = {one.attempt_id: one for one in table.select(connection, attempt_ids=ids)}
         known |= chunk
         reading = read_spans(select_of_attempts(connection, ids))
-        for attempt_id, given in given_rewards(reading, deduplicate(reading.calls), chunk).items():
+        for attempt_id, given in given_rewards(reading.evaluations, deduplicate(reading.calls), chunk).items():
             if (reward := reward_of(given)) is not None:
                 rewards[attempt_id] = reward
     found: dict[int, Earned] = {}
