@@ -1,5 +1,6 @@
 """What a version earns where programs run, told apart from searches, evaluations and attempts with two versions."""
 
+import asyncio
 import json
 from dataclasses import replace
 
@@ -8,7 +9,7 @@ from lightning_instrumentation import semconv
 
 from lightning_trainer.cli.prompts.listing import show_prompt
 from lightning_trainer.prompts import earned as module
-from lightning_trainer.prompts.earned import Earned, earned_live
+from lightning_trainer.prompts.earned import Earned, LiveEarned, earned_live
 from lightning_trainer.report import mean_interval, wilson_interval
 from lightning_trainer.store import SqliteStore, prompts
 from lightning_trainer.store.prompts import root_of
@@ -91,6 +92,56 @@ async def test_versions_share_what_is_read_and_one_of_which_nothing_is_read_is_l
     }
     monkeypatch.setattr(module, "_MOST", 2)
     assert [*await told(tmp_path)] == [1, 2]
+
+
+async def test_a_reward_of_a_call_is_none_of_its_attempt(tmp_path, live, reward_span):
+    of_calls = [*live("a1", 0), reward_span(1.0, response="response-a1")]
+    inside = live("a2", 0)
+    given = reward_span(0.5, attempt="a2")
+    inside.append(replace(given, trace_id=inside[1].trace_id, parent_span_id=inside[1].span_id))
+    found = await told(tmp_path, of_calls, inside, live("a3", 0, reward=0.25))
+    assert found == {0: Earned(0, 3, 0, 1, 0.25, None)}
+
+
+async def test_model_calls_are_not_read_where_rewards_are_of_whole_attempts(tmp_path, live, monkeypatch):
+    read: list[Span] = []
+    as_it_is = module.read_spans
+
+    def reads(spans):
+        read.extend(spans)
+        return as_it_is(spans)
+
+    monkeypatch.setattr(module, "read_spans", reads)
+    found = await told(tmp_path, *(live(f"a{number}", 0, reward=1.0) for number in range(3)))
+    assert found[0].rewarded == 3
+    assert {one.name for one in read} == {"rollout", "prompt clerk", "evaluate reward"}
+
+
+async def test_a_daemon_reads_in_pieces_and_answers_alike_questions_once(tmp_path, live, monkeypatch):
+    monkeypatch.setattr(module, "_AT_ONCE", 2)
+    await told(tmp_path, *(live(f"a{number}", 0, reward=1.0) for number in range(5)))
+    async with SqliteStore(tmp_path / "lightning.sqlite") as store:
+        asked = LiveEarned(store)
+        at_once: list[int] = []
+        running, as_it_is = 0, store.scan
+
+        async def scan(query):
+            nonlocal running
+            running += 1
+            at_once.append(running)
+            found = await as_it_is(query)
+            running -= 1
+            return found
+
+        monkeypatch.setattr(store, "scan", scan)
+        answers = await asyncio.gather(*(asked.get("clerk") for _ in range(3)))
+        assert [one[0].attempts for one in answers] == [5, 5, 5]
+        assert at_once == [1, 1, 1, 1]
+        await store.append(live("a9", 0, reward=1.0))
+        assert (await asked.get("clerk"))[0].attempts == 5
+        monkeypatch.setattr(module, "_KEPT_S", 0.0)
+        assert await asked.get("cook") == {}
+        assert (await asked.get("clerk"))[0].attempts == 6
 
 
 async def test_the_table_and_the_json_have_what_is_earned_where_it_is_asked_for(tmp_path, live, monkeypatch, capsys):
