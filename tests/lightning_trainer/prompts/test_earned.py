@@ -8,6 +8,7 @@ import pytest
 from lightning_instrumentation import semconv
 
 from lightning_trainer.cli.prompts.listing import show_prompt
+from lightning_trainer.errors import ConfigError
 from lightning_trainer.prompts import earned as module
 from lightning_trainer.prompts.earned import Earned, LiveEarned, earned_live
 from lightning_trainer.report import mean_interval, wilson_interval
@@ -164,6 +165,19 @@ async def test_the_table_and_the_json_have_what_is_earned_where_it_is_asked_for(
     assert (version["live"]["attempts"], version["live"]["mean"]) == (8, 0.75)
     show_prompt(None, "clerk", diff=False, as_json=False)
     assert "live attempts" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("named", "diff", "sentence"),
+    [
+        ("clerk@v2", False, r"--live tells of all versions of a prompt .* 'clerk@v2': write 'clerk', or leave it out"),
+        ("clerk", True, r"--diff shows what one version changes .* 'clerk': write it as clerk@v3, or leave it out"),
+    ],
+)
+def test_an_option_that_does_not_go_with_what_is_named_is_refused(tmp_path, monkeypatch, named, diff, sentence):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=sentence):
+        show_prompt(None, named, diff=diff, as_json=False, live=not diff)
 
 
 def test_the_interval_of_a_mean_is_that_of_a_share_or_of_student():
