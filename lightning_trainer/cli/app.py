@@ -54,6 +54,7 @@ def run(context: typer.Context) -> None:
 
 @app.command()
 def rollouts(
+    context: typer.Context,
     command: Annotated[
         list[str] | None, typer.Argument(help="The program, after `--`; it reads its task from standard input.")
     ] = None,
@@ -96,7 +97,10 @@ def rollouts(
         int | None,
         typer.Option(help="Instead of training, make a dataset: this many attempts at each task.", min=1),
     ] = None,
-    endpoint: Annotated[str | None, typer.Option(envvar="LIGHTNING_ENDPOINT", help="The daemon's URL.")] = None,
+    endpoint: Annotated[
+        str | None,
+        typer.Option(envvar="LIGHTNING_ENDPOINT", help="The daemon's URL; with --config the variable does not count."),
+    ] = None,
     agent: Annotated[str | None, typer.Option(help="Agent name for calls that the program does not name.")] = None,
     concurrency: Annotated[int, typer.Option(help="Attempts at once.", min=1)] = 8,
     timeout: Annotated[float, typer.Option(help="Seconds after which an attempt is stopped.", min=0.1)] = 120.0,
@@ -115,6 +119,7 @@ def rollouts(
 ) -> None:
     """Run a program, or an environment, over tasks in groups and train on it: rollouts [OPTIONS] -- python agent.py."""
     with one_sentence(_status_of_rollouts):
+        from lightning_trainer.cli.daemon.named_daemon import named_endpoint
         from lightning_trainer.cli.rollouts import Options
         from lightning_trainer.cli.rollouts import rollouts as run_them
 
@@ -125,7 +130,7 @@ def rollouts(
             config=config,
             steps=steps,
             evaluate=evaluate,
-            endpoint=endpoint,
+            endpoint=named_endpoint(context, endpoint, config),
             agent=agent,
             concurrency=concurrency,
             timeout_s=timeout,

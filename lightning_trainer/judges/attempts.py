@@ -14,8 +14,8 @@ from lightning_trainer.ingest.dialects.dialect import Message
 from lightning_trainer.ingest.dialects.registry import dialect_of
 from lightning_trainer.ingest.reading import Reading, read_spans
 from lightning_trainer.retokenize.texts import Words, words_of
-from lightning_trainer.samples.rewards.reward_table import RewardTable, read_rewards
-from lightning_trainer.samples.transitions.deduplication import Deliveries, deduplicate
+from lightning_trainer.samples.rewards.reward_table import RewardTable, given_rewards, read_rewards
+from lightning_trainer.samples.transitions.deduplication import deduplicate
 from lightning_trainer.types import Attempt, Call, Evaluation, Span
 
 
@@ -93,7 +93,7 @@ class JudgedSpans:
             if call.attempt_id in turns:
                 turns[call.attempt_id].append(_turn(call, words.get(call.call_id)))
         last_tools = _last_tools(spans, turns)
-        given = given_rewards(self._reading, self._calls, self._attempts)
+        given = given_rewards(self._reading.evaluations, self._calls, self._attempts)
         explained: dict[str | None, list[str]] = {}
         for evaluation in self._reading.evaluations:
             if evaluation.explanation:
@@ -124,16 +124,6 @@ class JudgedSpans:
 
     def _given(self, name: str, evaluations: Iterable[Evaluation]) -> RewardTable:
         return read_rewards(evaluations, self._calls.kept, self._attempts, name, self._calls.repeated)
-
-
-def given_rewards(reading: Reading, calls: Deliveries, attempts: Mapping[str, Attempt]) -> dict[str, dict[str, float]]:
-    """Return by attempt its rewards as a whole, by name; without those of single agents or calls."""
-    given: dict[str, dict[str, float]] = {}
-    for name in {evaluation.name for evaluation in reading.evaluations}:
-        table = read_rewards(reading.evaluations, calls.kept, attempts, name, calls.repeated)
-        for attempt_id, value in table.of_attempts.items():
-            given.setdefault(attempt_id, {})[name] = value
-    return given
 
 
 def _turn(call: Call, words: Words | None) -> Turn:

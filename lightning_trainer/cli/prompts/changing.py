@@ -1,12 +1,12 @@
 """``prompts use`` and ``prompts add``: asked of a daemon, or written into the store of a stopped one."""
 
 import asyncio
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from lightning_trainer.cli.daemon.named_daemon import option_of
 from lightning_trainer.cli.daemon.running_daemon import running_daemon
 from lightning_trainer.cli.prompts.listing import known_versions, split_version
 from lightning_trainer.cli.prompts.remote import prompts_at, prompts_of_running
@@ -41,7 +41,7 @@ def use_version(config_path: Path | None, named: str, *, endpoint: str | None = 
             with prompts_of_running(url, config) as asked:
                 asked.use(name, number)
     _say(f"programs that ask for {name} with the default that v{number} derives from get v{number}, within ten seconds")
-    _say(f"what it earns there: lightning-trainer prompts show {name} --live{option_of(endpoint)}")
+    _say(f"what it earns there: lightning-trainer prompts show {name} --live{option_of(endpoint, config_path)}")
 
 
 def add_version(
@@ -67,12 +67,8 @@ def add_version(
         made = _added(config, name, text, parent, reason)
     for said in misfits(before, text):
         _say(f"careful, the program may fail with this text where it works with v{parent}: {said}")
-    _say(f"this is {name}@v{made}; serve it with: lightning-trainer prompts use {name}@v{made}{option_of(endpoint)}")
-
-
-def option_of(endpoint: str | None) -> str:
-    """Return how a command names the daemon that this one was told to ask; nothing where the environment says it."""
-    return "" if endpoint in (None, os.environ.get("LIGHTNING_ENDPOINT")) else f" --endpoint {endpoint}"
+    use = f"lightning-trainer prompts use {name}@v{made}{option_of(endpoint, config_path)}"
+    _say(f"this is {name}@v{made}; serve it with: {use}")
 
 
 def _parent(versions: Sequence[PromptVersion], name: str, number: int | None, text: str) -> tuple[int, str]:

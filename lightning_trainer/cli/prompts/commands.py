@@ -15,23 +15,29 @@ _Configuration: TypeAlias = Annotated[
 _Endpoint: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        envvar="LIGHTNING_ENDPOINT", help="URL of a daemon elsewhere; default: the configuration's, or its store."
+        envvar="LIGHTNING_ENDPOINT",
+        help="URL of a daemon elsewhere; default: the configuration's, or its store. With --config the variable does "
+        "not count.",
     ),
 ]
 _Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @prompts.command("list")
-def list_them(config: _Configuration = None, endpoint: _Endpoint = None, as_json: _Json = False) -> None:
+def list_them(
+    context: typer.Context, config: _Configuration = None, endpoint: _Endpoint = None, as_json: _Json = False
+) -> None:
     """List the prompts that programs have asked for, with the versions that are served."""
     with one_sentence():
+        from lightning_trainer.cli.daemon.named_daemon import named_endpoint_or_store
         from lightning_trainer.cli.prompts.listing import list_prompts
 
-        list_prompts(config, as_json=as_json, endpoint=endpoint)
+        list_prompts(config, as_json=as_json, endpoint=named_endpoint_or_store(context, endpoint, config))
 
 
 @prompts.command()
 def show(
+    context: typer.Context,
     name: Annotated[str, typer.Argument(help="NAME for all its versions, NAME@vN for the text of one.")],
     config: _Configuration = None,
     endpoint: _Endpoint = None,
@@ -43,26 +49,37 @@ def show(
 ) -> None:
     """Show a prompt's versions and what each earned, or the text of one."""
     with one_sentence():
+        from lightning_trainer.cli.daemon.named_daemon import named_endpoint_or_store
         from lightning_trainer.cli.prompts.listing import show_prompt
 
-        show_prompt(config, name, diff=diff, as_json=as_json, live=live, endpoint=endpoint)
+        show_prompt(
+            config,
+            name,
+            diff=diff,
+            as_json=as_json,
+            live=live,
+            endpoint=named_endpoint_or_store(context, endpoint, config),
+        )
 
 
 @prompts.command()
 def use(
+    context: typer.Context,
     version: Annotated[str, typer.Argument(help="NAME@vN.")],
     config: _Configuration = None,
     endpoint: _Endpoint = None,
 ) -> None:
     """Serve a version to programs that ask for the prompt: at once where they run, with no restart."""
     with one_sentence():
+        from lightning_trainer.cli.daemon.named_daemon import named_endpoint_or_store
         from lightning_trainer.cli.prompts.changing import use_version
 
-        use_version(config, version, endpoint=endpoint)
+        use_version(config, version, endpoint=named_endpoint_or_store(context, endpoint, config))
 
 
 @prompts.command()
 def add(
+    context: typer.Context,
     name: Annotated[str, typer.Argument(help="NAME, or NAME@vN for the version that the text derives from.")],
     file: Annotated[Path, typer.Argument(help="The file with the text.")],
     reason: Annotated[str | None, typer.Option(help="Why.")] = None,
@@ -71,13 +88,15 @@ def add(
 ) -> None:
     """Add a text of your own as a version, which `use` then serves."""
     with one_sentence():
+        from lightning_trainer.cli.daemon.named_daemon import named_endpoint_or_store
         from lightning_trainer.cli.prompts.changing import add_version
 
-        add_version(config, name, file, reason, endpoint=endpoint)
+        add_version(config, name, file, reason, endpoint=named_endpoint_or_store(context, endpoint, config))
 
 
 @prompts.command()
 def optimize(
+    context: typer.Context,
     names: Annotated[str, typer.Argument(metavar="NAME[,NAME...]", help="The prompts that may change.")],
     command: Annotated[
         list[str], typer.Argument(help="The program, after `--`; it reads its task from standard input.")
@@ -99,7 +118,10 @@ def optimize(
         Path | None, typer.Option(help="File to go on from where the search was interrupted, or needs more --attempts.")
     ] = None,
     config: _Configuration = None,
-    endpoint: Annotated[str | None, typer.Option(envvar="LIGHTNING_ENDPOINT", help="The daemon's URL.")] = None,
+    endpoint: Annotated[
+        str | None,
+        typer.Option(envvar="LIGHTNING_ENDPOINT", help="The daemon's URL; with --config the variable does not count."),
+    ] = None,
     agent: Annotated[str | None, typer.Option(help="Agent name for calls that the program does not name.")] = None,
     concurrency: Annotated[int, typer.Option(help="Attempts at once.", min=1)] = 8,
     timeout: Annotated[float, typer.Option(help="Seconds after which an attempt is stopped.", min=0.1)] = 120.0,
@@ -110,6 +132,7 @@ def optimize(
 ) -> None:
     """Look for better texts by trying them: prompts optimize NAME --tasks FILE --attempts N -- python agent.py."""
     with one_sentence():
+        from lightning_trainer.cli.daemon.named_daemon import named_endpoint
         from lightning_trainer.cli.prompts.optimize import Search, optimize_prompts
 
         optimize_prompts(
@@ -117,7 +140,7 @@ def optimize(
             tuple(command),
             Search(tasks, attempts, validation, held_out, use_best, minibatch, perfect, seed, journal),
             config=config,
-            endpoint=endpoint,
+            endpoint=named_endpoint(context, endpoint, config),
             agent=agent,
             concurrency=concurrency,
             timeout_s=timeout,

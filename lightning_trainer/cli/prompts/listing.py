@@ -13,8 +13,8 @@ from lightning_trainer.cli.prompts.remote import prompts_at
 from lightning_trainer.cli.terminal.console import TerminalConsole, visible, visible_json
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
-from lightning_trainer.errors import UnknownVersionError
-from lightning_trainer.prompts.earned import MOST_OF_VERSION, Earned, earned_live
+from lightning_trainer.errors import ConfigError, UnknownVersionError
+from lightning_trainer.prompts.earned import Earned, earned_live
 from lightning_trainer.store import prompts
 from lightning_trainer.store.places import place_of, reading
 from lightning_trainer.store.prompts import PromptVersion
@@ -64,10 +64,21 @@ def show_prompt(
         live: of all versions, also what each earned in live attempts.
 
     Raises:
-        LightningError: the configuration or the store cannot be read, the daemon does not answer, or there is no such
-            prompt or version.
+        ConfigError: the configuration cannot be read, or an option does not go with what is named.
+        LightningError: the store cannot be read, the daemon does not answer, or there is no such prompt or version.
     """
-    name, number = split_version(name)
+    named = name
+    name, number = split_version(named)
+    if live and number is not None:
+        raise ConfigError(
+            f"--live tells of all versions of a prompt and not of one, and this is {named!r}: write {name!r}, or leave "
+            "it out"
+        )
+    if diff and number is None:
+        raise ConfigError(
+            f"--diff shows what one version changes of its parent, and this is {named!r}: write it as {name}@v3, or "
+            "leave it out"
+        )
     if number is not None:
         found, parent = _version_and_parent(config_path, endpoint, name, number)
         if as_json:
@@ -182,7 +193,7 @@ def _print_table(versions: Sequence[PromptVersion], earned: dict[int, Earned] | 
 def _live_cells(earned: Earned | None) -> tuple[str, str]:
     if earned is None:
         return "", ""
-    attempts = f"{earned.attempts}{'+' * (earned.attempts == MOST_OF_VERSION)}"
+    attempts = f"{earned.attempts}{'+' * earned.more}"
     if earned.failed:
         attempts += f", {earned.failed} failed"
     if earned.mean is None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from lightning_instrumentation.settings import checked_endpoint
 from rich.console import Console
 
-from lightning_trainer.cli.prompts.changing import option_of
+from lightning_trainer.cli.daemon.named_daemon import option_of
 from lightning_trainer.cli.rollouts import Options, Show, at_daemon, ends_at_sigterm, shown
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.config.file import USUAL_CONFIG
@@ -86,7 +86,7 @@ def optimize_prompts(
     program = Command(command, endpoint=checked_endpoint(options.endpoint), agent=agent, timeout_s=timeout_s)
     try:
         with ends_at_sigterm():
-            _search(names, program, search, options, option_of(endpoint))
+            _search(names, program, search, options, option_of(endpoint, config))
     finally:
         program.stop()
 

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from lightning_trainer.errors import PromptError, ProposalError, StoreError, UnknownVersionError
 from lightning_trainer.ingest.http.bodies import Body, JsonBodyError, error_response, read_json
-from lightning_trainer.prompts.earned import earned_live
+from lightning_trainer.prompts.earned import LiveEarned
 from lightning_trainer.prompts.proposer import Proposers
 from lightning_trainer.store import prompts
 from lightning_trainer.store.prompts import LONGEST_REASON, LONGEST_TEXT, NAME, PromptVersion
@@ -105,6 +105,7 @@ class _Prompts:
         self._store = store
         self._redact = redact
         self._proposers = proposers
+        self._earned = LiveEarned(store)
 
     async def names(self) -> dict:
         """Every prompt, with its live versions and how many it has."""
@@ -129,7 +130,7 @@ class _Prompts:
 
     async def earned(self, name: _Name) -> dict:
         """What each version earned in the newest live attempts that ran with it."""
-        found = await self._store.scan(lambda connection: earned_live(connection, name))
+        found = await self._earned.get(name)
         return {"name": name, "earned": [asdict(one) for one in found.values()]}
 
     async def _used_in(self, name: str, attempts: Sequence[str]) -> dict:

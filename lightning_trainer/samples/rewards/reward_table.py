@@ -25,7 +25,7 @@ from lightning_trainer.config import PolicyConfig
 from lightning_trainer.samples.rewards.reliability import Correction
 from lightning_trainer.samples.rewards.targets import Scope, Target, Targets
 from lightning_trainer.samples.rewards.weighting import weigh
-from lightning_trainer.samples.transitions.deduplication import deduplicate
+from lightning_trainer.samples.transitions.deduplication import Deliveries, deduplicate
 from lightning_trainer.types import Attempt, Call, Evaluation
 
 
@@ -201,3 +201,15 @@ def read_outcomes(
         table = read_rewards(evaluations, deliveries.kept, attempts, name, deliveries.repeated, claims=policy.claims)
         found = {one: total + weight * table.earned[one] for one, total in found.items() if one in table.earned}
     return found
+
+
+def given_rewards(
+    evaluations: Sequence[Evaluation], calls: Deliveries, attempts: Mapping[str, Attempt]
+) -> dict[str, dict[str, float]]:
+    """Return by attempt its rewards as a whole, by name; without those of single agents or calls."""
+    given: dict[str, dict[str, float]] = {}
+    for name in {evaluation.name for evaluation in evaluations}:
+        table = read_rewards(evaluations, calls.kept, attempts, name, calls.repeated)
+        for attempt_id, value in table.of_attempts.items():
+            given.setdefault(attempt_id, {})[name] = value
+    return given

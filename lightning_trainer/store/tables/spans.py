@@ -19,6 +19,8 @@ from lightning_trainer.store.worklist import waiting
 from lightning_trainer.types import AttributeValue, Span
 
 _MARK_EVERY_NS = 60 * 10**9
+_LONGEST_ARRAY = 64
+"""More than the choices of any answer."""
 
 
 def insert(connection: Connection, spans: Sequence[Span]) -> list[Span]:
@@ -190,13 +192,28 @@ def select_of_attempts(connection: Connection, attempt_ids: Sequence[str]) -> li
     the attempts' rollout (a late evaluation); and spans without an attempt that share a response id with these (a
     gateway record whose caller sent no trace context).
     """
-    rows = connection.execute(_OF_ATTEMPTS, (json.dumps(list(attempt_ids)),)).fetchall()
+    return _decoded(connection.execute(_OF_ATTEMPTS, (json.dumps(list(attempt_ids)),)).fetchall())
+
+
+def select_for_rewards(connection: Connection, attempt_ids: Sequence[str], *, calls: bool) -> list[Span]:
+    """Return the attempts' spans as :func:`select_of_attempts` does, but long arrays are empty: token ids, as other
+    instrumentations write them.
+
+    Args:
+        calls: False leaves out model calls, most of what an attempt records, as far as their scope or operation says
+            that they are some.
+    """
+    rows = connection.execute(_OF_ATTEMPTS if calls else _BESIDE_CALLS, (json.dumps(list(attempt_ids)),)).fetchall()
+    return _decoded(rows, longest_array=_LONGEST_ARRAY)
+
+
+def _decoded(rows: Sequence[tuple], *, longest_array: int | None = None) -> list[Span]:
     resources: dict[int, dict[str, AttributeValue]] = {}
     spans = []
     for body, scope, resource_id, resource in rows:
         if resource_id not in resources:
             resources[resource_id] = decode_resource(resource)
-        spans.append(decode_span(body, scope=scope, resource=resources[resource_id]))
+        spans.append(decode_span(body, scope=scope, resource=resources[resource_id], longest_array=longest_array))
     return spans
 
 
@@ -244,7 +261,11 @@ _FOUND = """
         UNION SELECT seq FROM spans WHERE attempt_id IS NULL AND response_id IN
             (SELECT response_id FROM spans WHERE seq IN (SELECT seq FROM near) AND response_id IS NOT NULL))
     """
-_OF_ATTEMPTS = f"""{_FOUND}
+_SPANS = f"""{_FOUND}
     SELECT spans.body, spans.scope, spans.resource_id, resources.body
-    FROM found JOIN spans USING (seq) JOIN resources ON resources.id = spans.resource_id
-    ORDER BY spans.start_ns, spans.trace_id, spans.span_id"""
+    FROM found JOIN spans USING (seq) JOIN resources ON resources.id = spans.resource_id"""
+_IN_ORDER = "ORDER BY spans.start_ns, spans.trace_id, spans.span_id"
+_OF_ATTEMPTS = f"{_SPANS} {_IN_ORDER}"
+_CALLS = ", ".join(f"'{one}'" for one in (semconv.CHAT, semconv.TEXT_COMPLETION, semconv.GENERATE_CONTENT))
+_BESIDE_CALLS = f"""{_SPANS}
+    WHERE spans.scope <> '{semconv.GATEWAY_SCOPE}' AND coalesce(spans.operation, '') NOT IN ({_CALLS}) {_IN_ORDER}"""

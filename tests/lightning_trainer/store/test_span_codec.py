@@ -73,6 +73,12 @@ def test_a_received_span_is_stored_as_it_came_and_a_changed_one_as_it_is_now(spa
     assert decode_span(encode_span(changed), scope=span.scope, resource=span.resource) == changed
 
 
+def test_arrays_come_empty_that_are_longer_than_wanted() -> None:
+    span = Span("1" * 32, "2" * 16, None, "s", 0, 0, {"ids": (1, 2, 3), "reasons": ("stop", "length"), "n": 1})
+    read = decode_span(encode_span(span), scope="", resource={}, longest_array=2)
+    assert read.attributes == {"ids": (), "reasons": ("stop", "length"), "n": 1}
+
+
 def test_nan_survives() -> None:
     span = Span("1" * 32, "2" * 16, None, "s", 0, 0, {"x": math.nan})
     value = decode_span(encode_span(span), scope="", resource={}).attributes["x"]

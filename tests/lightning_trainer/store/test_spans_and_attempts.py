@@ -4,6 +4,7 @@ import asyncio
 import random
 import sqlite3
 import time
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -14,9 +15,10 @@ from hypothesis import strategies as st
 from lightning_instrumentation import semconv
 
 from lightning_trainer.errors import MalformedTelemetryError, StoreError
+from lightning_trainer.prompts.earned import Earned, earned_live
 from lightning_trainer.store import SqliteStore, Store
 from lightning_trainer.store.tables import cursors, evaluations, participations
-from lightning_trainer.store.tables.spans import attempts_since
+from lightning_trainer.store.tables.spans import attempts_since, select_for_rewards
 from lightning_trainer.store.worklist.forgetting import forget_rollout
 from lightning_trainer.types import AttemptState, RolloutMode, Span, SpanStatus
 
@@ -113,6 +115,26 @@ async def test_an_attempt_takes_everything_that_belongs_to_it(store: Store, make
     await store.append([*not_mine, *mine])
     assert await store.spans_of_attempts(["a"]) == mine
     assert await store.spans_of_attempts([]) == []
+
+
+async def test_for_rewards_model_calls_are_left_out_and_long_arrays_are_empty(store: Store, make_root, make_span):
+    own = {semconv.ATTEMPT_ID: "a", semconv.ROLLOUT_ID: "r"}
+    root = make_root(1, "a")
+    foreign = make_span(2, parent=1, attributes={**own, "prompt_token_ids": tuple(range(100))})
+    calls = [
+        make_span(3, parent=1, attributes={**own, semconv.OPERATION: semconv.CHAT}),
+        make_span(4, parent=3, attributes=own, scope=semconv.GATEWAY_SCOPE),
+    ]
+    await store.append([root, foreign, *calls])
+    slim = replace(foreign, attributes={**own, "prompt_token_ids": ()})
+    assert await store.scan(partial(select_for_rewards, attempt_ids=["a"], calls=True)) == [root, slim, *calls]
+    assert await store.scan(partial(select_for_rewards, attempt_ids=["a"], calls=False)) == [root, slim]
+    used = {**own, semconv.PROMPT_NAME: "clerk", semconv.PROMPT_VERSION: 0}
+    await store.append([make_span(5, parent=1, name="prompt clerk", attributes=used)])
+    earned = await store.scan(partial(earned_live, name="clerk"))
+    assert earned == {0: Earned(0, 1, 0, 0, None, None)}
+    await store.drop("a", reason="an attack")
+    assert await store.scan(partial(earned_live, name="clerk")) == {}
 
 
 async def test_what_a_new_span_belongs_to_is_found_from_the_span(store: Store, make_root, make_span) -> None:

@@ -11,7 +11,6 @@ import pytest
 from typer.testing import CliRunner
 
 from lightning_trainer.cli.prompts import remote
-from lightning_trainer.cli.prompts.changing import option_of
 from lightning_trainer.cli.prompts.commands import prompts as commands
 from lightning_trainer.store import SqliteStore, prompts
 from lightning_trainer.store.prompts import root_of
@@ -95,11 +94,3 @@ def test_what_is_wrong_is_one_sentence(here, url, monkeypatch, arguments, senten
     if arguments == ("list",):
         monkeypatch.setenv("LIGHTNING_TOKEN", "of-another-daemon-altogether")
     assert sentence in said(*arguments, "--endpoint", url, status=2)
-
-
-def test_a_command_that_is_told_names_the_daemon_where_the_environment_does_not(monkeypatch):
-    monkeypatch.delenv("LIGHTNING_ENDPOINT", raising=False)
-    assert option_of(None) == ""
-    assert option_of("http://a:1") == " --endpoint http://a:1"
-    monkeypatch.setenv("LIGHTNING_ENDPOINT", "http://a:1")
-    assert option_of("http://a:1") == ""

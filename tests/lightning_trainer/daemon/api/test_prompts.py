@@ -183,7 +183,7 @@ async def test_what_a_version_earned_is_told_with_its_interval(client: Client, s
     ((low, high),) = (one.pop("interval") for one in told["earned"])
     assert (status, told["earned"]) == (
         200,
-        [{"version": 0, "attempts": 4, "failed": 0, "rewarded": 4, "mean": 0.375}],
+        [{"version": 0, "attempts": 4, "failed": 0, "rewarded": 4, "mean": 0.375, "more": False}],
     )
     assert low < 0.375 < high
     assert await client.get("/lightning/prompts/cook/earned") == (200, {"name": "cook", "earned": []})
