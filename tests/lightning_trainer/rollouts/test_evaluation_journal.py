@@ -75,6 +75,19 @@ def test_what_has_ended_is_not_made_again_and_counts(live, tmp_path: Path, caplo
     assert agent.tried == []
 
 
+def test_a_line_that_cannot_be_read_is_left_out_and_what_follows_it_counts(live, tmp_path: Path, caplog) -> None:
+    journal = tmp_path / "journal"
+    evaluate(Agent(), journal)
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join([*lines[:2], bytes(9) + lines[2], *lines[3:]]))
+    agent = Agent()
+    evaluate(agent, journal)
+    assert agent.tried == ["b"]
+    assert f"lines of the journal {journal} that cannot be read are left out: 1" in caplog.text
+    evaluate(agent, journal)
+    assert agent.tried == ["b"]
+
+
 def test_a_failed_attempt_is_made_again(live, tmp_path: Path) -> None:
     evaluate(Agent({"b": fail}), tmp_path / "journal")
     agent = Agent()

@@ -114,6 +114,23 @@ def test_a_line_that_was_cut_off_is_made_again(tmp_path):
     assert [json.loads(line)["said"] for line in path.read_text().splitlines()] == ["s", 0, 1]
 
 
+def test_a_line_that_cannot_be_read_is_left_out_and_what_follows_it_counts(tmp_path, caplog):
+    path = tmp_path / "j.jsonl"
+    journal = Journal(path, "s")
+    for number in range(3):
+        journal.write(["a", number], number)
+    journal.close()
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:2], b"\0\0\n", *lines[3:]]))
+    for made_again in (None, 1):
+        journal = Journal(path, "s")
+        assert [journal.take(["a", number]) for number in range(3)] == [0, made_again, 2]
+        if made_again is None:
+            journal.write(["a", 1], 1)
+        journal.close()
+    assert "that cannot be read are left out: 1" in caplog.text
+
+
 def test_two_searches_do_not_write_one_journal(tmp_path):
     journal = Journal(tmp_path / "j", "s")
     with pytest.raises(LightningError, match="another search is writing"):
