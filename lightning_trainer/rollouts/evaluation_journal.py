@@ -5,7 +5,6 @@ evaluation writes that down itself.
 """
 
 import hashlib
-import json
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -16,6 +15,7 @@ from typing import Any, Self
 
 from lightning_trainer.rollouts.attempt import AttemptEnded, Task
 from lightning_trainer.rollouts.journal import JournalFile
+from lightning_trainer.rollouts.task_file import comparable
 
 Versions = Mapping[str, int | None]
 """Each policy's live version; None: there is none, or it is not known."""
@@ -42,7 +42,7 @@ class EvaluationJournal:
         self._versions = versions
         self._began_with = dict(versions())
         self._known: dict[str, deque[AttemptEnded]] = {}
-        head = {"evaluation": _comparable(evaluation), "versions": self._began_with}
+        head = {"evaluation": {name: comparable(one) for name, one in evaluation.items()}, "versions": self._began_with}
         other = "another name, run, agent or its settings"
         self._file = JournalFile(
             path,
@@ -68,6 +68,10 @@ class EvaluationJournal:
         known = self._known.get(_key(task))
         return known.popleft() if known else None
 
+    def ids_left(self) -> set[str]:
+        """Return the ids of the tasks of attempts that were not taken."""
+        return {key.rpartition(" ")[0] for key, left in self._known.items() if left}
+
     def keep(self, task: Task, ended: AttemptEnded) -> None:
         """Write down an attempt, unless it failed or a version is another by now.
 
@@ -91,12 +95,7 @@ class EvaluationJournal:
 def _key(task: Task) -> str:
     """Return what is equal for tasks of one id and content: files of tasks may count theirs alike."""
     content = [getattr(task, name, None) for name in ("fields", "input")]
-    return f"{task.id} {hashlib.sha256(json.dumps(content, sort_keys=True, default=repr).encode()).hexdigest()[:16]}"
-
-
-def _comparable(evaluation: Mapping[str, Any]) -> dict[str, Any]:
-    """Return it as it is when it was written and read again."""
-    return json.loads(json.dumps(dict(evaluation), sort_keys=True, default=repr))
+    return f"{task.id} {hashlib.sha256(comparable(content).encode(errors='replace')).hexdigest()[:16]}"
 
 
 def _told(versions: object) -> str:

@@ -265,6 +265,9 @@ class StepRunner(Generic[TaskT]):
             if there:
                 _log.warning("%s: %d of %d were there already, in %s", stage, there, len(works), path)
             left = [work for work, result in zip(works, results, strict=True) if result is None]
+            others = journal.ids_left()
+            if changed := sum(str(work.task.id) in others for work in left):
+                _log.warning("%s: tasks of another content than in %s, which are tried anew: %d", stage, path, changed)
             made = iter(self._run_all(left, journal.keep))
             return [next(made) if result is None else result for result in results]
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from datetime import date
 from pathlib import Path
 
 import lightning_instrumentation as lt
@@ -114,6 +115,29 @@ def test_attempts_by_a_version_that_came_in_between_are_made_again(live, tmp_pat
     agent = Agent()
     evaluate(agent, tmp_path / "journal")
     assert agent.tried == ["c", "d"]
+
+
+class Image:
+    """As Pillow's, which says where it is in memory."""
+
+
+@pytest.mark.parametrize(
+    "content", [lambda: {"image": Image()}, lambda: {1: "x", "y": {Image}}, lambda: {"at": [date(2026, 1, 2)]}]
+)
+def test_a_task_with_something_in_it_that_is_no_json_is_the_same_at_the_next_start(live, tmp_path, content) -> None:
+    kept = [{"id": "a", **content()}]  # so that no other is where it was
+    evaluate(Agent(), tmp_path / "journal", kept)
+    agent = Agent()
+    evaluate(agent, tmp_path / "journal", [{"id": "a", **content()}])
+    assert agent.tried == []
+
+
+def test_another_task_of_the_same_name_is_tried_and_said(live, tmp_path: Path, caplog) -> None:
+    evaluate(Agent(), tmp_path / "journal", [{"id": "a", "at": date(2026, 1, 2)}, *TASKS[1:]])
+    agent = Agent()
+    evaluate(agent, tmp_path / "journal", [{"id": "a", "at": date(2026, 1, 3)}, *TASKS[1:]])
+    assert agent.tried == ["a"]
+    assert f"held-out: tasks of another content than in {tmp_path / 'journal'}, which are tried anew: 1" in caplog.text
 
 
 def test_another_task_of_the_same_name_is_tried_and_one_that_is_there_twice_is_tried_twice(live, tmp_path) -> None:

@@ -254,6 +254,15 @@ def test_a_held_out_task_that_texts_are_chosen_by_is_refused_before_anything_is_
     assert script.made == []
 
 
+def test_a_held_out_task_that_is_no_json_is_known_again():
+    class Image:
+        pass
+
+    tasks, again = ([{"id": str(number), 1: Image(), "x": 0} for number in range(9)] for _ in range(2))
+    with pytest.raises(LightningError, match="held-out task '5' is one that texts are made from"):
+        Script(by_text()).search(tasks, held_out=again[5:6])
+
+
 def test_ids_that_two_files_count_alike_are_other_tasks():
     script = Script(by_text(v1=0.8))
     found = script.search(held_out=[{"id": "5", "question": "another"}])
