@@ -6,6 +6,7 @@ evaluation writes that down itself.
 
 import hashlib
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -13,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
+from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts.attempt import AttemptEnded, Task
 from lightning_trainer.rollouts.journal import JournalFile
 from lightning_trainer.rollouts.task_file import comparable
@@ -39,7 +41,11 @@ class EvaluationJournal:
     """
 
     def __init__(self, path: Path, evaluation: Mapping[str, Any], versions: Callable[[], Versions]) -> None:
+        self._path = path
         self._versions = versions
+        self._lock = threading.Lock()
+        self._said: set[str] = set()
+        self._broken = False
         self._began_with = dict(versions())
         self._known: dict[str, deque[AttemptEnded]] = {}
         head = {"evaluation": {name: comparable(one) for name, one in evaluation.items()}, "versions": self._began_with}
@@ -75,12 +81,32 @@ class EvaluationJournal:
     def keep(self, task: Task, ended: AttemptEnded) -> None:
         """Write down an attempt, unless it failed or a version is another by now.
 
-        Raises:
-            LightningError: it cannot be written, or the daemon cannot be asked for the versions.
+        What cannot be kept is logged, once, and ends no evaluation: the attempt itself has been made.
         """
-        if ended.error is not None or ended.stage == "retried" or dict(self._versions()) != self._began_with:
+        if ended.error is not None or ended.stage == "retried" or self._broken:
             return
-        self._file.append({"task": _key(task), "ended": asdict(ended)})
+        try:
+            if (now := dict(self._versions())) == self._began_with:
+                self._file.append({"task": _key(task), "ended": asdict(ended)})
+                return
+        except LightningError as error:
+            self._broken = True  # each attempt would wait for a daemon that is away
+            self._say("what ends from here on is not in the journal %s: %s", self._path, error)
+            return
+        self._say(
+            "the journal %s is of %s, and %s answers by now: its attempts are not kept, and the results are of several "
+            "versions",
+            self._path,
+            _told(self._began_with),
+            _told(now),
+        )
+
+    def _say(self, line: str, *words: object) -> None:
+        with self._lock:
+            first = line not in self._said
+            self._said.add(line)
+        if first:
+            _log.warning(line, *words)
 
     def close(self) -> None:
         self._file.close()

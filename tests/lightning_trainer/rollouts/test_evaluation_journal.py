@@ -108,10 +108,31 @@ def test_another_version_is_another_evaluation(live, tmp_path: Path, caplog) -> 
     assert agent.tried == [*"abcd"]
 
 
-def test_attempts_by_a_version_that_came_in_between_are_made_again(live, tmp_path: Path) -> None:
+def test_attempts_by_a_version_that_came_in_between_are_said_and_made_again(live, tmp_path: Path, caplog) -> None:
     # As when a version goes live during an evaluation and is rolled back before it goes on.
     evaluate(Agent({"c": lambda: live.update(p=4)}), tmp_path / "journal")
+    assert caplog.text.count("is of p@v3, and p@v4 answers by now: its attempts are not kept, and the results are") == 1
     live["p"] = 3
+    agent = Agent()
+    evaluate(agent, tmp_path / "journal")
+    assert agent.tried == ["c", "d"]
+
+
+def test_a_daemon_that_does_not_say_which_version_answers_ends_no_evaluation(live, tmp_path, monkeypatch, caplog):
+    asked = []
+
+    def refuse(_: object) -> dict[str, int]:
+        asked.append("versions")
+        raise LightningError("the daemon answered 500: no disk")
+
+    agent = Agent({"c": lambda: monkeypatch.setattr(DaemonClient, "live_versions", refuse)})
+    ended = evaluate(agent, tmp_path / "journal")
+    assert [one.reward for one in ended] == [1.0] * 4
+    said = f"what ends from here on is not in the journal {tmp_path / 'journal'}: the daemon answered 500: no disk"
+    assert caplog.text.count(said) == 1
+    assert "could not be run" not in caplog.text
+    assert asked == ["versions"], "one that is away is not waited for after each attempt"
+    monkeypatch.setattr(DaemonClient, "live_versions", lambda _: dict(live))
     agent = Agent()
     evaluate(agent, tmp_path / "journal")
     assert agent.tried == ["c", "d"]
