@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -72,7 +72,7 @@ class EvaluationJournal:
     def take(self, task: Task) -> AttemptEnded | None:
         """Return the first attempt at the task that was not taken yet; None if there is none."""
         known = self._known.get(_key(task))
-        return known.popleft() if known else None
+        return replace(known.popleft(), task_id=task.id) if known else None  # an id may be no text
 
     def ids_left(self) -> set[str]:
         """Return the ids of the tasks of attempts that were not taken."""

@@ -92,7 +92,8 @@ class JournalFile:
         file.truncate(len(whole))
 
     def append(self, entry: Mapping[str, Any]) -> None:
-        """Write a line; nothing once it is closed, since what goes on after an interrupt does not count.
+        """Write a line, with the text of what is no JSON, as a task's id may be; nothing once it is closed, since what
+        goes on after an interrupt does not count.
 
         Raises:
             LightningError: it cannot be written.
@@ -120,7 +121,7 @@ class JournalFile:
                 raise self._unwritable(error) from error
 
     def _write(self, entry: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(entry).encode() + b"\n")
+        self._file.write(json.dumps(entry, default=str).encode() + b"\n")
         self._file.flush()
 
     def _unwritable(self, error: OSError) -> LightningError:

@@ -36,12 +36,12 @@ class Journal:
         self._file = JournalFile(path, head, kind="search", other=other, is_same=head.__eq__)
         for entry in self._file.entries:
             with suppress(KeyError):  # a line of something else
-                self._known.setdefault(json.dumps(entry["key"]), deque()).append(entry["said"])
+                self._known.setdefault(_text(entry["key"]), deque()).append(entry["said"])
 
     def take(self, key: list[Any]) -> Any:
         """Return what was said under the key, the first time it is asked for the first of several; None if nothing."""
         with self._lock:
-            said = self._known.get(json.dumps(key))
+            said = self._known.get(_text(key))
             return said.popleft() if said else None
 
     def write(self, key: list[Any], said: Any) -> None:
@@ -67,3 +67,7 @@ class Journal:
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+
+
+def _text(key: list[Any]) -> str:
+    return json.dumps(key, default=str)

@@ -4,6 +4,8 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
+from uuid import UUID
 
 import lightning_instrumentation as lt
 import pytest
@@ -136,6 +138,15 @@ def test_a_daemon_that_does_not_say_which_version_answers_ends_no_evaluation(liv
     agent = Agent()
     evaluate(agent, tmp_path / "journal")
     assert agent.tried == ["c", "d"]
+
+
+def test_an_id_may_be_something_else_than_a_text(live, tmp_path: Path) -> None:
+    tasks = [SimpleNamespace(id=one) for one in (UUID(int=1), 2)]
+    first = evaluate(Agent(), tmp_path / "journal", tasks)
+    agent = Agent()
+    assert evaluate(agent, tmp_path / "journal", tasks) == first
+    assert agent.tried == []
+    assert [one.task_id for one in first] == [UUID(int=1), 2]
 
 
 class Image:

@@ -2,6 +2,8 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from uuid import UUID
 
 import pytest
 
@@ -60,6 +62,18 @@ def test_a_search_that_has_ended_goes_on_with_more_attempts(tmp_path):
     wanted = found(Script(earns), None, attempts=80)
     assert found(second, tmp_path / "j.jsonl", attempts=80)[1:3] == wanted[1:3]
     assert made <= 40 < wanted[2]
+
+
+def test_a_search_goes_on_where_ids_are_something_else_than_texts(tmp_path):
+    tasks = [SimpleNamespace(id=UUID(int=number)) for number in range(8)]
+    wanted = Script(lambda task, texts: 0.5).search(tasks, attempts=40)
+    first = Script(lambda task, texts: 0.5)
+    found = first.search(tasks, attempts=40, journal=tmp_path / "j.jsonl")
+    second = Script(lambda task, texts: 0.5)
+    second.asked_for = first.asked_for
+    assert second.search(tasks, attempts=40, journal=tmp_path / "j.jsonl").candidates == found.candidates
+    assert second.made == []
+    assert found.attempts == wanted.attempts
 
 
 def test_another_searchs_journal_is_refused(tmp_path):

@@ -47,7 +47,7 @@ class Script:
         self.optimizer._runner = self  # pyright: ignore[reportAttributeAccessIssue]
         self._names = names
 
-    def search(self, tasks: Sequence[dict[str, str]] = TASKS, **options: Any):
+    def search(self, tasks: Sequence[Any] = TASKS, **options: Any):
         return self.optimizer.optimize(tasks, **{"attempts": 100, **options})
 
     def _attempt(self, task: Any) -> float | None:
