@@ -13,7 +13,7 @@ import pytest
 from lightning_trainer.cli.rollouts import Options, check_purpose
 from lightning_trainer.environments.protocol import Environment, Observation, Step
 from lightning_trainer.errors import ConfigError, LightningError
-from lightning_trainer.rollouts import AttemptEnded, Runner
+from lightning_trainer.rollouts import AttemptEnded, Event, Runner
 from lightning_trainer.rollouts.daemon_client import DaemonClient
 from lightning_trainer.rollouts.environment.runner import EnvironmentRunner
 from lightning_trainer.rollouts.task_file import FileTask
@@ -76,6 +76,17 @@ def test_what_has_ended_is_not_made_again_and_counts(live, tmp_path: Path, caplo
     agent = Agent()
     assert evaluate(agent, journal) == ended
     assert agent.tried == []
+
+
+def test_attempts_of_the_journal_are_events_too_so_that_a_bar_counts_them(live, tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    evaluate(Agent(), journal)
+    cut_off(journal, 3)
+    events: list[Event] = []
+    ended = Runner("p", Agent(), endpoint=ENDPOINT, concurrency=1, run="r", on_event=events.append).evaluate(
+        TASKS, stage="held-out", journal=journal
+    )
+    assert events == ended
 
 
 def test_a_line_that_cannot_be_read_is_left_out_and_what_follows_it_counts(live, tmp_path: Path, caplog) -> None:
