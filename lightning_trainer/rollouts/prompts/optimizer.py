@@ -226,7 +226,9 @@ class PromptOptimizer(Generic[TaskT]):
         """Try what was proposed, and keep it if it earns more than its parent did at the same tasks."""
         tried: dict[str, AttemptEnded] = {}
         self._try_at(child, batch, tried)
-        self._check_reached(child, candidates[parent].versions, [one.attempt_id for one in tried.values()])
+        # One that failed may have failed before it asked for the text.
+        if ran := [one.attempt_id for one in tried.values() if one.error is None]:
+            self._check_reached(child, candidates[parent].versions, ran)
         after = fmean(self._rewards(tried.values()))
         kept, told, failed = after > before, len(batch), _failed(tried.values())
         if kept:
