@@ -8,6 +8,8 @@ from uuid import UUID
 import pytest
 
 from lightning_trainer.errors import LightningError
+from lightning_trainer.rollouts.daemon_client import Reached
+from lightning_trainer.rollouts.prompts.client import PromptClient
 from lightning_trainer.rollouts.prompts.journal import Journal
 from tests.lightning_trainer.rollouts.prompts.test_search import Script  # pyright: ignore[reportMissingImports]
 
@@ -97,6 +99,22 @@ def test_a_program_that_is_mended_is_tried_again_and_not_judged_by_what_the_jour
     second = Script(earns)
     second.made = list(first.made)  # so that its attempts have ids of their own
     assert second.search(journal=tmp_path / "j.jsonl").best.name != "clerk@v0"
+
+
+def test_a_proxy_that_has_not_got_the_page_does_not_erase_the_journal(tmp_path, monkeypatch):
+    """The daemon's own 404 says that no attempt asked for the prompt, which a mended program does."""
+    client = PromptClient(Reached("http://127.0.0.1:9", None, None))
+    monkeypatch.setattr(client, "_once", lambda *request: (404, b"<html>not found</html>"))
+    first = Script(earns)
+    first.used_in = client.used_in
+    with pytest.raises(LightningError, match="is not a lightning-trainer daemon"):
+        first.search(journal=tmp_path / "j.jsonl")
+    second = Script(earns)
+    second.made, second.asked_for = list(first.made), first.asked_for
+    second.search(journal=tmp_path / "j.jsonl")
+    whole = Script(earns)
+    whole.search()
+    assert len(second.made) == len(whole.made), "what had ended was not made again"
 
 
 def test_a_search_goes_on_after_a_first_attempt_that_did_not_ask_for_the_prompt(tmp_path):
