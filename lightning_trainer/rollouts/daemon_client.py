@@ -240,8 +240,10 @@ class DaemonClient:
                 if status in COME_AGAIN:
                     raise ConnectionError(refusal(url, status, body[:_LONGEST_ERROR]))
                 if not 200 <= status < 300:
-                    refused = NotThereError if status == 404 else LightningError
-                    raise refused(refusal(url, status, body[:_LONGEST_ERROR]))
+                    shown = body[:_LONGEST_ERROR]
+                    # A proxy's own 404 says nothing about what the daemon has.
+                    refused = NotThereError if status == 404 and _sentence(shown) else LightningError
+                    raise refused(refusal(url, status, shown))
                 answer = json.loads(body)
                 if not isinstance(answer, dict):
                     raise ValueError(answer)

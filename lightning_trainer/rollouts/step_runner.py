@@ -235,7 +235,7 @@ class StepRunner(Generic[TaskT]):
 
         Like ``train``, it waits for a daemon that is starting. Unlike it, it tries every task however often it has been
         tried before; with a ``journal``, a file, an interrupted evaluation goes on, and its results are in these, too
-        (``evaluation_journal.py`` says which).
+        (``evaluation_journal.py`` says which) and passed to ``on_event``.
 
         Raises:
             LightningError: a task has no id, the daemon cannot be reached, or has no such policy, or the journal cannot
@@ -261,10 +261,15 @@ class StepRunner(Generic[TaskT]):
         about = {"run": self._run, "name": stage, **self._settings()}
         with EvaluationJournal(path, about, self._live_versions) as journal:
             results = [journal.take(work.task) for work in works]
-            there = sum(result is not None for result in results)
+            there = [result for result in results if result is not None]
             if there:
-                _log.warning("%s: %d of %d were there already, in %s", stage, there, len(works), path)
+                _log.warning("%s: %d of %d were there already, in %s", stage, len(there), len(works), path)
+            for result in there:
+                self._on_event(result)
             left = [work for work, result in zip(works, results, strict=True) if result is None]
+            others = journal.ids_left()
+            if changed := sum(str(work.task.id) in others for work in left):
+                _log.warning("%s: tasks of another content than in %s, which are tried anew: %d", stage, path, changed)
             made = iter(self._run_all(left, journal.keep))
             return [next(made) if result is None else result for result in results]
 

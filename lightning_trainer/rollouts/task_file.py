@@ -21,6 +21,8 @@ _PARQUET = b"PAR1"
 """How its files begin: a pipe has no name to know them by."""
 _SHOWN = 80
 """Characters of a task, in a sentence about it."""
+_ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
+"""Where an object is, in what Python says of it: another place at each start."""
 _OF_TABLES = ", as df.to_dict('records') makes of a table's rows"
 
 
@@ -81,6 +83,21 @@ def task_of(given: Any) -> Any:
         f"the task {shown} is a {type(given).__name__} without an id; give a dict, or an object with an attribute `id`"
         f"{_OF_TABLES}"
     )
+
+
+def comparable(content: Any) -> str:
+    """Return a text that is equal for equal contents, whichever process made them: their JSON, and what Python says of
+    what has none, such as an image."""
+    try:
+        return json.dumps(content, sort_keys=True, default=_said)
+    except (TypeError, ValueError):  # keys of several types, or something inside itself
+        return _said(content)
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, set | frozenset):  # in another order at each start
+        return str(sorted(map(_said, value)))
+    return _ADDRESS.sub("", repr(value))
 
 
 def listed_tasks(given: Any) -> list[Any]:

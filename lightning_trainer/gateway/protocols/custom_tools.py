@@ -1,7 +1,8 @@
 """Free-form (custom) tools of Responses as functions of one text, since a model is trained to call functions.
 
-The model writes ``{"input": TEXT}``, and the caller gets the text. Arguments of any other form are passed on as they
-were written, and their call's id is marked, so that the next prompt has them as they were sampled.
+The model writes ``{"input": TEXT}``, and the caller gets the text. Another JSON object is passed on as it was written,
+and its call's id is marked, so that the next prompt has it as it was sampled. Arguments that are no JSON object are
+passed on as they were written, too, and come back as the function's ``input``: the engine takes objects alone.
 Source: OpenAI API reference, custom tools, 2026.
 """
 
@@ -46,7 +47,8 @@ def custom_names(tools: Any) -> frozenset[str]:
 
 
 def input_of(call_id: str, arguments: str) -> tuple[str, str]:
-    """Return the id and the input of a call for its caller, from the arguments that the model wrote."""
+    """Return the id and the input of a call for its caller, from the arguments that the model wrote. The id is marked
+    if they are a JSON object of another form."""
     try:
         written = orjson.loads(arguments)
     except orjson.JSONDecodeError:

@@ -18,6 +18,8 @@ from lightning_trainer.errors import JudgeError
 _LONGEST = 200
 _THINKS = re.compile(r"\s*<(?:think|thinking|reasoning)>")
 _THOUGHT = re.compile(r"</(?:think|thinking|reasoning)>")
+_ANSWERS = re.compile(r"\s*(?:```\w*\s*)?\{")
+"""How an answer without thoughts begins, fenced or not."""
 _MOST_ERRORS = 4
 
 
@@ -95,7 +97,9 @@ def without_thoughts(text: str) -> str:
     ended = _THOUGHT.search(text)
     if _THINKS.match(text):
         return "" if ended is None else text[ended.end() :]
-    return text if ended is None or _is_quoted(text, ended.start()) else text[ended.end() :]
+    if ended is None or _is_quoted(text, ended.start()) or _is_named_after_the_answer(text, ended):
+        return text
+    return text[ended.end() :]
 
 
 def _is_quoted(text: str, mark: int) -> bool:
@@ -111,6 +115,19 @@ def _is_quoted(text: str, mark: int) -> bool:
             return True
         at = text.find("{", end, mark)
     return False
+
+
+def _is_named_after_the_answer(text: str, mark: re.Match[str]) -> bool:
+    """Return whether a text begins with a JSON object and goes on with prose that names the mark: thoughts that the
+    template has opened begin otherwise, or have the answer after them."""
+    begun, after = _ANSWERS.match(text), text[mark.end() :]
+    if begun is None or not after.strip() or "{" in after:
+        return False
+    try:
+        json.JSONDecoder().raw_decode(text, begun.end() - 1)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 @lru_cache(maxsize=256)

@@ -13,7 +13,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Generic
@@ -156,7 +156,7 @@ class PromptOptimizer(Generic[TaskT]):
         self._left, self._proposed = attempts, False
         self._reached.clear()
         ids = [[one.id for one in some] for some in (feedback, validated)]
-        search = json.dumps([self._run, self._names, self._seed, minibatch, perfect, ids])
+        search = json.dumps([self._run, self._names, self._seed, minibatch, perfect, ids], default=str)
         self._journal = Journal(None if journal is None else Path(journal), hashlib.sha256(search.encode()).hexdigest())
         try:
             candidates = [self._base(validated)]
@@ -226,7 +226,9 @@ class PromptOptimizer(Generic[TaskT]):
         """Try what was proposed, and keep it if it earns more than its parent did at the same tasks."""
         tried: dict[str, AttemptEnded] = {}
         self._try_at(child, batch, tried)
-        self._check_reached(child, candidates[parent].versions, [one.attempt_id for one in tried.values()])
+        # One that failed may have failed before it asked for the text.
+        if ran := [one.attempt_id for one in tried.values() if one.error is None]:
+            self._check_reached(child, candidates[parent].versions, ran)
         after = fmean(self._rewards(tried.values()))
         kept, told, failed = after > before, len(batch), _failed(tried.values())
         if kept:
@@ -356,7 +358,7 @@ class PromptOptimizer(Generic[TaskT]):
         known: dict[str, AttemptEnded] = {}
         for task in tasks:
             if (said := self._journal.take(self._key(stage, task.id))) is not None:
-                known[task.id] = AttemptEnded(**said)
+                known[task.id] = replace(AttemptEnded(**said), task_id=task.id)
                 self._on_event(known[task.id])
         if missing := [task for task in tasks if task.id not in known]:
             known.update((one.task_id, one) for one in self._runner.evaluated(missing, stage=stage))

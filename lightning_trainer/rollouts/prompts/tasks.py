@@ -1,6 +1,5 @@
 """Which tasks a search learns from, which it compares texts at, which stay unseen, and the order of the first."""
 
-import json
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -9,7 +8,7 @@ from typing import Any
 
 from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts.attempt import Task
-from lightning_trainer.rollouts.task_file import listed_tasks, task_of
+from lightning_trainer.rollouts.task_file import comparable, listed_tasks, task_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,5 +80,5 @@ def _is_same(one: Task, other: Task) -> bool:
     contents = [getattr(task, "fields", None) for task in (one, other)]
     if None in contents:
         return one is other
-    first, second = (json.dumps(content, sort_keys=True, default=repr) for content in contents)
+    first, second = map(comparable, contents)
     return first == second

@@ -65,6 +65,8 @@ USABLE = {
     "thoughts with a draft": f"<think>\n{json.dumps(changed(1, verdict=True))}? No.</think>\n{json.dumps(GOOD)}",
     "thoughts that the template began": f"Is {{NaN}} a number?\n</think>\n\n{json.dumps(GOOD)}",
     "a reason that quotes the mark": changed(1, reason="it wrote </think> before its answer"),
+    "prose after it that names the mark": f"{json.dumps(GOOD)}\nIts stray </think> was ignored.",
+    "a fence, and such prose": f"```json\n{json.dumps(GOOD)}\n```\nIts stray </think> was ignored.",
     "prose, and such a reason": f"Well: {json.dumps(changed(1, reason='it wrote </think>'))}",
 }
 UNUSABLE = {
@@ -82,6 +84,8 @@ UNUSABLE = {
     "null": "null",
     "thoughts alone": f"<think>It may be {json.dumps(GOOD)}",
     "thoughts with the answer in them": f"<think>{json.dumps(GOOD)}</think>",
+    "the same, begun by the template": f"{json.dumps(GOOD)}</think>\n",
+    "a draft in thoughts that the template began": f"It may be {json.dumps(GOOD)}.</think>\nI cannot say.",
     "two that differ": json.dumps(GOOD) + json.dumps(changed(1, verdict=True)),
     "a key twice": json.dumps(GOOD).replace('"verdict": true', '"verdict": false, "verdict": true'),
     "cut in the middle": json.dumps(GOOD)[:-20],

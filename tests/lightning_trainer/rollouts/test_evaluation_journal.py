@@ -2,7 +2,10 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
+from uuid import UUID
 
 import lightning_instrumentation as lt
 import pytest
@@ -10,7 +13,7 @@ import pytest
 from lightning_trainer.cli.rollouts import Options, check_purpose
 from lightning_trainer.environments.protocol import Environment, Observation, Step
 from lightning_trainer.errors import ConfigError, LightningError
-from lightning_trainer.rollouts import AttemptEnded, Runner
+from lightning_trainer.rollouts import AttemptEnded, Event, Runner
 from lightning_trainer.rollouts.daemon_client import DaemonClient
 from lightning_trainer.rollouts.environment.runner import EnvironmentRunner
 from lightning_trainer.rollouts.task_file import FileTask
@@ -75,6 +78,30 @@ def test_what_has_ended_is_not_made_again_and_counts(live, tmp_path: Path, caplo
     assert agent.tried == []
 
 
+def test_attempts_of_the_journal_are_events_too_so_that_a_bar_counts_them(live, tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    evaluate(Agent(), journal)
+    cut_off(journal, 3)
+    events: list[Event] = []
+    ended = Runner("p", Agent(), endpoint=ENDPOINT, concurrency=1, run="r", on_event=events.append).evaluate(
+        TASKS, stage="held-out", journal=journal
+    )
+    assert events == ended
+
+
+def test_a_line_that_cannot_be_read_is_left_out_and_what_follows_it_counts(live, tmp_path: Path, caplog) -> None:
+    journal = tmp_path / "journal"
+    evaluate(Agent(), journal)
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join([*lines[:2], bytes(9) + lines[2], *lines[3:]]))
+    agent = Agent()
+    evaluate(agent, journal)
+    assert agent.tried == ["b"]
+    assert f"lines of the journal {journal} that cannot be read are left out: 1" in caplog.text
+    evaluate(agent, journal)
+    assert agent.tried == ["b"]
+
+
 def test_a_failed_attempt_is_made_again(live, tmp_path: Path) -> None:
     evaluate(Agent({"b": fail}), tmp_path / "journal")
     agent = Agent()
@@ -94,13 +121,66 @@ def test_another_version_is_another_evaluation(live, tmp_path: Path, caplog) -> 
     assert agent.tried == [*"abcd"]
 
 
-def test_attempts_by_a_version_that_came_in_between_are_made_again(live, tmp_path: Path) -> None:
+def test_attempts_by_a_version_that_came_in_between_are_said_and_made_again(live, tmp_path: Path, caplog) -> None:
     # As when a version goes live during an evaluation and is rolled back before it goes on.
     evaluate(Agent({"c": lambda: live.update(p=4)}), tmp_path / "journal")
+    assert caplog.text.count("is of p@v3, and p@v4 answers by now: its attempts are not kept, and the results are") == 1
     live["p"] = 3
     agent = Agent()
     evaluate(agent, tmp_path / "journal")
     assert agent.tried == ["c", "d"]
+
+
+def test_a_daemon_that_does_not_say_which_version_answers_ends_no_evaluation(live, tmp_path, monkeypatch, caplog):
+    asked = []
+
+    def refuse(_: object) -> dict[str, int]:
+        asked.append("versions")
+        raise LightningError("the daemon answered 500: no disk")
+
+    agent = Agent({"c": lambda: monkeypatch.setattr(DaemonClient, "live_versions", refuse)})
+    ended = evaluate(agent, tmp_path / "journal")
+    assert [one.reward for one in ended] == [1.0] * 4
+    said = f"what ends from here on is not in the journal {tmp_path / 'journal'}: the daemon answered 500: no disk"
+    assert caplog.text.count(said) == 1
+    assert "could not be run" not in caplog.text
+    assert asked == ["versions"], "one that is away is not waited for after each attempt"
+    monkeypatch.setattr(DaemonClient, "live_versions", lambda _: dict(live))
+    agent = Agent()
+    evaluate(agent, tmp_path / "journal")
+    assert agent.tried == ["c", "d"]
+
+
+def test_an_id_may_be_something_else_than_a_text(live, tmp_path: Path) -> None:
+    tasks = [SimpleNamespace(id=one) for one in (UUID(int=1), 2)]
+    first = evaluate(Agent(), tmp_path / "journal", tasks)
+    agent = Agent()
+    assert evaluate(agent, tmp_path / "journal", tasks) == first
+    assert agent.tried == []
+    assert [one.task_id for one in first] == [UUID(int=1), 2]
+
+
+class Image:
+    """As Pillow's, which says where it is in memory."""
+
+
+@pytest.mark.parametrize(
+    "content", [lambda: {"image": Image()}, lambda: {1: "x", "y": {Image}}, lambda: {"at": [date(2026, 1, 2)]}]
+)
+def test_a_task_with_something_in_it_that_is_no_json_is_the_same_at_the_next_start(live, tmp_path, content) -> None:
+    kept = [{"id": "a", **content()}]  # so that no other is where it was
+    evaluate(Agent(), tmp_path / "journal", kept)
+    agent = Agent()
+    evaluate(agent, tmp_path / "journal", [{"id": "a", **content()}])
+    assert agent.tried == []
+
+
+def test_another_task_of_the_same_name_is_tried_and_said(live, tmp_path: Path, caplog) -> None:
+    evaluate(Agent(), tmp_path / "journal", [{"id": "a", "at": date(2026, 1, 2)}, *TASKS[1:]])
+    agent = Agent()
+    evaluate(agent, tmp_path / "journal", [{"id": "a", "at": date(2026, 1, 3)}, *TASKS[1:]])
+    assert agent.tried == ["a"]
+    assert f"held-out: tasks of another content than in {tmp_path / 'journal'}, which are tried anew: 1" in caplog.text
 
 
 def test_another_task_of_the_same_name_is_tried_and_one_that_is_there_twice_is_tried_twice(live, tmp_path) -> None:

@@ -108,7 +108,7 @@ async def test_arguments_of_another_form_come_back_as_they_were_written(
     assert turn["tool_calls"][0]["id"] == told["tool_call_id"] == "call_0"
 
 
-@pytest.mark.parametrize("written", ["print(42)", '{"input": "cut o', '"x"', ""])
+@pytest.mark.parametrize("written", ["print(42)", '{"input": "cut o', '"x"', "[1]", ""])
 async def test_what_is_no_object_is_the_input(gateway, client, monkeypatch, written: str) -> None:
     _calls(gateway, monkeypatch, ("run", written))
     (call,) = (await client.responses.create(**_ASKED)).output

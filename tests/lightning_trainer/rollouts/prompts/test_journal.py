@@ -2,10 +2,14 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from uuid import UUID
 
 import pytest
 
 from lightning_trainer.errors import LightningError
+from lightning_trainer.rollouts.daemon_client import Reached
+from lightning_trainer.rollouts.prompts.client import PromptClient
 from lightning_trainer.rollouts.prompts.journal import Journal
 from tests.lightning_trainer.rollouts.prompts.test_search import Script  # pyright: ignore[reportMissingImports]
 
@@ -62,6 +66,18 @@ def test_a_search_that_has_ended_goes_on_with_more_attempts(tmp_path):
     assert made <= 40 < wanted[2]
 
 
+def test_a_search_goes_on_where_ids_are_something_else_than_texts(tmp_path):
+    tasks = [SimpleNamespace(id=UUID(int=number)) for number in range(8)]
+    wanted = Script(lambda task, texts: 0.5).search(tasks, attempts=40)
+    first = Script(lambda task, texts: 0.5)
+    found = first.search(tasks, attempts=40, journal=tmp_path / "j.jsonl")
+    second = Script(lambda task, texts: 0.5)
+    second.asked_for = first.asked_for
+    assert second.search(tasks, attempts=40, journal=tmp_path / "j.jsonl").candidates == found.candidates
+    assert second.made == []
+    assert found.attempts == wanted.attempts
+
+
 def test_another_searchs_journal_is_refused(tmp_path):
     Script(earns).search(journal=tmp_path / "j.jsonl")
     with pytest.raises(LightningError, match="is of another search"):
@@ -83,6 +99,22 @@ def test_a_program_that_is_mended_is_tried_again_and_not_judged_by_what_the_jour
     second = Script(earns)
     second.made = list(first.made)  # so that its attempts have ids of their own
     assert second.search(journal=tmp_path / "j.jsonl").best.name != "clerk@v0"
+
+
+def test_a_proxy_that_has_not_got_the_page_does_not_erase_the_journal(tmp_path, monkeypatch):
+    """The daemon's own 404 says that no attempt asked for the prompt, which a mended program does."""
+    client = PromptClient(Reached("http://127.0.0.1:9", None, None))
+    monkeypatch.setattr(client, "_once", lambda *request: (404, b"<html>not found</html>"))
+    first = Script(earns)
+    first.used_in = client.used_in
+    with pytest.raises(LightningError, match="is not a lightning-trainer daemon"):
+        first.search(journal=tmp_path / "j.jsonl")
+    second = Script(earns)
+    second.made, second.asked_for = list(first.made), first.asked_for
+    second.search(journal=tmp_path / "j.jsonl")
+    whole = Script(earns)
+    whole.search()
+    assert len(second.made) == len(whole.made), "what had ended was not made again"
 
 
 def test_a_search_goes_on_after_a_first_attempt_that_did_not_ask_for_the_prompt(tmp_path):
@@ -112,6 +144,23 @@ def test_a_line_that_was_cut_off_is_made_again(tmp_path):
     journal.write(["a", 1], 1)
     journal.close()
     assert [json.loads(line)["said"] for line in path.read_text().splitlines()] == ["s", 0, 1]
+
+
+def test_a_line_that_cannot_be_read_is_left_out_and_what_follows_it_counts(tmp_path, caplog):
+    path = tmp_path / "j.jsonl"
+    journal = Journal(path, "s")
+    for number in range(3):
+        journal.write(["a", number], number)
+    journal.close()
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:2], b"\0\0\n", *lines[3:]]))
+    for made_again in (None, 1):
+        journal = Journal(path, "s")
+        assert [journal.take(["a", number]) for number in range(3)] == [0, made_again, 2]
+        if made_again is None:
+            journal.write(["a", 1], 1)
+        journal.close()
+    assert "that cannot be read are left out: 1" in caplog.text
 
 
 def test_two_searches_do_not_write_one_journal(tmp_path):

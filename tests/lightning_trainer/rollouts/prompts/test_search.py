@@ -36,6 +36,8 @@ class Script:
         """Whether attempts run with the texts that they are given."""
         self.waited_s: list[float] = []
         """For what attempts have recorded."""
+        self.asked_about: list[str] = []
+        """The first attempt of each question which version attempts had."""
         self.proposals = 0
         self.most_proposals = 10_000
         self.served = 0
@@ -47,7 +49,7 @@ class Script:
         self.optimizer._runner = self  # pyright: ignore[reportAttributeAccessIssue]
         self._names = names
 
-    def search(self, tasks: Sequence[dict[str, str]] = TASKS, **options: Any):
+    def search(self, tasks: Sequence[Any] = TASKS, **options: Any):
         return self.optimizer.optimize(tasks, **{"attempts": 100, **options})
 
     def _attempt(self, task: Any) -> float | None:
@@ -71,9 +73,13 @@ class Script:
             self.optimizer._ended(ended[-1])
         return ended
 
+    def first_with(self, text: str) -> str:
+        return next(f"a{number}" for number, (*_, texts) in enumerate(self.made) if texts.get("clerk") == text)
+
     def used_in(self, name: str, attempts: str | Sequence[str], *, wait_s: float) -> PromptVersion:
         attempts = [attempts] if isinstance(attempts, str) else attempts
         self.waited_s.append(wait_s)
+        self.asked_about.append(attempts[0])
         if not any(name in self.asked_for[one] for one in attempts):
             raise NotThereError(f"none asked for {name}")
         given = [self.made[int(one[1:])][2].get(name) for one in attempts]
@@ -173,6 +179,24 @@ def test_a_search_whose_texts_do_not_reach_the_program_says_so_once(caplog):
     assert caplog.text.count("attempts with clerk@v1 ran with v0, and say nothing about it") == 1
 
 
+def test_attempts_that_failed_do_not_say_that_a_text_does_not_reach_the_program(caplog, tmp_path):
+    """They may have failed before they asked for it; those with the next text are looked at."""
+    script = Script(by_text(v2=1.0))
+
+    def attempt(task: Any) -> float | None:
+        reward = made(task)
+        if (script.made[-1][2].get("clerk")) == "v1":
+            script.asked_for[script._now[1]] = set()
+            raise RuntimeError("the endpoint is busy")
+        return reward
+
+    made, script.optimizer._given = script._attempt, attempt
+    script.search(journal=tmp_path / "j")
+    assert "say nothing about it" not in caplog.text
+    assert script.asked_about == ["a0", script.first_with("v2")]
+    assert (tmp_path / "j").read_text().count('"reached"') == 1
+
+
 def test_a_search_whose_budget_is_spent_says_what_it_has_found():
     script = Script(by_text(v1=0.8))
     script.most_proposals = 1
@@ -252,6 +276,15 @@ def test_a_held_out_task_that_texts_are_chosen_by_is_refused_before_anything_is_
     with pytest.raises(LightningError, match="held-out task '5' is one that texts are made from or chosen by"):
         script.search(tasks, held_out=held_out, **options)
     assert script.made == []
+
+
+def test_a_held_out_task_that_is_no_json_is_known_again():
+    class Image:
+        pass
+
+    tasks, again = ([{"id": str(number), 1: Image(), "x": 0} for number in range(9)] for _ in range(2))
+    with pytest.raises(LightningError, match="held-out task '5' is one that texts are made from"):
+        Script(by_text()).search(tasks, held_out=again[5:6])
 
 
 def test_ids_that_two_files_count_alike_are_other_tasks():
