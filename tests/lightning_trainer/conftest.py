@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
-from lightning_instrumentation import semconv
+from lightning_instrumentation import runtime, semconv
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.store import SqliteStore
@@ -48,6 +48,13 @@ def disk_is_not_waited_for() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SqliteStore, "_connect", connected)
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_client_of_another_file() -> None:
+    """Whoever waits for what the client sends would wait in vain, for the daemon of a test that has ended."""
+    if runtime._runtime is not None:
+        runtime.shutdown(0)
 
 
 _numbers = itertools.count(10**6)
