@@ -54,7 +54,7 @@ def here(tmp_path, monkeypatch) -> Path:
 
 
 def said(*arguments: str, status: int = 0) -> str:
-    done = CliRunner().invoke(commands, arguments)
+    done = CliRunner().invoke(commands, arguments, env={"COLUMNS": "200"})
     assert done.exit_code == status, (done.output, done.exception)
     return " ".join(done.output.split())
 
