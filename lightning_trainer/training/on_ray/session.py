@@ -127,7 +127,7 @@ class RaySession:
             with _termination_kept():
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except Exception as error:
-            ray.shutdown()
+            _shut_down()
             raise joining_failed(address, error) from error
         self._joined = Head(address)
 
@@ -167,11 +167,11 @@ class RaySession:
         if self._joined is not None:
             self._joined.close()
             self._joined = None
-            ray.shutdown()
+            _shut_down()
         if self._folder is None:
             return
         processes = list({*_processes_in(self._folder), *_processes_of(os.getpid())})
-        ray.shutdown()
+        _shut_down()
         _, alive = psutil.wait_procs(processes, timeout=_EXIT_TIMEOUT_S)
         for process in alive:
             process.kill()
@@ -204,8 +204,8 @@ def _in_environment(name: str, value: str) -> Iterator[None]:
 def _termination_kept() -> Iterator[None]:
     """Preserve the process's SIGTERM handler.
 
-    Ray's core, from whatever thread, replaces it by a handler that prints a stack and aborts. Python can restore its
-    own only from the main thread, the C library from any.
+    Ray's core, from whatever thread, replaces it by a handler that prints a stack and aborts, and at its end by the
+    system's, which ends the process. Python can restore its own only from the main thread, the C library from any.
     """
     library = ctypes.CDLL(None)
     action = ctypes.create_string_buffer(_SIGACTION_BYTES)
@@ -215,6 +215,11 @@ def _termination_kept() -> Iterator[None]:
     finally:
         if known:
             library.sigaction(signal.SIGTERM, action, None)
+
+
+def _shut_down() -> None:
+    with _termination_kept():
+        ray.shutdown()
 
 
 def _is_server(process: psutil.Process) -> bool:

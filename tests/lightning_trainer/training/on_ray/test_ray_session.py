@@ -231,6 +231,8 @@ async def main():
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     session = RaySession()
     await asyncio.to_thread(session.start)
+    await asyncio.to_thread(session.stop)
+    await asyncio.to_thread(session.start)
     print(f"{stat.S_IMODE(session._folder.stat().st_mode):o}")
     os.kill(os.getpid(), signal.SIGTERM)
     await asyncio.wait_for(stop.wait(), 60)
@@ -242,7 +244,8 @@ asyncio.run(main())
 
 
 def test_sigterm_stays_the_daemons_own_and_so_does_rays_folder():
-    """Ray's core would take the signal from whoever starts Ray, and abort; its folder it opens to everybody."""
+    """Ray's core would take the signal from whoever starts Ray, and abort; where Ray ends and begins again, it would
+    give the signal back to the system, which ends the process at once. Its folder it opens to everybody."""
     done = subprocess.run([sys.executable, "-c", TERMINATED], capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stdout) == (0, "700\nstopped in good order\n"), done.stderr[-3000:]
 
