@@ -58,7 +58,7 @@ def test_where_no_token_had_a_choice_nothing_was_compared(steps):
 
 
 ASKED = {
-    "top_p 0.3": {"top_p": 0.3},
+    "top_p 0.3": {"top_p": 0.3, "temperature": 2.0},
     "top_k 5": {"extra_body": {"top_k": 5}},
     "logit_bias": {"logit_bias": {"1232": 2, "731": 2, "1672": 2}},
 }
