@@ -1,7 +1,8 @@
 """The calculator agent, trained while its model is asked for a grammar, a forced tool, top_p, top_k and a bias.
 
-The quickstart's model and configuration (``examples/calculator``) with half as many tasks a step. Every step is sampled in one way and the next in
-another, round after round, so all ways are seen with nearly the same weights, which learn meanwhile.
+The quickstart's model and configuration (``examples/calculator``) with half as many tasks a step. Every step is sampled
+in one way and the next in another, round after round, so all ways are seen with nearly the same weights, which learn
+meanwhile.
 Groups whose attempts earned the same are kept: they teach nothing, but their tokens are compared as well.
 
 ``mismatch/abs_mean`` is the mean distance between the logprob that the engine sampled a token with and the trainer's
