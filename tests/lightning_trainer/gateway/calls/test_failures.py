@@ -240,7 +240,7 @@ async def test_many_callers_at_once_each_get_their_own(gateway) -> None:
 async def test_a_caller_who_is_cut_off_leaves_nothing_behind(gateway) -> None:
     gateway.engine.pace = _Pause(1)
     with pytest.raises(httpx.ReadTimeout):
-        await gateway.http.post("/v1/chat/completions", json=gateway.body(), timeout=0.1)
+        await gateway.http.post("/v1/chat/completions", json=gateway.body(), timeout=httpx.Timeout(10, read=0.1))
     await gateway.record()
     gateway.engine.pace = None
     assert (await gateway.post()).status_code == 200
