@@ -1,4 +1,4 @@
-"""Pydantic AI: which agent speaks; its own instrumentation is not needed.
+"""Pydantic AI: which agent speaks, and a span for every tool call; its own instrumentation is not needed.
 
 During a run, a context variable holds it, with its agent. An agent in a node of LangGraph speaks for itself, and so
 does a graph that one of its tools calls.
@@ -12,6 +12,7 @@ from typing import Any
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.hooks import patching
 from lightning_instrumentation.scope import Agent, add_framework_of_runs, agent_around_run
+from lightning_instrumentation.tool import ToolCall
 
 _AROUND = "_lightning_around"
 """Attribute of a run's context; its ``run_id`` may be a caller's own, and that of many runs at once."""
@@ -55,3 +56,52 @@ def _begins(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], k
 
 def _remember(run: Any) -> None:
     vars(run)[_AROUND] = agent_around_run()
+
+
+# -- tools: functions, and those of toolsets and MCP servers -----------------------------------------------------------
+
+
+def wrap_tools(module: Any) -> None:
+    """Hook of ``pydantic_ai.tool_manager``."""
+    patching.wrap(module, "ToolManager.execute_tool_call", _run_tool)
+
+
+async def _run_tool(wrapped: Callable[..., Any], manager: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    asked: Any = args[0] if args else kwargs.get("validated")
+    call = guarded("tool", _begin, asked)
+    if call is None:
+        return await wrapped(*args, **kwargs)
+    with call:
+        try:
+            result = await wrapped(*args, **kwargs)
+        except Exception as error:
+            guarded("tool", _failed, call, error)
+            raise
+        call.returned(lambda: _told(asked.call, result))
+    return result
+
+
+def _begin(asked: Any) -> ToolCall | None:
+    """Begin the span of a call; None if no tool will run: the model made up its name, or a person is to approve it."""
+    if asked.tool is None or getattr(asked, "deferral", None) is not None:
+        return None
+    part = asked.call
+    return ToolCall(part.tool_name, part.tool_call_id, lambda: {} if part.args is None else part.args)
+
+
+def _failed(call: ToolCall, error: Exception) -> None:
+    """End the span of a tool that tells the model of its failure, or asks it to try again, by raising."""
+    part = getattr(error, "tool_retry", None) or getattr(error, "tool_failed", None)
+    # The latter is a method of older versions' retries.
+    said = getattr(part, "model_response_str", None) or getattr(part, "model_response", None)
+    if said is not None:
+        call.returned(said, failed=True)
+        call.end()
+
+
+def _told(part: Any, result: Any) -> str:
+    """Return a tool's result as the model gets it, without files."""
+    from pydantic_ai.messages import ToolReturn, ToolReturnPart
+
+    value = result.return_value if isinstance(result, ToolReturn) else result
+    return ToolReturnPart(part.tool_name, value, part.tool_call_id).model_response_str()

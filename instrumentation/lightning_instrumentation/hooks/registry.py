@@ -45,6 +45,7 @@ _HOOKS: tuple[tuple[str, str], ...] = (
     ("agents.run_internal.tool_execution", "lightning_adapters.openai_agents:wrap_tools"),
     ("agents.tool", "lightning_adapters.openai_agents:watch_failures"),
     ("pydantic_ai._run_context", "lightning_adapters.pydantic_ai:watch_runs"),
+    ("pydantic_ai.tool_manager", "lightning_adapters.pydantic_ai:wrap_tools"),
     ("claude_agent_sdk._internal.transport.subprocess_cli", "lightning_adapters.claude_agent_sdk:watch_transport"),
     ("crewai.agent.core", "lightning_adapters.crewai:watch_agents"),
     ("crewai.task", "lightning_adapters.crewai:watch_tasks"),

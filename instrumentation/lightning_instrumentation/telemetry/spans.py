@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from lightning_instrumentation.telemetry.tracing import Tracer
 
 _LONGEST_MESSAGE = 2000
+_CONTROL_FLOW = frozenset(
+    {
+        ("langgraph.errors", "GraphBubbleUp"),  # leaves a node, to wait for a person (``interrupt``) or to hand over
+        ("pydantic_ai.exceptions", "ApprovalRequired"),
+        ("pydantic_ai.exceptions", "CallDeferred"),  # the tool's result comes later, from elsewhere
+    }
+)
 
 
 def begin(tracer: Tracer, name: str, attributes: Mapping[str, Any], **options: Any) -> Span | None:
@@ -36,10 +43,8 @@ def end(span: Span | None, error: BaseException | None = None) -> None:
 
 
 def _is_control_flow(error: BaseException) -> bool:
-    """Whether LangGraph raised it to leave a node, to wait for a person (``interrupt``) or to hand over."""
-    return any(
-        kind.__name__ == "GraphBubbleUp" and kind.__module__ == "langgraph.errors" for kind in type(error).__mro__
-    )
+    """Whether a framework's work was left on purpose and not by a failure."""
+    return any((kind.__module__, kind.__name__) in _CONTROL_FLOW for kind in type(error).__mro__)
 
 
 def open(

@@ -1,12 +1,12 @@
 """What was said in an attempt, in order: messages, tool calls and their results; each once, although calls repeat them.
 
 Messages of a call that an earlier call of the same agent had as often are left out. A call that client and gateway both
-recorded is shown once.
+recorded is shown once, and so is a tool's run that client and framework did.
 """
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -21,6 +21,7 @@ from lightning_trainer.dashboard.reading.message_images import (
     stored_name,
     with_pictures,
 )
+from lightning_trainer.ingest.dialects.lightning import is_ours
 from lightning_trainer.store.media.exchange import SCHEME
 from lightning_trainer.types import Span
 
@@ -74,26 +75,28 @@ def _entries(spans: Sequence[Span]) -> Iterator[Entry]:
     shown: dict[str | None, Counter[str]] = {}
     answered: set[str] = set()
     called: set[str] = set()
-    with_tools = {
-        str(span.attributes.get(semconv.TOOL_CALL_ID)) for span in spans if _operation(span) == "execute_tool"
-    }
+    tools: dict[str, list[Span]] = {}
+    for span in spans:
+        if _operation(span) == semconv.EXECUTE_TOOL:
+            tools.setdefault(str(span.attributes.get(semconv.TOOL_CALL_ID)), []).append(span)
     for span in spans:
         operation = _operation(span)
         agent = _text(span, semconv.AGENT_NAME)
         if operation == semconv.EXECUTE_TOOL:
-            yield _tool(span, agent, called)
+            if not _is_told_by_ours(span, tools):
+                yield _tool(span, agent, called)
         elif operation in _CALLS:
             response_id = _text(span, semconv.RESPONSE_ID)
             if response_id is not None and response_id in answered:
                 continue
             if response_id is not None and (semconv.OUTPUT_MESSAGES in span.attributes):
                 answered.add(response_id)
-            for entry in _call(span, agent, shown.setdefault(agent, Counter()), with_tools):
+            for entry in _call(span, agent, shown.setdefault(agent, Counter()), tools.keys()):
                 called |= {part.call_id for part in entry.parts if part.call_id is not None}
                 yield entry
 
 
-def _call(span: Span, agent: str | None, before: Counter[str], with_tools: set[str]) -> Iterator[Entry]:
+def _call(span: Span, agent: str | None, before: Counter[str], with_tools: Set[str]) -> Iterator[Entry]:
     asked = _messages(span, semconv.INPUT_MESSAGES)
     keys = [json.dumps(message, sort_keys=True, default=str) for message in asked]
     system = _text(span, semconv.SYSTEM_INSTRUCTIONS)
@@ -121,6 +124,16 @@ def _call(span: Span, agent: str | None, before: Counter[str], with_tools: set[s
         before[json.dumps(said, sort_keys=True, default=str)] += 1
         parts = tuple(_parts(message, span, semconv.OUTPUT_MESSAGES))
         yield Entry(_role(message), parts, agent, span.span_id, span.end_ns, seconds, error, sampled=True)
+
+
+def _is_told_by_ours(span: Span, tools: Mapping[str, Sequence[Span]]) -> bool:
+    """Whether a span of another instrumentation is of a tool's run that our client's span encloses."""
+    call_id = _text(span, semconv.TOOL_CALL_ID)
+    if call_id is None or is_ours(span):
+        return False
+    return any(
+        is_ours(other) and other.start_ns <= span.start_ns and span.end_ns <= other.end_ns for other in tools[call_id]
+    )
 
 
 def _tool(span: Span, agent: str | None, called: Set[str]) -> Entry:

@@ -70,3 +70,18 @@ def test_what_only_a_provider_has_is_shown_as_what_it_is():
         {"previous_response_id": "resp_1"},
         "And now?",
     )
+
+
+def run_of_a_tool(span_id: str, begin: int, end: int, scope: str, result: str) -> Span:
+    about = {semconv.OPERATION: semconv.EXECUTE_TOOL, semconv.TOOL_NAME: "search", semconv.TOOL_CALL_ID: "call_1"}
+    about[semconv.TOOL_CALL_RESULT] = result
+    return Span("1" * 32, span_id, None, "execute_tool search", begin, end, about, scope=scope)
+
+
+def test_a_tools_run_that_its_frameworks_own_instrumentation_reports_too_is_shown_once():
+    ours = run_of_a_tool("a" * 16, 10, 20, semconv.CLIENT_SCOPE, "ours")
+    theirs = run_of_a_tool("b" * 16, 11, 19, "pydantic-ai", "theirs")
+    another = run_of_a_tool("c" * 16, 30, 40, "pydantic-ai", "of a model that repeats its ids")
+    entries, _ = conversation([theirs, ours, another])
+    assert [part.text for entry in entries for part in entry.parts] == ["ours", "of a model that repeats its ids"]
+    assert [entry.span_id for entry in conversation([theirs])[0]] == ["b" * 16]
