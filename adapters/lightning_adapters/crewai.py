@@ -39,6 +39,11 @@ def watch_agents(module: Any) -> None:
         patching.wrap(module, f"Agent.{entrance}", _working)
 
 
+def watch_lite_agents(module: Any) -> None:
+    """Hook of ``crewai.lite_agent``, whose other entrances come to this one."""
+    patching.wrap(module, "LiteAgent.kickoff", _working)
+
+
 def _working(wrapped: Callable[..., Any], agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return _inside(guarded("crewai-agent", _scope_of, agent), wrapped, args, kwargs)
 

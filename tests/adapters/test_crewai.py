@@ -83,6 +83,22 @@ def test_an_agent_without_a_crew(truth, recording):
     truth.check_every_call(recording, calls=2)
 
 
+@pytest.mark.parametrize("is_async", [True, False])
+@pytest.mark.filterwarnings("ignore:LiteAgent is deprecated")
+async def test_a_lite_agent(truth, recording, is_async):
+    from crewai.lite_agent import LiteAgent
+
+    llm = crewai.LLM(model="openai/m", base_url=recording.model.base_url, api_key="x")
+    solver = LiteAgent(role="solver", goal="AGENT[solver]", backstory="rollout 1", llm=llm, tools=[calculator])
+    with lt.rollout("t", rollout_id="r1"):
+        if is_async:
+            await solver.kickoff_async("how much is 2+3")
+        else:
+            solver.kickoff("how much is 2+3")
+    truth.check_every_call(recording, calls=1)
+    assert named(recording.spans("chat")) == [("solver", "crewai")]
+
+
 def test_forty_rollouts_in_threads_and_tasks_stay_apart(truth, recording):
     def attempt(number: int) -> None:
         with lt.rollout(f"t{number}", rollout_id=f"r{number}"):

@@ -48,6 +48,7 @@ _HOOKS: tuple[tuple[str, str], ...] = (
     ("pydantic_ai.tool_manager", "lightning_adapters.pydantic_ai:wrap_tools"),
     ("claude_agent_sdk._internal.transport.subprocess_cli", "lightning_adapters.claude_agent_sdk:watch_transport"),
     ("crewai.agent.core", "lightning_adapters.crewai:watch_agents"),
+    ("crewai.lite_agent", "lightning_adapters.crewai:watch_lite_agents"),
     ("crewai.task", "lightning_adapters.crewai:watch_tasks"),
     ("crewai.tools.base_tool", "lightning_adapters.crewai:wrap_tools"),
     ("crewai.tools.structured_tool", "lightning_adapters.crewai:wrap_structured_tools"),
