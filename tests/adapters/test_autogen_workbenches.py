@@ -261,7 +261,6 @@ async def test_a_tool_goes_by_the_name_that_its_override_gives_where_no_tool_tel
 
 
 async def test_a_workbench_that_is_never_entered_is_watched_from_its_modules_import(recording) -> None:
-    # As McpWorkbench, whose module cannot be imported beside the newest mcp.
     class McpWorkbench(OfNoTools):
         async def call_tool(self, name, arguments=None, cancellation_token=None, call_id=None):  # type: ignore[override]
             return ToolResult(name=name, result=[TextResultContent(content="from the server")])
@@ -277,3 +276,30 @@ async def test_a_workbench_that_is_never_entered_is_watched_from_its_modules_imp
         "fetch",
         "from the server",
     )
+
+
+async def test_that_of_mcp_servers_is_watched_from_its_import(recording, monkeypatch) -> None:
+    # Names that the newest mcp lacks, and that only the connection to a server needs, which is stood in for here.
+    monkeypatch.setattr("mcp.shared.context.RequestContext", dict, raising=False)
+    monkeypatch.setattr("mcp.client.streamable_http.streamablehttp_client", None, raising=False)
+    mcp = pytest.importorskip("autogen_ext.tools.mcp", exc_type=ImportError)
+    from mcp.types import CallToolResult, TextContent
+
+    class Answer(CallToolResult):
+        isError: bool = False
+
+    class Connection:
+        async def call(self, kind: str, asked: Any) -> asyncio.Future[Answer]:
+            assert (kind, asked) == ("call_tool", {"name": "calculator", "kargs": ASKED})
+            answer = asyncio.get_running_loop().create_future()
+            answer.set_result(Answer(content=[TextContent(type="text", text="5")]))
+            return answer
+
+    workbench = mcp.McpWorkbench(
+        mcp.StdioServerParams(command="unused"), tool_overrides={"calculator": ToolOverride(name="sums")}
+    )
+    workbench._actor = Connection()
+    assert (await workbench.call_tool("sums", ASKED, call_id="call_1")).to_text() == "5"
+    (span,) = tools(recording)
+    assert span.attributes[semconv.TOOL_CALL_ID] == "call_1"
+    assert (span.attributes[semconv.TOOL_NAME], span.attributes[semconv.TOOL_CALL_RESULT]) == ("sums", "5")
