@@ -62,9 +62,36 @@ async def main():
         show(run.final_output, run.to_input_list())
 asyncio.run(main())
 """
+PYDANTIC_AI = """
+from pydantic_ai import Agent, ModelRetry
+from pydantic_ai.models.openai import OpenAIChatModel
+model = OpenAIChatModel("m")
+solver = Agent(model, name="solver", tools=[calculator])
+unsure = Agent(model, name="unsure")
+boss = Agent(model, name="boss")
+@unsure.tool_plain
+def guess(expression: str) -> str:
+    raise ModelRetry(f"not {expression}")
+@boss.tool_plain
+async def ask(question: str) -> dict:
+    return {"said": (await solver.run(question)).output}
+async def main():
+    for agent in (solver, unsure, boss):
+        result = await agent.run("how much is 2+3")
+        show(result.output, json.loads(result.all_messages_json()))
+        async with agent.run_stream("how much is 2+3") as stream:
+            show([text async for text in stream.stream_text(debounce_by=None)])
+        async with agent.iter("how much is 2+3") as run:
+            async for node in run:
+                show(type(node).__name__)
+        show(json.loads(run.result.all_messages_json()), run.usage.__dict__)
+asyncio.run(main())
+"""
 
 
-@pytest.mark.parametrize("program", [AUTOGEN, OPENAI_AGENTS], ids=["autogen", "openai_agents"])
+@pytest.mark.parametrize(
+    "program", [AUTOGEN, OPENAI_AGENTS, PYDANTIC_AI], ids=["autogen", "openai_agents", "pydantic_ai"]
+)
 def test_every_message_and_event_is_the_same(program, receiver, model, tmp_path):
     def run(**environment: str) -> list[str]:
         done = subprocess.run(
