@@ -11,7 +11,16 @@ from typing import Any
 
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.hooks import patching
-from lightning_instrumentation.scope import Agent, add_framework_of_runs, agent_around_run
+from lightning_instrumentation.scope import (
+    Agent,
+    Scope,
+    add_framework_of_runs,
+    agent_around_run,
+    current,
+    current_agent,
+    use_scope,
+    with_agent,
+)
 from lightning_instrumentation.tool import ToolCall
 
 _AROUND = "_lightning_around"
@@ -86,7 +95,19 @@ def _begin(asked: Any) -> ToolCall | None:
     if asked.tool is None or getattr(asked, "deferral", None) is not None:
         return None
     part = asked.call
-    return ToolCall(part.tool_name, part.tool_call_id, lambda: {} if part.args is None else part.args)
+    with use_scope(_scope_of(asked.ctx)):
+        return ToolCall(part.tool_name, part.tool_call_id, lambda: {} if part.args is None else part.args)
+
+
+def _scope_of(run: Any) -> Scope:
+    """Return a tool's scope: in older versions (2.31), the context variable holds a run only in its model calls."""
+    from pydantic_ai import _run_context
+
+    run_here = getattr(_run_context, "get_current_run_context", None)
+    agent = _agent_of(run)
+    if agent is None or (run_here is not None and run_here() is not None):
+        return current()
+    return with_agent(agent) if agent.explicit or current_agent() is None else current()
 
 
 def _failed(call: ToolCall, error: Exception) -> None:

@@ -141,6 +141,42 @@ async def test_tools_that_run_at_once_stay_apart(recording, agent):
     assert chats == {"left": "ask_left", "right": "ask_right"}
 
 
+@pytest.mark.parametrize(
+    ("name", "around", "expected"), [("solver", "a", "solver"), ("agent", "a", "a"), ("agent", "", "agent")]
+)
+def test_where_only_model_calls_know_of_the_run_a_tool_is_its_agents_too(
+    recording, agent, name, around, expected, monkeypatch
+):
+    # As in 2.31, whose tools would have no name.
+    from pydantic_ai._run_context import _CURRENT_RUN_CONTEXT
+    from pydantic_ai.tool_manager import ToolManager
+
+    ours = ToolManager.execute_tool_call
+
+    async def outside(manager: Any, validated: Any) -> Any:
+        token = _CURRENT_RUN_CONTEXT.set(None)
+        try:
+            return await ours(manager, validated)
+        finally:
+            _CURRENT_RUN_CONTEXT.reset(token)
+
+    monkeypatch.setattr(ToolManager, "execute_tool_call", outside)
+    it = agent(name)
+
+    @it.tool_plain
+    async def calculator(expression: str) -> str:
+        async with openai.AsyncOpenAI(base_url=recording.model.base_url, api_key="k") as client:
+            await client.chat.completions.create(model="m", messages=[{"role": "user", "content": expression}])
+        return "5"
+
+    async def answer() -> None:
+        await it.run("hello")
+
+    asyncio.run(lt.agent(around)(answer)() if around else answer())
+    spans = [recording.span("execute_tool"), *recording.spans("chat")]
+    assert [span.attributes.get(semconv.AGENT_NAME) for span in spans] == [expected] * 4
+
+
 def test_a_tool_that_asks_for_a_retry_has_failed_with_what_the_model_is_told(recording, agent):
     from pydantic_ai import ModelRetry
 
