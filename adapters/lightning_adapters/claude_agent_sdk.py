@@ -54,19 +54,23 @@ def _connect(module: Any) -> Callable[..., Any]:
 
 def _lead(transport: Any) -> None:
     started = runtime()
-    if started is None or current().uncaptured:
+    if started is None:
         return
     options = transport._options
     own = {**os.environ, **options.env}
+    captured = not current().uncaptured
     choice = hosts.choosing(capture_content=started.settings.capture_content)
     base_url = own.get(_BASE_URL)
     if base_url and started.hosts.trust(base_url) is HostTrust.DAEMON:  # the user has already pointed it at the daemon
-        _tell_of_doors(own)
-        env = {**options.env, **beside_proxy(own, base_url)}
-        if choice:
+        env = {**options.env, **beside_proxy(own, base_url)}  # the token is no proxy's, captured or not
+        if captured:
+            _tell_of_doors(own)
+        if captured and choice:
             theirs = own.get(_HEADERS, "").rstrip("\n")
             env[_HEADERS] = f"{theirs}\n{_lines(choice)}" if theirs else _lines(choice)
         transport._options = replace(options, env=env)
+        return
+    if not captured:
         return
     agent = current_agent()
     policy = started.router.policy_of(None if agent is None else agent.name)

@@ -6,6 +6,9 @@ imported in the interpreters of third-party environments.
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -17,6 +20,7 @@ Prompt: TypeAlias = str | Sequence[Message]
 PROMPTS = ("prompt", "messages", "question")
 _TRUTHS = ("ground_truth", "reward_model.ground_truth", "reward_spec.ground_truth")
 _SYSTEM = ("system", "developer")
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def field_of(fields: Mapping[str, Any], name: str, missing: Any = None) -> Any:
@@ -26,6 +30,22 @@ def field_of(fields: Mapping[str, Any], name: str, missing: Any = None) -> Any:
     outer, _, inner = name.partition(".")
     held = fields.get(outer)
     return field_of(held, inner, missing) if inner and isinstance(held, Mapping) else missing
+
+
+def stable_form(value: Any) -> Any:
+    """Return what stands for a value that is no JSON (``default`` of ``json.dumps``), the same in every process.
+
+    Sets are sorted, arrays are lists, and pictures have a digest of their pixels. Anything else is its text, without
+    addresses: that of an object whose text says nothing else is its type's name.
+    """
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=lambda one: json.dumps(one, sort_keys=True, default=stable_form))
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    text = _ADDRESS.sub("", str(value))
+    if hasattr(value, "tobytes"):
+        return [text, hashlib.sha256(value.tobytes()).hexdigest()]
+    return text
 
 
 def truth_of(fields: Mapping[str, Any]) -> Any:

@@ -141,6 +141,8 @@ async def test_no_proxy_gets_the_calls_that_the_user_points_at_the_gateway(start
     monkeypatch.setenv("HTTP_PROXY", "http://proxy:3128")
     env = await start(**POINTED, NO_PROXY="example.com")
     assert env["NO_PROXY"] == env["no_proxy"] == "example.com,127.0.0.1"
+    with lt.uncaptured():  # likewise
+        assert await start(**POINTED, NO_PROXY="example.com") == env
 
 
 async def test_what_leads_past_the_gateway_that_the_user_names_is_said_once(start, monkeypatch, caplog):

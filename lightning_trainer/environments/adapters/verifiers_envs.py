@@ -37,7 +37,7 @@ from lightning_trainer.environments.protocol import (
     ToolResult,
     is_held_out,
 )
-from lightning_trainer.environments.task_fields import shown, text_of
+from lightning_trainer.environments.task_fields import shown, stable_form, text_of
 
 _MODEL = "policy"
 """A model name for environments that read it; it does not decide which model answers."""
@@ -65,7 +65,7 @@ class Verifiers:
         # Different code or rows make a different version, because a task's id contains its row number.
         digest = hashlib.sha256(source)
         for split in (TRAIN, HELD_OUT):
-            digest.update(json.dumps(self._rows[split], sort_keys=True, default=str).encode())
+            digest.update(json.dumps(self._rows[split], sort_keys=True, default=stable_form).encode())
         self.version = f"1-verifiers-{version_of('verifiers')}-{digest.hexdigest()[:8]}"
         self._loop = asyncio.new_event_loop()
         self._rollout: asyncio.Task[Any] | None = None
@@ -202,7 +202,7 @@ def _rows_of(environment: Any) -> dict[str, list[dict[str, Any]]]:
 
 
 def _content(row: dict[str, Any]) -> str:
-    return json.dumps(row.get("prompt"), default=str)
+    return json.dumps(row.get("prompt"), default=stable_form)
 
 
 def _plain(message: Any) -> dict[str, Any]:

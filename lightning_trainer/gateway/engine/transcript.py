@@ -12,6 +12,8 @@ from typing import Any, cast
 from lightning_instrumentation.wire.answer import Answer, Choice
 from lightning_instrumentation.wire.chat import ChatAnswer
 
+from lightning_trainer.gateway.engine.reasoning_tokens import TokenTexts, count_tokens
+
 
 @dataclass(slots=True)
 class SampledFrom:
@@ -37,10 +39,13 @@ class Transcript:
     sampled_from: dict[int, SampledFrom] = field(default_factory=dict)
     support_known: bool = False
     """Whether the engine reports supports; a token without one then was sampled from the whole vocabulary."""
+    _texts: TokenTexts = field(default_factory=TokenTexts)
 
     def add(self, part: Mapping[str, Any]) -> None:
         """Add a whole response, or one chunk of a stream."""
         self.answer.add(part)
+        if isinstance(self.answer, ChatAnswer):  # in completions nothing is parsed
+            self._texts.add(part)
 
     def add_supports(self, by_choice: Mapping[str, Mapping[str, str]]) -> None:
         """Add the supports that the engine reports for choices, by their index."""
@@ -86,6 +91,15 @@ class Transcript:
     def output_tokens(self) -> int:
         """Return the number of sampled tokens of all choices together."""
         return sum(len(choice.token_ids) for choice in self.choices.values())
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """Return the number of sampled tokens that are reasoning, of all choices together; 0 if that is not known."""
+        return sum(
+            count_tokens("".join(self.choices[index].reasoning), texts)
+            for index, texts in self._texts.by_choice.items()
+            if index in self.choices
+        )
 
     @property
     def hidden(self) -> bool:

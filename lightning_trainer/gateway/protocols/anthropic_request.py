@@ -27,6 +27,8 @@ _TRANSLATED = (
 _OWN = frozenset((*_UNUSED, *_REFUSED, *_TRANSLATED))
 _NOT_FOR_THE_MODEL = "x-anthropic-billing-header"
 """The first words of the system block that Claude Code sends for Anthropic's servers, not for the model."""
+_SAYS_IT_FAILED = ("error", "<tool_use_error>")
+"""How results begin that tell the model themselves that the tool failed; the latter is Claude Code's."""
 _EDITED_FROM_TOKENS = {"clear_tool_uses_20250919": 100_000, "compact_20260112": 150_000}
 """Context edits triggered by a number of prompt tokens, with Anthropic's default number."""
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
@@ -212,11 +214,23 @@ def _user_turn(role: str, blocks: list[Any]) -> list[dict[str, Any]]:
     for block in blocks:
         if _kind(block) == "tool_result":
             content = block.get("content")
-            result = _content(content) if isinstance(content, list) and content else content
-            messages.append({"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": result or ""})
+            result = (_content(content) if isinstance(content, list) and content else content) or ""
+            if block.get("is_error") is True:
+                result = _failed(result)
+            messages.append({"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": result})
         else:
             said.append(block)
     return [*messages, {"role": role, "content": _content(said)}] if said else messages
+
+
+def _failed(result: Any) -> Any:
+    """Return a tool's result that says it failed, which chat completions have no field for."""
+    if isinstance(result, list):
+        first, rest = (result[0]["text"], result[1:]) if result[0]["type"] == "text" else ("", result)
+        return [{"type": "text", "text": _failed(first)}, *rest]
+    if result.lstrip().lower().startswith(_SAYS_IT_FAILED):
+        return result
+    return f"Error: {result}" if result else "Error"
 
 
 def _content(content: Any) -> Any:

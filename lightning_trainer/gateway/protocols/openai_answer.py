@@ -3,7 +3,8 @@
 vLLM always writes the fields of token ids and log-probabilities, and leaves them null unless asked for, so they become
 null again, and stay absent where they were absent. In a stream it sends chunks with an empty delta only to carry ids or
 log-probabilities; those are left out. Usage is never asked for on the caller's behalf (the exact ids give the counts),
-so there is none to hide.
+so there is none to hide. In one that the caller asked for, the number of reasoning tokens is ours: with some parsers,
+the engine's is 0.
 """
 
 import json
@@ -12,6 +13,7 @@ from typing import Any
 import orjson
 
 from lightning_trainer.gateway.engine.sse import event_of
+from lightning_trainer.gateway.engine.transcript import Transcript
 from lightning_trainer.gateway.errors import RefusalError
 from lightning_trainer.gateway.request import EngineRequest
 
@@ -20,19 +22,22 @@ class OpenAIAnswer:
     """Passes the engine's bytes through unless a field has to be hidden; restores the model name of a versioned
     adapter."""
 
-    def __init__(self, request: EngineRequest, served_name: str) -> None:
+    def __init__(self, request: EngineRequest, transcript: Transcript, served_name: str) -> None:
         self._request = request
+        self._transcript = transcript
         self._as_it_is = _hides_nothing(request, served_name)
 
     def whole(self, raw: bytes, document: dict[str, Any]) -> bytes:
-        if self._as_it_is and document.get("model") == self._request.model:
+        counted = self._count_reasoning(document)
+        if self._as_it_is and document.get("model") == self._request.model and not counted:
             return raw
         _restore(document, self._request)
         # The engine's own encoder is used because orjson formats small floats differently.
         return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
     def chunk(self, event: bytes, chunk: dict[str, Any]) -> bytes:
-        if self._as_it_is and chunk.get("model") == self._request.model:
+        counted = not chunk.get("choices") and self._count_reasoning(chunk)
+        if self._as_it_is and chunk.get("model") == self._request.model and not counted:
             return event
         if _carries_only_tokens(chunk, self._request):
             return b""
@@ -45,6 +50,16 @@ class OpenAIAnswer:
     def broken(self, refusal: RefusalError) -> bytes:
         # The status line has already been sent; OpenAI clients raise on a chunk with "error".
         return event_of(orjson.dumps(refusal.body))
+
+    def _count_reasoning(self, document: dict[str, Any]) -> bool:
+        """Put the number of reasoning tokens into the usage; return whether that changed it."""
+        if not (usage := document.get("usage")) or not (tokens := self._transcript.reasoning_tokens):
+            return False
+        details = usage.get("completion_tokens_details") or {}
+        if details.get("reasoning_tokens") == tokens:
+            return False
+        usage["completion_tokens_details"] = {**details, "reasoning_tokens": tokens}
+        return True
 
 
 def _restore(document: dict[str, Any], request: EngineRequest) -> None:

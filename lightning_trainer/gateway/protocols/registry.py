@@ -59,8 +59,8 @@ class Api:
     """Makes the body that says how many there are."""
 
 
-def _openai_answer(_: dict[str, Any], request: EngineRequest, __: Transcript, served_name: str) -> Answer:
-    return OpenAIAnswer(request, served_name)
+def _openai_answer(_: dict[str, Any], request: EngineRequest, transcript: Transcript, served_name: str) -> Answer:
+    return OpenAIAnswer(request, transcript, served_name)
 
 
 def _anthropic_answer(_: dict[str, Any], request: EngineRequest, transcript: Transcript, __: str) -> Answer:

@@ -212,7 +212,7 @@ class ResponsesAnswer:
             "input_tokens": given,
             "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
             "output_tokens": sampled,
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": self._transcript.reasoning_tokens if done else 0},
             "total_tokens": given + sampled,
         }
         asked = {name: self._asked.get(name) for name in _ECHOED}

@@ -146,7 +146,7 @@ class RaySession:
                     log_to_driver=False,
                     logging_level=logging.ERROR,  # it would warn about the signal handler that it leaves to us
                     _node_ip_address="127.0.0.1",
-                    _system_config=_WITHOUT_OBJECT_STORE,
+                    _system_config=dict(_WITHOUT_OBJECT_STORE),  # Ray adds its folder to it
                     _temp_dir=str(self._folder / "ray"),  # Ray opens it to all users, but not its parent
                 )
         except Exception as error:

@@ -1,11 +1,15 @@
 """A reward function as an environment: what it is given by the names of its parameters, and what it may return."""
 
 import asyncio
+import json
 from collections.abc import Callable
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import lightning_instrumentation as lt
+import numpy
 import pytest
 
 from lightning_trainer.environments.errors import EnvironmentDiedError, EnvironmentRaisedError, EnvironmentTimeoutError
@@ -13,7 +17,7 @@ from lightning_trainer.environments.limits import Limits
 from lightning_trainer.environments.protocol import Action, Observation, Step, Task
 from lightning_trainer.environments.reward_function import RewardFunction, score
 from lightning_trainer.environments.session import Session
-from lightning_trainer.environments.task_fields import field_of
+from lightning_trainer.environments.task_fields import field_of, stable_form
 from lightning_trainer.errors import ConfigError, LightningError
 from lightning_trainer.rollouts import Runner
 
@@ -255,3 +259,27 @@ def test_a_name_that_does_not_fit_the_function_is_one_sentence(name: str, senten
     (tmp_path / "rewards.py").write_text(MISBEHAVING)
     with pytest.raises(EnvironmentRaisedError, match=sentence):
         Runner.from_environment(f"{tmp_path}/rewards.py:{name}", policy="p", agent=says_four, endpoint=ENDPOINT)
+
+
+class _Picture:
+    """What is read of a picture of Pillow's; its text says where it is in memory."""
+
+    def __init__(self, pixels: bytes) -> None:
+        self._pixels = pixels
+
+    def tobytes(self) -> bytes:
+        return self._pixels
+
+
+def test_what_a_row_holds_that_is_no_json_has_the_same_form_in_every_process() -> None:
+    def form(value: Any) -> str:
+        return json.dumps(value, default=stable_form)
+
+    day, words = date(2026, 11, 28), ["a", "b", "c", "d", "e"]
+    assert form([day, b"x", Decimal("1.50")]) == json.dumps(["2026-11-28", "b'x'", "1.50"])
+    assert form(set(words)) == form(frozenset(words)) == json.dumps(words)
+    assert form({1, "a", None}) == form({None, "a", 1})
+    assert form(numpy.arange(3)) == form(numpy.arange(3).astype(object)) == "[0, 1, 2]"
+    assert form(_Picture(b"red")) == form(_Picture(b"red")) != form(_Picture(b"blue"))
+    assert form(object()) == form(object()) == '"<object object>"'
+    assert form({"in": [len, object()]}) == form({"in": [len, object()]})

@@ -107,6 +107,12 @@ def test_other_code_and_other_rows_are_another_version(started: Start, tmp_path:
     assert all(re.fullmatch(r"1-verifiers-0\.2\.\d+-[0-9a-f]{8}", version) for version in versions)
 
 
+def test_rows_that_hold_objects_are_the_same_version_and_tasks_in_every_process(started: Start) -> None:
+    # Before: their digest had the objects' addresses in it
+    one, other = started(f"verifiers:{FILE}?kind=objects"), started(f"verifiers:{FILE}?kind=objects")
+    assert (one.version, one.sizes) == (other.version, other.sizes)
+
+
 @pytest.mark.parametrize(
     ("environment", "sentence"),
     [

@@ -8,9 +8,8 @@ from datasets import Dataset  # pyright: ignore[reportMissingImports]
 
 
 def load_environment(kind: str = "single", **options: Any) -> vf.Environment:
-    return {"single": reversing, "multi": guessing, "tool": adding, "group": comparing, "broken": breaking}[kind](
-        **options
-    )
+    made = {"single": reversing, "multi": guessing, "tool": adding, "group": comparing, "broken": breaking}
+    return {**made, "objects": holding}[kind](**options)
 
 
 async def exact(completion: Any, answer: str) -> float:
@@ -87,3 +86,15 @@ class Breaking(vf.MultiTurnEnv):
 
 def breaking() -> vf.Environment:
     return Breaking(dataset=rows(8), rubric=vf.Rubric(funcs=[exact]))
+
+
+class Holding(vf.SingleTurnEnv):
+    """Its rows hold what is no JSON, as decoded pictures are."""
+
+    def get_dataset(self, *given: Any, **more: Any) -> Any:
+        rows = super().get_dataset(*given, **more)
+        return [{**row, "prompt": [*row["prompt"], {"role": "user", "content": object()}]} for row in rows]
+
+
+def holding() -> vf.Environment:
+    return Holding(dataset=rows(40), rubric=vf.Rubric(funcs=[exact]))

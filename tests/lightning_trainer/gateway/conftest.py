@@ -40,6 +40,8 @@ class StubEngine:
         self.tool_call: bool | Callable[[dict[str, Any]], bool] = False
         """Whether it calls a tool, of all requests or of one."""
         self.reasoning: str | None = None
+        self.thinks = 0
+        """How many of its tokens are reasoning, in place of ``reasoning``."""
         self.hides_tokens = False
         """It leaves out ids and logprobs, as vLLM does where reasoning is hidden from its parser's answer."""
         self.fixed_id: str | None = None
@@ -142,11 +144,11 @@ class StubEngine:
         ids = bool(body.get("return_token_ids"))
         choices = []
         for index in range(body.get("n") or 1):
-            message = {"role": "assistant", "content": "".join(TEXT), "refusal": None, "tool_calls": []}
+            message = {"role": "assistant", "content": "".join(TEXT[self.thinks :]), "refusal": None, "tool_calls": []}
             if self._calls(body):
                 message |= {"content": None, "tool_calls": [self._call()]}
-            if self.reasoning is not None:
-                message["reasoning"] = self.reasoning
+            if self.reasoning is not None or self.thinks:
+                message["reasoning"] = self.reasoning or "".join(TEXT[: self.thinks])
             choices.append(
                 {
                     "index": index,
@@ -228,7 +230,7 @@ class StubEngine:
                 last = position == len(TEXT) - 1
                 if last and index == 0 and self.supports:
                     yield _event({"lightning_support": self.supports})
-                delta: dict[str, Any] | None = {"content": TEXT[position]}
+                delta: dict[str, Any] | None = {"reasoning" if position < self.thinks else "content": TEXT[position]}
                 if self._calls(body):
                     # The tool parser swallows the tokens until the call is whole.
                     delta = {"tool_calls": [{"index": 0, **self._call()}]} if last else None

@@ -80,6 +80,41 @@ async def test_tools_are_called_and_answered(gateway, client, streamed: bool) ->
     ]
 
 
+@pytest.mark.parametrize(
+    ("content", "read"),
+    [
+        ("no such file", "Error: no such file"),
+        ([{"type": "text", "text": "no such file"}], "Error: no such file"),
+        ("Error: no such file", "Error: no such file"),
+        ("ERROR 2: no such file", "ERROR 2: no such file"),
+        ("<tool_use_error>no such file</tool_use_error>", "<tool_use_error>no such file</tool_use_error>"),
+        (None, "Error"),
+        (
+            [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
+            [{"type": "text", "text": "Error: a"}, {"type": "text", "text": "b"}],
+        ),
+    ],
+)
+def test_a_tool_that_failed_is_said_to_have_failed(content: Any, read: Any) -> None:
+    # Before: the model read its words as those of one that had succeeded
+    result = {"type": "tool_result", "tool_use_id": "t", "content": content}
+
+    def told(block: Any) -> Any:
+        (message,) = chat_body({**_ASKED, "messages": [{"role": "user", "content": [block]}]})["messages"]
+        return message["content"]
+
+    assert told({**result, "is_error": True}) == read
+    assert told({**result, "is_error": False}) == told(result)
+
+
+def test_a_tool_that_failed_with_a_picture_is_said_to_have_failed() -> None:
+    picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [picture], "is_error": True}
+    (message,) = chat_body({**_ASKED, "messages": [{"role": "user", "content": [result]}]})["messages"]
+    assert [part["type"] for part in message["content"]] == ["text", "image_url"]
+    assert message["content"][0]["text"] == "Error"
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_tool_that_had_to_be_called_is_why_it_stopped(gateway, client, streamed: bool) -> None:
     # Before: "end_turn", since chat completions end with "stop" where a certain tool was asked for

@@ -177,6 +177,25 @@ def test_servers_that_took_too_long_on_a_busy_machine_are_started_again(monkeypa
     assert len(begun) == starts
 
 
+def test_a_ray_that_begins_again_is_told_nothing_of_the_folder_of_the_one_before(monkeypatch):
+    # Before: it made a folder in that of the first, which was gone, and left it there.
+    set_ray_environment()
+    from lightning_trainer.training.on_ray import session as ray_session
+
+    told = []
+
+    def init(**options):
+        told.append(dict(options["_system_config"]))
+        options["_system_config"]["object_spilling_config"] = options["_temp_dir"]  # as Ray 2.60 does
+
+    monkeypatch.setattr(ray_session.ray, "init", init)
+    session = ray_session.RaySession()
+    for _ in range(2):
+        session.start()
+        session.stop()
+    assert told[0] == told[1]
+
+
 @pytest.mark.parametrize(
     ("raised", "starts"),
     [
