@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from lightning_trainer.cli.terminal.console import Configuration, one_of, one_sentence
+from lightning_trainer.cli.terminal.console import Configuration, Endpoint, one_of, one_sentence
 
 commands = typer.Typer()
 
@@ -113,6 +113,7 @@ def resume(
 
 @commands.command()
 def label(
+    context: typer.Context,
     rollout: Annotated[str, typer.Argument(help="Id of a rollout.")],
     reward: Annotated[float | None, typer.Option(help="The reward; the newest of a name counts.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the reward; default: the only one of the policies.")] = None,
@@ -120,12 +121,15 @@ def label(
     attempt: Annotated[str | None, typer.Option(help="Id of an attempt; default: the rollout's last.")] = None,
     by: Annotated[str | None, typer.Option(help="Who gives it.")] = None,
     config: Configuration = None,
+    endpoint: Endpoint = None,
 ) -> None:
     """Give a rollout a reward or a note by hand; with the daemon running or stopped."""
     with one_sentence():
         from lightning_trainer.cli.daemon.acting import label_rollout as run
+        from lightning_trainer.cli.daemon.named_daemon import named_endpoint_or_store
 
-        run(config, rollout, reward=reward, name=name, note=note, attempt=attempt, by=by)
+        at = named_endpoint_or_store(context, endpoint, config)
+        run(config, rollout, reward=reward, name=name, note=note, attempt=attempt, by=by, endpoint=at)
 
 
 @commands.command()
@@ -148,18 +152,22 @@ def ui(
 
 @commands.command()
 def feedback(
+    context: typer.Context,
     config: Configuration = None,
+    endpoint: Endpoint = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Show feedback on answers: how much counts, how much waits, and how far each source is trusted."""
     with one_sentence():
         from lightning_trainer.cli.daemon.feedback import feedback as run
+        from lightning_trainer.cli.daemon.named_daemon import named_endpoint_or_store
 
-        run(config, as_json=as_json)
+        run(config, as_json=as_json, endpoint=named_endpoint_or_store(context, endpoint, config))
 
 
 @commands.command()
 def forget(
+    context: typer.Context,
     source: Annotated[str | None, typer.Option(help="Erase all feedback of this source.")] = None,
     rollout: Annotated[str | None, typer.Option(help="Erase everything of this rollout or attempt.")] = None,
     task: Annotated[str | None, typer.Option(help="Erase everything of all rollouts of this task.")] = None,
@@ -168,10 +176,20 @@ def forget(
         str | None, typer.Option(help="Erase the call with this response id, if it is part of no rollout.")
     ] = None,
     config: Configuration = None,
+    endpoint: Endpoint = None,
 ) -> None:
     """Erase a source's feedback, a rollout or all of a task, or a trace or call outside of rollouts, and list the
     versions trained with it; with or without a daemon."""
     with one_sentence():
         from lightning_trainer.cli.daemon.feedback import forget as run
+        from lightning_trainer.cli.daemon.named_daemon import named_endpoint_or_store
 
-        run(config, source=source, rollout=rollout, task=task, trace=trace, response=response)
+        run(
+            config,
+            endpoint=named_endpoint_or_store(context, endpoint, config),
+            source=source,
+            rollout=rollout,
+            task=task,
+            trace=trace,
+            response=response,
+        )

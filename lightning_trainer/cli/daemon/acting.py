@@ -6,8 +6,10 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
+from lightning_instrumentation.settings import checked_endpoint
 from pydantic import ValidationError
 
+from lightning_trainer.cli.daemon.named_daemon import named_client
 from lightning_trainer.cli.daemon.running_daemon import daemon_client, running_daemon
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.config import Config
@@ -58,14 +60,17 @@ def label_rollout(
     note: str | None,
     attempt: str | None,
     by: str | None,
+    endpoint: str | None = None,
 ) -> None:
     """Store what a person says of a rollout and say so.
+
+    Args:
+        endpoint: of the daemon that is asked; None: the configuration's, or the store of a stopped one.
 
     Raises:
         LightningError: there is no such rollout, there is nothing to say or several rewards and none named, or the
             daemon or the store failed on it.
     """
-    config = load_usual_config(config_path)
     body = {"reward": reward, "note": note, "attempt_id": attempt, "by": by or A_PERSON}
     body |= {} if name is None else {"name": name}
     try:
@@ -73,13 +78,20 @@ def label_rollout(
     except ValidationError as error:
         said = "; ".join(detail["msg"].removeprefix("Value error, ") for detail in error.errors())
         raise ConfigError(f"this is not a label: {said} (--reward, --note)") from None
+    path = f"/lightning/rollouts/{quote(rollout, safe='')}/labels"
+    if endpoint is not None:
+        url = checked_endpoint(endpoint)
+        # Without a name it is the daemon that knows which reward its policies are trained by.
+        _say(_post(url, named_client(url, config_path), path, given.model_dump(exclude_unset=True)))
+        return
+    config = load_usual_config(config_path)
     try:
         given = named(given, config)
     except ConfigError as error:
         raise ConfigError(f"{error} (--name)") from None
     url = running_daemon(config)
     if url is not None:
-        _say(_ask(url, config, f"/lightning/rollouts/{quote(rollout, safe='')}/labels", given.model_dump()))
+        _say(_ask(url, config, path, given.model_dump()))
         return
     _say(asyncio.run(_label(config, rollout, given)))
 
@@ -98,8 +110,12 @@ async def _write(config: Config, operation: Any) -> Any:
 
 
 def _ask(url: str, config: Config, path: str, body: dict[str, Any]) -> str:
+    return _post(url, daemon_client(url, config, timeout_s=60.0), path, body)
+
+
+def _post(url: str, client: httpx.Client, path: str, body: dict[str, Any]) -> str:
     try:
-        with daemon_client(url, config, timeout_s=60.0) as client:
+        with client:
             answer = client.post(path, json=body)
         if not answer.is_success:
             raise LightningError(refusal(url, answer.status_code, answer.content))

@@ -8,11 +8,14 @@ import socket
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import httpx
 import typer
 from lightning_instrumentation.gateway.hosts import canonical_host
 from lightning_instrumentation.settings import checked_endpoint
 
-from lightning_trainer.config.file import USUAL_CONFIG, load_usual_config
+from lightning_trainer.cli.daemon.running_daemon import client_at
+from lightning_trainer.config.file import USUAL_CONFIG, load_config, load_usual_config
+from lightning_trainer.daemon.access.token import token_for_clients
 
 _PATIENCE_S = 1.0
 _PORTS = {"http": 80, "https": 443}
@@ -36,6 +39,21 @@ def named_endpoint_or_store(context: typer.Context, endpoint: str | None, config
     if named is None or not _is_of_environment(context):
         return named
     return None if _is_stopped_here(checked_endpoint(named)) else named
+
+
+def named_client(url: str, config_path: Path | None, *, timeout_s: float = 60.0) -> httpx.Client:
+    """Return what asks the daemon at the URL that a command or the environment names, after it has proven itself.
+
+    Its token is that of ``LIGHTNING_TOKEN``, of the configuration if one is named, or the one that it has left for this
+    user's programs.
+
+    Raises:
+        LightningError: the configuration cannot be read, what answers there is not a daemon, or nobody answers.
+    """
+    token = os.environ.get("LIGHTNING_TOKEN") or None
+    if token is None and config_path is not None:
+        token = token_for_clients(load_config(config_path).daemon, url)
+    return client_at(url, token, timeout_s=timeout_s)
 
 
 def option_of(endpoint: str | None, config_path: Path | None) -> str:
