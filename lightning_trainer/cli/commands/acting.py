@@ -44,32 +44,39 @@ def export(
 
 @commands.command()
 def rollback(
+    context: typer.Context,
     version: Annotated[str, typer.Argument(help="12, v12, POLICY@v12, or best (by held-out score).")],
     policy: Annotated[str | None, typer.Option(help="The policy, if there are several.")] = None,
-    config: Annotated[Path, typer.Option(help="The configuration file.")] = Path("lightning.toml"),
+    config: Configuration = None,
+    endpoint: Endpoint = None,
 ) -> None:
     """Serve an earlier version again and train on from it; works with the daemon running or stopped."""
     with one_sentence():
+        from lightning_trainer.cli.daemon.named_daemon import named_endpoint_or_store
         from lightning_trainer.cli.daemon.rollback import rollback as run
 
-        run(config, policy, version)
+        run(config, policy, version, endpoint=named_endpoint_or_store(context, endpoint, config))
 
 
 @commands.command()
 def promote(
+    context: typer.Context,
     version: Annotated[str, typer.Argument(help="12, v12, POLICY@v12, or best (by held-out score).")],
     policy: Annotated[str | None, typer.Option(help="The policy, if there are several.")] = None,
-    config: Annotated[Path, typer.Option(help="The configuration file.")] = Path("lightning.toml"),
+    config: Configuration = None,
+    endpoint: Endpoint = None,
 ) -> None:
     """Serve a version that a guard, its canary or the proof held back, once trainer and engine agree on it."""
     with one_sentence():
+        from lightning_trainer.cli.daemon.named_daemon import named_endpoint_or_store
         from lightning_trainer.cli.daemon.rollback import promote as run
 
-        run(config, policy, version)
+        run(config, policy, version, endpoint=named_endpoint_or_store(context, endpoint, config))
 
 
 @commands.command()
 def drop(
+    context: typer.Context,
     name: Annotated[str, typer.Argument(help="Id of a rollout, attempt or group; or a step: 12, or POLICY@12.")],
     kind: Annotated[
         str | None, typer.Option(help="What the name refers to, if ambiguous.", metavar="rollout|group|step")
@@ -77,38 +84,48 @@ def drop(
     reason: Annotated[str, typer.Option(help="The reason, shown by `explain`.")] = "someone dropped it",
     policy: Annotated[str | None, typer.Option(help="The step's policy, if there are several.")] = None,
     config: Configuration = None,
+    endpoint: Endpoint = None,
 ) -> None:
     """Take a rollout, a group or a recorded step out of training; with the daemon running or stopped."""
     with one_sentence():
         from lightning_trainer.cli.daemon.drop import drop as run
+        from lightning_trainer.cli.daemon.named_daemon import named_endpoint_or_store
         from lightning_trainer.store.worklist.drops import Kind
 
-        run(config, name, kind=None if kind is None else one_of(Kind, "--kind", kind), policy=policy, reason=reason)
+        what = None if kind is None else one_of(Kind, "--kind", kind)
+        at = named_endpoint_or_store(context, endpoint, config)
+        run(config, name, kind=what, policy=policy, reason=reason, endpoint=at)
 
 
 @commands.command()
 def pause(
+    context: typer.Context,
     policy: Annotated[str | None, typer.Option(help="The policy, if there are several.")] = None,
     reason: Annotated[str, typer.Option(help="The reason, shown by `status` and the dashboard.")] = "someone paused it",
     config: Configuration = None,
+    endpoint: Endpoint = None,
 ) -> None:
     """Pause training after the current step, across restarts, until `resume`; serving and capture continue."""
     with one_sentence():
         from lightning_trainer.cli.daemon.acting import pause as run
+        from lightning_trainer.cli.daemon.named_daemon import named_endpoint_or_store
 
-        run(config, policy, reason)
+        run(config, policy, reason, endpoint=named_endpoint_or_store(context, endpoint, config))
 
 
 @commands.command()
 def resume(
+    context: typer.Context,
     policy: Annotated[str | None, typer.Option(help="The policy, if there are several.")] = None,
     config: Configuration = None,
+    endpoint: Endpoint = None,
 ) -> None:
     """Resume training after `pause`; with the daemon running or stopped."""
     with one_sentence():
         from lightning_trainer.cli.daemon.acting import resume as run
+        from lightning_trainer.cli.daemon.named_daemon import named_endpoint_or_store
 
-        run(config, policy)
+        run(config, policy, endpoint=named_endpoint_or_store(context, endpoint, config))
 
 
 @commands.command()

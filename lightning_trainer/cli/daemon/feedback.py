@@ -4,20 +4,18 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import httpx
 from lightning_instrumentation.settings import checked_endpoint
 from rich.markup import escape
 from rich.table import Table
 
-from lightning_trainer.cli.daemon.named_daemon import named_client, option_of
+from lightning_trainer.cli.daemon.named_daemon import ask, named_client, option_of
 from lightning_trainer.cli.daemon.running_daemon import daemon_client, running_daemon
 from lightning_trainer.cli.terminal.console import TerminalConsole, visible_json
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.daemon.api.feedback import forget_and_say, report_and_tasks, still_in
-from lightning_trainer.errors import ForgetError, LightningError, StoreError
+from lightning_trainer.errors import ForgetError
 from lightning_trainer.explain.finding import counted
-from lightning_trainer.rollouts.daemon_client import refusal
 from lightning_trainer.store.places import place_of, reading, recorded_place, store_at
 from lightning_trainer.store.tables.feedback import READ
 
@@ -33,7 +31,8 @@ def feedback(config_path: Path | None, *, as_json: bool, endpoint: str | None = 
     """
     if endpoint is not None:
         url = checked_endpoint(endpoint)
-        report = _ask(url, named_client(url, config_path), "GET", _REPORT)
+        with named_client(url, config_path) as client:
+            report = ask(url, client, "GET", _REPORT)
     else:
         config = load_usual_config(config_path)
         with reading(place_of(config)) as connection:
@@ -98,7 +97,8 @@ def forget(config_path: Path | None, *, endpoint: str | None = None, **named: st
     at = ""
     if endpoint is not None:
         url = checked_endpoint(endpoint)
-        done = _ask(url, named_client(url, config_path), "POST", _FORGET, refused=ForgetError, json=given)
+        with named_client(url, config_path) as client:
+            done = ask(url, client, "POST", _FORGET, refused=ForgetError, json=given)
         at = f" by the daemon at {url}"
     else:
         config = load_usual_config(config_path)
@@ -106,8 +106,8 @@ def forget(config_path: Path | None, *, endpoint: str | None = None, **named: st
         if url is None:
             done = asyncio.run(_erase(config, kind, name))
         else:
-            client = daemon_client(url, config, timeout_s=60.0)
-            done = _ask(url, client, "POST", _FORGET, refused=ForgetError, json=given)
+            with daemon_client(url, config, timeout_s=60.0) as client:
+                done = ask(url, client, "POST", _FORGET, refused=ForgetError, json=given)
     console = TerminalConsole()
     what = f"{kind} {done['name']} is forgotten{at}"
     attempts = f"{counted(done['attempts'], 'attempt')}, " if kind in ("rollout", "task") else ""
@@ -144,20 +144,6 @@ async def _erase(config: Config, kind: str, name: str) -> dict[str, Any]:
     async with store_at(recorded_place(config), config.store) as store:
         done = await store.erase(lambda connection: forget_and_say(connection, kind, name))
     return {**done, "still_in": still_in(config)}
-
-
-def _ask(
-    url: str, client: httpx.Client, method: str, path: str, *, refused: type[LightningError] = StoreError, **sent: Any
-) -> dict[str, Any]:
-    try:
-        with client:
-            answer = client.request(method, path, **sent)
-        told = answer.json() if answer.is_success else None
-    except (httpx.HTTPError, ValueError) as error:
-        raise StoreError(f"the daemon at {url} did not answer ({type(error).__name__}: {error})") from error
-    if told is None:
-        raise refused(refusal(url, answer.status_code, answer.content))
-    return told
 
 
 def _say(console: TerminalConsole, sentence: str) -> None:
