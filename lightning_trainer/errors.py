@@ -112,6 +112,10 @@ class NotThereError(LightningError):
     """The daemon answered that it has not got what it was asked for; the message is its sentence."""
 
 
+class NothingToJudgeError(StoreError):
+    """No recorded attempt of those names, or of that time, can be judged."""
+
+
 class JudgeError(LightningError, RuntimeError):
     """A judge gave no verdict; the reward is missing, and the message says why."""
 

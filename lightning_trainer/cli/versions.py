@@ -1,10 +1,14 @@
 """``lightning-trainer versions``: a policy's versions, read from the store itself, with or without a daemon."""
 
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import quote
 
+import httpx
 from rich.table import Table
 
+from lightning_trainer.cli.daemon.named_daemon import ask, policy_there
 from lightning_trainer.cli.terminal.console import TerminalConsole, visible_json
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.config.file import load_config
@@ -14,6 +18,8 @@ from lightning_trainer.versions.archive import archive_root, stored_versions
 from lightning_trainer.versions.listing import CanaryRow, VersionRow, best_version, list_versions, other_policies
 
 _BEST = "best"
+_PAGE = 1000
+"""Versions in one answer of a daemon, at most."""
 
 
 def versions(config_path: Path, policy: str | None, *, as_json: bool, limit: int, before: int | None) -> None:
@@ -71,18 +77,45 @@ def named_version(config_path: Path, policy_name: str | None, version_name: str)
         LightningError: the configuration or the store cannot be read, or the name is of no version.
     """
     config = load_config(config_path)
+    named, name = _split(policy_name, version_name)
+    policy = config.named_policy(named)
+    return config, policy, _number(policy.name, name, lambda: read_versions(config, policy))
+
+
+def named_version_there(url: str, client: httpx.Client, policy_name: str | None, version_name: str) -> tuple[str, int]:
+    """Return the policy of a daemon and the version that a command names; arguments as of ``named_version``.
+
+    Raises:
+        LightningError: the name is of no version, or the daemon does not answer.
+    """
+    named, name = _split(policy_name, version_name)
+    policy = policy_there(url, client, named)
+    return policy, _number(policy, name, lambda: _versions_there(url, client, policy))
+
+
+def _versions_there(url: str, client: httpx.Client, policy: str) -> list[VersionRow]:
+    path = f"/lightning/policies/{quote(policy, safe='')}/versions"
+    rows: list[VersionRow] = ask(url, client, "GET", path, params={"limit": _PAGE})
+    page = rows
+    while len(page) == _PAGE and (before := page[0]["version"]) > 0:
+        page = ask(url, client, "GET", path, params={"limit": _PAGE, "before": before})
+        rows = [*page, *rows]
+    return rows
+
+
+def _split(policy_name: str | None, version_name: str) -> tuple[str | None, str]:
+    """Return the policy that is named either way, if any, and the version without it."""
     named, _, version_name = version_name.rpartition("@")
     if named and policy_name not in (None, named):
         raise UnknownVersionError(f"--policy is {policy_name!r} and the version is one of {named!r}; name one of them")
-    policy = config.named_policy(policy_name or named or None)
-    return config, policy, _number(config, policy, version_name)
+    return policy_name or named or None, version_name
 
 
-def _number(config: Config, policy: PolicyConfig, name: str) -> int:
+def _number(policy: str, name: str, rows: Callable[[], Iterable[VersionRow]]) -> int:
     if name == _BEST:
-        best = best_version(read_versions(config, policy))
+        best = best_version(rows())
         if best is None:
-            raise UnknownVersionError(f"no version of {policy.name!r} has a held-out score; name one by its number")
+            raise UnknownVersionError(f"no version of {policy!r} has a held-out score; name one by its number")
         return best
     digits = name.removeprefix("v")
     if not (digits.isascii() and digits.isdigit() and len(digits) < 12):

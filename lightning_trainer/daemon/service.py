@@ -23,8 +23,9 @@ from lightning_trainer.config import Config, GatewayConfig
 from lightning_trainer.daemon.access.identity import challenge_router, identity_of_daemon, leave_to_its_owner
 from lightning_trainer.daemon.access.token import token_of_daemon, told_to_clients
 from lightning_trainer.daemon.announcement import alone_in, announced
-from lightning_trainer.daemon.api.feedback import feedback_api
+from lightning_trainer.daemon.api.feedback import feedback_api, still_in
 from lightning_trainer.daemon.api.health import health_router
+from lightning_trainer.daemon.api.judging import judging_router
 from lightning_trainer.daemon.api.labels import labels_router
 from lightning_trainer.daemon.api.pausing import pausing_router
 from lightning_trainer.daemon.api.prompts import prompts_router
@@ -60,6 +61,7 @@ from lightning_trainer.ingest.http.otlp import otlp_router
 from lightning_trainer.ingest.http.rewards import rewards_router
 from lightning_trainer.ingest.http.rollouts import rollouts_router
 from lightning_trainer.ingest.redacting import RedactingSink
+from lightning_trainer.judges.scoring_engine import engines_of
 from lightning_trainer.prompts.proposing import PromptProposers, proposers_at_work
 from lightning_trainer.store.places import place_of, store_at
 from lightning_trainer.store.store import Store
@@ -260,6 +262,7 @@ class Daemon:
         config = self.config
         not_kept: Counter[str] = Counter()
         rollbacks = {policy.policy.name: policy.rollbacks for policy in policies}
+        ways = {policy.policy.name: scoring(policy.upstream) for policy in policies}
         gateway = gateway_router(
             [_served(policy, sink, self.config.store.media_size_each) for policy in policies],
             sink,
@@ -276,13 +279,14 @@ class Daemon:
             embeddings_router(_embeddings(config.gateway), max_body_bytes=config.gateway.max_body_bytes),
             status_router(policies, store=store, not_kept=not_kept, census=census),
             store_router(store, rollbacks),
-            feedback_api(store, config.feedback),
+            feedback_api(store, config.feedback, partial(still_in, config)),
             runs_router(store),
             rollback_router(rollbacks),
             pausing_router(store, rollbacks),
             labels_router(store, sink, config),
             prompts_router(store, redactor(config.daemon.redact), self._proposers),
-            scoring_router({policy.policy.name: scoring(policy.upstream) for policy in policies}),
+            scoring_router(ways),
+            judging_router(store, sink, config, engines_of(config, ways.__getitem__)),
             selection_router(config.policy, gateway),
         )
 

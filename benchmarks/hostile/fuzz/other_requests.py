@@ -108,7 +108,7 @@ def asked(names: list[str], rng: random.Random) -> Sent:
 
 
 def by_hand(names: list[str], rng: random.Random) -> Sent:
-    """What people ask by a command: labels, drops, forgetting, pauses, ways back."""
+    """What people ask by a command: labels, drops, forgetting, judging, pauses, ways back."""
     own = names[1]
     policy = rng.choice(("math", "math", "other"))
     path, body = rng.choice(
@@ -121,6 +121,8 @@ def by_hand(names: list[str], rng: random.Random) -> Sent:
             ("/lightning/drop", {"name": "math@12"}),
             ("/lightning/forget", {"rollout": f"r-{own}"}),
             ("/lightning/forget", {"source": f"person-{rng.randrange(9)}"}),
+            ("/lightning/judge", {"judge": "polite", "names": [f"r-{own}"], "again": True, "dry_run": True}),
+            ("/lightning/judge", {"judge": "polite", "since": rng.choice(_VALUES), "shuffle": False, "report": True}),
             (f"/lightning/policies/{policy}/pause", {"reason": "for the night"}),
             (f"/lightning/policies/{policy}/resume", {}),
             (f"/lightning/policies/{policy}/rollback", {"version": rng.choice((0, 3, 2**63, 10**30))}),

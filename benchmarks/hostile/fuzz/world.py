@@ -91,6 +91,7 @@ async def opened(folder: Path) -> AsyncIterator[World]:
             "gateway": {"max_body_bytes": MAX_BODY_BYTES, "queue_timeout_s": 5.0},
             "feedback": {"source_per_hour": 10**6, "all_per_hour": 10**7},
             "policy": [{"name": POLICY, "agents": ["solver"], "model": "random:tiny", "group_size": 2}],
+            "judge": [{"name": "polite", "kind": "program", "command": ["true"]}],
         }
     )
     tracebacks = Tracebacks()

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from lightning_trainer.cli.terminal.console import check_unix, one_sentence
+from lightning_trainer.cli.terminal.console import Endpoint, check_unix, one_sentence
 
 commands = typer.Typer()
 
@@ -65,9 +65,11 @@ def doctor(
 
 @commands.command()
 def status(
+    context: typer.Context,
     config: Annotated[
         Path | None, typer.Option(help="The configuration file; default: lightning.toml, if it exists.")
     ] = None,
+    endpoint: Endpoint = None,
     policy: Annotated[str | None, typer.Option(help="Show only this policy.")] = None,
     watch: Annotated[float | None, typer.Option(help="Refresh every so many seconds.", min=0.2)] = None,
     as_json: Annotated[
@@ -76,9 +78,11 @@ def status(
 ) -> None:
     """Show what the running daemon is doing: each policy's phase, served version, newest steps and warnings."""
     with one_sentence():
+        from lightning_trainer.cli.daemon.named_daemon import named_endpoint_or_store
         from lightning_trainer.cli.daemon.status import status as run
 
-        run(config, policy, as_json=as_json, watch_s=watch)
+        at = named_endpoint_or_store(context, endpoint, config)
+        run(config, policy, as_json=as_json, watch_s=watch, endpoint=at)
 
 
 @commands.command()

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from lightning_trainer.cli.terminal.console import Configuration, one_of, one_sentence
+from lightning_trainer.cli.terminal.console import Configuration, Endpoint, one_of, one_sentence
 
 commands = typer.Typer()
 
@@ -148,6 +148,7 @@ def explain(
 
 @commands.command()
 def judge(
+    context: typer.Context,
     by: Annotated[str, typer.Option("--judge", help=r"Name of a [\[judge]] of the configuration.")],
     names: Annotated[
         list[str] | None, typer.Argument(help="Ids of rollouts, attempts, tasks or groups, or patterns of them.")
@@ -165,10 +166,12 @@ def judge(
     ] = False,
     report: Annotated[bool, typer.Option("--report", help="Ask no model; report how reliable the judge is.")] = False,
     config: Configuration = None,
+    endpoint: Endpoint = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Judge recorded attempts of any age that lack the judge's reward."""
     with one_sentence():
+        from lightning_trainer.cli.daemon.named_daemon import named_endpoint_or_store
         from lightning_trainer.cli.judge.judge import Options
         from lightning_trainer.cli.judge.judge import judge as run
 
@@ -177,6 +180,7 @@ def judge(
                 names=tuple(names or ()),
                 judge=by,
                 config=config,
+                endpoint=named_endpoint_or_store(context, endpoint, config),
                 since=since,
                 again=again,
                 dry_run=dry_run,

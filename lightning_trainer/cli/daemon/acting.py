@@ -5,48 +5,70 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import httpx
+from lightning_instrumentation.settings import checked_endpoint
 from pydantic import ValidationError
 
+from lightning_trainer.cli.daemon.named_daemon import ask, named_client, policy_there
 from lightning_trainer.cli.daemon.running_daemon import daemon_client, running_daemon
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.daemon.api.labels import A_PERSON, LabelBody, label, named
-from lightning_trainer.errors import ConfigError, LightningError, StoreError
+from lightning_trainer.errors import ConfigError, StoreError
 from lightning_trainer.ingest.http.bodies import JsonBodyError
 from lightning_trainer.ingest.redacting import RedactingSink
-from lightning_trainer.rollouts.daemon_client import refusal
 from lightning_trainer.store.places import recorded_place, store_at
 from lightning_trainer.store.tables import pauses
 
 
-def pause(config_path: Path | None, policy: str | None, reason: str) -> None:
+def pause(config_path: Path | None, policy: str | None, reason: str, *, endpoint: str | None = None) -> None:
     """Pause a policy's training and say so.
+
+    Args:
+        endpoint: of the daemon that is asked; None: the configuration's, or the store of a stopped one.
 
     Raises:
         LightningError: there is no such policy, or the daemon or the store failed on it.
     """
+    if endpoint is not None:
+        _act_elsewhere(endpoint, config_path, policy, "pause", {"reason": reason})
+        return
     config = load_usual_config(config_path)
     name = config.named_policy(policy).name
     url = running_daemon(config)
     if url is not None:
-        _say(_ask(url, config, f"/lightning/policies/{quote(name, safe='')}/pause", {"reason": reason}))
+        _say(_ask(url, config, _route(name, "pause"), {"reason": reason}))
         return
     asyncio.run(_write(config, lambda connection: pauses.put(connection, name, reason)))
     _say(f"training of {name} is paused when the daemon starts next; serving and capture go on")
 
 
-def resume(config_path: Path | None, policy: str | None) -> None:
-    """Let a policy's training go on and say so; raises as ``pause``."""
+def resume(config_path: Path | None, policy: str | None, *, endpoint: str | None = None) -> None:
+    """Let a policy's training go on and say so; arguments and errors as of ``pause``."""
+    if endpoint is not None:
+        _act_elsewhere(endpoint, config_path, policy, "resume", {})
+        return
     config = load_usual_config(config_path)
     name = config.named_policy(policy).name
     url = running_daemon(config)
     if url is not None:
-        _say(_ask(url, config, f"/lightning/policies/{quote(name, safe='')}/resume", {}))
+        _say(_ask(url, config, _route(name, "resume"), {}))
         return
     was = asyncio.run(_write(config, lambda connection: pauses.remove(connection, name)))
     _say(f"training of {name} goes on when the daemon starts next" if was else f"training of {name} was not paused")
+
+
+def _act_elsewhere(
+    endpoint: str, config_path: Path | None, policy: str | None, action: str, body: dict[str, Any]
+) -> None:
+    url = checked_endpoint(endpoint)
+    with named_client(url, config_path) as client:
+        name = policy_there(url, client, policy)
+        _say(ask(url, client, "POST", _route(name, action), json=body)["said"])
+
+
+def _route(policy: str, action: str) -> str:
+    return f"/lightning/policies/{quote(policy, safe='')}/{action}"
 
 
 def label_rollout(
@@ -58,14 +80,17 @@ def label_rollout(
     note: str | None,
     attempt: str | None,
     by: str | None,
+    endpoint: str | None = None,
 ) -> None:
     """Store what a person says of a rollout and say so.
+
+    Args:
+        endpoint: of the daemon that is asked; None: the configuration's, or the store of a stopped one.
 
     Raises:
         LightningError: there is no such rollout, there is nothing to say or several rewards and none named, or the
             daemon or the store failed on it.
     """
-    config = load_usual_config(config_path)
     body = {"reward": reward, "note": note, "attempt_id": attempt, "by": by or A_PERSON}
     body |= {} if name is None else {"name": name}
     try:
@@ -73,13 +98,21 @@ def label_rollout(
     except ValidationError as error:
         said = "; ".join(detail["msg"].removeprefix("Value error, ") for detail in error.errors())
         raise ConfigError(f"this is not a label: {said} (--reward, --note)") from None
+    path = f"/lightning/rollouts/{quote(rollout, safe='')}/labels"
+    if endpoint is not None:
+        url = checked_endpoint(endpoint)
+        # Without a name it is the daemon that knows which reward its policies are trained by.
+        with named_client(url, config_path) as client:
+            _say(ask(url, client, "POST", path, json=given.model_dump(exclude_unset=True))["said"])
+        return
+    config = load_usual_config(config_path)
     try:
         given = named(given, config)
     except ConfigError as error:
         raise ConfigError(f"{error} (--name)") from None
     url = running_daemon(config)
     if url is not None:
-        _say(_ask(url, config, f"/lightning/rollouts/{quote(rollout, safe='')}/labels", given.model_dump()))
+        _say(_ask(url, config, path, given.model_dump()))
         return
     _say(asyncio.run(_label(config, rollout, given)))
 
@@ -98,16 +131,8 @@ async def _write(config: Config, operation: Any) -> Any:
 
 
 def _ask(url: str, config: Config, path: str, body: dict[str, Any]) -> str:
-    try:
-        with daemon_client(url, config, timeout_s=60.0) as client:
-            answer = client.post(path, json=body)
-        if not answer.is_success:
-            raise LightningError(refusal(url, answer.status_code, answer.content))
-        return answer.json()["said"]
-    except (httpx.HTTPError, KeyError, ValueError) as error:
-        if isinstance(error, LightningError):
-            raise
-        raise StoreError(f"the daemon at {url} did not answer ({type(error).__name__}: {error})") from error
+    with daemon_client(url, config, timeout_s=60.0) as client:
+        return ask(url, client, "POST", path, json=body)["said"]
 
 
 def _say(sentence: str) -> None:

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from lightning_instrumentation.settings import checked_endpoint
 from rich.console import Console
 
+from lightning_trainer.cli.daemon.named_daemon import ask, named_client
 from lightning_trainer.cli.daemon.running_daemon import daemon_client, running_daemon
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.config import Config
@@ -17,19 +19,38 @@ from lightning_trainer.rollouts.daemon_client import refusal
 from lightning_trainer.store.places import recorded_place, store_at
 from lightning_trainer.store.worklist import drops
 
+_DROP = "/lightning/drop"
 
-def drop(config_path: Path | None, name: str, *, kind: drops.Kind | None, policy: str | None, reason: str) -> None:
+
+def drop(
+    config_path: Path | None,
+    name: str,
+    *,
+    kind: drops.Kind | None,
+    policy: str | None,
+    reason: str,
+    endpoint: str | None = None,
+) -> None:
     """Take it out and say what was.
+
+    Args:
+        endpoint: of the daemon that is asked; None: the configuration's, or the store of a stopped one.
 
     Raises:
         LightningError: there is nothing of that name, it was trained already, or the daemon failed on it.
     """
-    config = load_usual_config(config_path)
-    url = running_daemon(config)
-    if url is None:
-        dropped = asdict(asyncio.run(_record(config, name, kind, policy, reason)))
+    asked = {"name": name, "kind": kind, "policy": policy, "reason": reason}
+    if endpoint is not None:
+        url = checked_endpoint(endpoint)
+        with named_client(url, config_path) as client:
+            dropped = ask(url, client, "POST", _DROP, refused=DropError, json=asked)
     else:
-        dropped = _ask(url, config, {"name": name, "kind": kind, "policy": policy, "reason": reason})
+        config = load_usual_config(config_path)
+        url = running_daemon(config)
+        if url is None:
+            dropped = asdict(asyncio.run(_record(config, name, kind, policy, reason)))
+        else:
+            dropped = _ask(url, config, asked)
     console = TerminalConsole()
     again = f" ({dropped['already']} of them were before)" if dropped["already"] else ""
     attempts = f"{dropped['attempts']} attempt{'s' * (dropped['attempts'] != 1)}"
@@ -47,7 +68,7 @@ async def _record(config: Config, name: str, kind: drops.Kind | None, policy: st
 def _ask(url: str, config: Config, body: dict[str, Any]) -> dict[str, Any]:
     try:
         with daemon_client(url, config, timeout_s=60.0) as client:
-            answer = client.post("/lightning/drop", json=body)
+            answer = client.post(_DROP, json=body)
         if answer.status_code == 409:
             raise DropError(answer.json()["error"]["message"])
         if not answer.is_success:

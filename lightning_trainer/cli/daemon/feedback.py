@@ -1,42 +1,42 @@
 """``lightning-trainer feedback`` and ``forget``: who says what and is believed how far, and taking it out again."""
 
 import asyncio
-import time
 from pathlib import Path
 from typing import Any
 
-import httpx
+from lightning_instrumentation.settings import checked_endpoint
 from rich.markup import escape
 from rich.table import Table
 
+from lightning_trainer.cli.daemon.named_daemon import ask, named_client, option_of
 from lightning_trainer.cli.daemon.running_daemon import daemon_client, running_daemon
 from lightning_trainer.cli.terminal.console import TerminalConsole, visible_json
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
-from lightning_trainer.daemon.api.feedback import forget_and_say
-from lightning_trainer.errors import ForgetError, StoreError
+from lightning_trainer.daemon.api.feedback import forget_and_say, report_and_tasks, still_in
+from lightning_trainer.errors import ForgetError
 from lightning_trainer.explain.finding import counted
-from lightning_trainer.rollouts.daemon_client import refusal
-from lightning_trainer.samples.feedback.review import feedback_report
 from lightning_trainer.store.places import place_of, reading, recorded_place, store_at
 from lightning_trainer.store.tables.feedback import READ
-from lightning_trainer.store.tables.rollouts import select_rated_tasks
-from lightning_trainer.store.upkeep.files import STORE, set_aside_before
-from lightning_trainer.store.worklist.settling import look
 
 _SHOWN = 30
+_REPORT, _FORGET = "/lightning/feedback", "/lightning/forget"
 
 
-def feedback(config_path: Path | None, *, as_json: bool) -> None:
-    """Print what there is, from the store itself, with or without a daemon.
+def feedback(config_path: Path | None, *, as_json: bool, endpoint: str | None = None) -> None:
+    """Print what there is, from the store itself, with or without a daemon, or as a daemon elsewhere says.
 
     Raises:
-        LightningError: the configuration or the store cannot be read.
+        LightningError: the configuration or the store cannot be read, or the daemon does not answer.
     """
-    config = load_usual_config(config_path)
-    with reading(place_of(config)) as connection:
-        report = feedback_report(look(connection, config.feedback, time.time_ns()), config.feedback)
-        tasks = select_rated_tasks(connection)
+    if endpoint is not None:
+        url = checked_endpoint(endpoint)
+        with named_client(url, config_path) as client:
+            report = ask(url, client, "GET", _REPORT)
+    else:
+        config = load_usual_config(config_path)
+        with reading(place_of(config)) as connection:
+            report = report_and_tasks(connection, config.feedback)
     if as_json:
         print(visible_json(report))
         return
@@ -47,11 +47,12 @@ def feedback(config_path: Path | None, *, as_json: bool) -> None:
     _say(console, f"{pieces} of feedback{': ' * bool(listed)}{listed}; {counted(report['rewards'], 'reward')}")
     if report["too_little_weight"]:
         _say(console, f"{report['too_little_weight']} more would be, and their sources weigh too little (min_weight)")
-    if tasks:
-        pieces = counted(sum(number for _, number in tasks), "piece")
+    if task_named := report.get("task_named"):  # an older daemon does not say
+        pieces = counted(task_named["feedback"], "piece")
         _say(
             console,
-            f"{pieces} of feedback found no rollout, because a task is named in its place ({tasks[0][0]!r}, say): a "
+            f"{pieces} of feedback found no rollout, because a task is named in its place ({task_named['such_as']!r}, "
+            "say): a "
             "rollout has an id of its own, which lt.rollout(task, rollout_id=...) sets",
         )
     if report["sources"]:
@@ -76,11 +77,12 @@ def _table(sources: list[dict[str, Any]]) -> Table:
     return table
 
 
-def forget(config_path: Path | None, **named: str | None) -> None:
+def forget(config_path: Path | None, *, endpoint: str | None = None, **named: str | None) -> None:
     """Erase what a source said, or everything of a rollout, of a task, or of a trace or a response outside of rollouts,
     and say which versions were trained with it.
 
     Args:
+        endpoint: of the daemon that is asked; None: the configuration's, or the store of a stopped one.
         named: ``source``, ``rollout``, ``task``, ``trace`` or ``response``, one of them.
 
     Raises:
@@ -92,15 +94,27 @@ def forget(config_path: Path | None, **named: str | None) -> None:
             "name what to forget: --source NAME, --rollout ID, --task NAME, --trace ID or --response ID, one of them"
         )
     ((kind, name),) = given.items()
-    config = load_usual_config(config_path)
-    url = running_daemon(config)
-    done = asyncio.run(_erase(config, kind, name)) if url is None else _ask(url, config, given)
+    at = ""
+    if endpoint is not None:
+        url = checked_endpoint(endpoint)
+        with named_client(url, config_path) as client:
+            done = ask(url, client, "POST", _FORGET, refused=ForgetError, json=given)
+        at = f" by the daemon at {url}"
+    else:
+        config = load_usual_config(config_path)
+        url = running_daemon(config)
+        if url is None:
+            done = asyncio.run(_erase(config, kind, name))
+        else:
+            with daemon_client(url, config, timeout_s=60.0) as client:
+                done = ask(url, client, "POST", _FORGET, refused=ForgetError, json=given)
     console = TerminalConsole()
+    what = f"{kind} {done['name']} is forgotten{at}"
     attempts = f"{counted(done['attempts'], 'attempt')}, " if kind in ("rollout", "task") else ""
     edited = counted(done["edits"], "edited answer")
     _say(
         console,
-        f"{kind} {done['name']} is forgotten: {attempts}{counted(done['feedback'], 'piece')} of feedback ({edited}), "
+        f"{what}: {attempts}{counted(done['feedback'], 'piece')} of feedback ({edited}), "
         f"{counted(done['rewards'], 'reward')} made of it, {counted(done['spans'], 'span')}",
     )
     if kind == "source" and done["rewards"]:
@@ -113,39 +127,23 @@ def forget(config_path: Path | None, **named: str | None) -> None:
         _say(console, one["sentence"])
     if kind in ("rollout", "task") and done["made_with"]:
         _say(console, "the recorded batches of these steps hold its tokens until retention deletes them")
-    if quoted_by := done.get("quoted_by"):  # an older daemon does not say
+    if quoted_by := done.get("quoted_by"):  # an older daemon does not say, nor what is still there
+        option = option_of(endpoint, config_path)
         _say(
             console,
             f"versions of prompts that have its words, and stay: {', '.join(quoted_by)}; see `lightning-trainer "
-            "prompts show`, and serve another where one of them is live, with `lightning-trainer prompts use`",
+            f"prompts show{option}`, and serve another where one of them is live, with `lightning-trainer prompts "
+            f"use{option}`",
         )
     _say(console, "backups and files that `build` wrote before still have it; what clients deliver again is not stored")
-    for aside in set_aside_before(config.daemon.state_dir / STORE):
-        _say(console, f"{aside} was set aside and may still have it: delete it when you do not need it any more")
-    if (journal := config.store.journal) is not None:
-        each = "" if config.store.url is None else ", as does every other daemon's,"
-        until = "until `lightning-trainer store backup` is run two minutes after the daemon's next start, or later"
-        _say(console, f"the journal {journal} still has it{each} {until}")
+    for sentence in done.get("still_in", ()):
+        _say(console, sentence)
 
 
 async def _erase(config: Config, kind: str, name: str) -> dict[str, Any]:
     async with store_at(recorded_place(config), config.store) as store:
-        return await store.erase(lambda connection: forget_and_say(connection, kind, name))
-
-
-def _ask(url: str, config: Config, body: dict[str, Any]) -> dict[str, Any]:
-    try:
-        with daemon_client(url, config, timeout_s=60.0) as client:
-            answer = client.post("/lightning/forget", json=body)
-        if answer.status_code == 404:
-            raise ForgetError(answer.json()["error"]["message"])
-        if not answer.is_success:
-            raise ForgetError(refusal(url, answer.status_code, answer.content))
-        return answer.json()
-    except (httpx.HTTPError, KeyError, ValueError) as error:
-        if isinstance(error, ForgetError):
-            raise
-        raise StoreError(f"the daemon at {url} did not answer ({type(error).__name__}: {error})") from error
+        done = await store.erase(lambda connection: forget_and_say(connection, kind, name))
+    return {**done, "still_in": still_in(config)}
 
 
 def _say(console: TerminalConsole, sentence: str) -> None:

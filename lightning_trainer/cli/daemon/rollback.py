@@ -3,74 +3,104 @@
 
 import asyncio
 from pathlib import Path
+from urllib.parse import quote
 
 import httpx
+from lightning_instrumentation.settings import checked_endpoint
 
+from lightning_trainer.cli.daemon.named_daemon import named_client
 from lightning_trainer.cli.daemon.running_daemon import daemon_client, running_daemon
 from lightning_trainer.cli.terminal.console import TerminalConsole
-from lightning_trainer.cli.versions import named_version
+from lightning_trainer.cli.versions import named_version, named_version_there
 from lightning_trainer.config import Config
+from lightning_trainer.config.file import USUAL_CONFIG
 from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
 from lightning_trainer.errors import RollbackError
 from lightning_trainer.store.places import recorded_place, store_at
 from lightning_trainer.versions.rollback import record_rollback
 
+_WHEN = {
+    "rollback": "it goes back between two steps",
+    "promote": "it publishes between two steps, or at once what its canary holds",
+}
 
-def rollback(config_path: Path, policy_name: str | None, version_name: str) -> None:
+
+def rollback(
+    config_path: Path | None, policy_name: str | None, version_name: str, *, endpoint: str | None = None
+) -> None:
     """Go back and say what happened.
 
     Args:
-        config_path: of the configuration file.
+        config_path: of the configuration file; None: the usual one.
         policy_name: needed where there are several policies and the version does not name one.
         version_name: ``12``, ``v12``, ``POLICY@v12`` or ``best``.
+        endpoint: of the daemon that is asked; None: the configuration's, or the store of a stopped one.
 
     Raises:
         LightningError: there is no such way back, or the daemon failed on it.
     """
-    config, policy, version = named_version(config_path, policy_name, version_name)
-    console = TerminalConsole()
+    if endpoint is not None:
+        _act_elsewhere(endpoint, config_path, policy_name, version_name, "rollback")
+        return
+    config, policy, version = named_version(config_path or USUAL_CONFIG, policy_name, version_name)
     url = running_daemon(config)
     if url is None:
         asyncio.run(_record(config, policy.name, version))
-        console.print(f"{policy.name} is at version {version} when the daemon starts next")
+        TerminalConsole().print(f"{policy.name} is at version {version} when the daemon starts next")
         return
-    console.print(f"asking the daemon at {url}; it goes back between two steps")
     with daemon_client(url, config) as client:
-        _ask(client, url, policy.name, version, "rollback")
-    console.print(f"{policy.name} serves version {version} and trains on from it")
+        _act(client, url, policy.name, version, "rollback")
 
 
-def promote(config_path: Path, policy_name: str | None, version_name: str) -> None:
+def promote(
+    config_path: Path | None, policy_name: str | None, version_name: str, *, endpoint: str | None = None
+) -> None:
     """Serve a version that was held back and say what happened; arguments as of ``rollback``.
 
     Raises:
         LightningError: no daemon runs, there is no such version, or trainer and engine do not agree on it.
     """
-    config, policy, version = named_version(config_path, policy_name, version_name)
+    if endpoint is not None:
+        _act_elsewhere(endpoint, config_path, policy_name, version_name, "promote")
+        return
+    config, policy, version = named_version(config_path or USUAL_CONFIG, policy_name, version_name)
     url = running_daemon(config)
     if url is None:
         raise RollbackError(
             "no daemon runs here, and a version is published by one: start `lightning-trainer serve`, then promote it"
         )
-    console = TerminalConsole()
-    console.print(f"asking the daemon at {url}; it publishes between two steps, or at once what its canary holds")
     with daemon_client(url, config) as client:
-        _ask(client, url, policy.name, version, "promote")
-    console.print(f"{policy.name} serves version {version} and trains on from it")
+        _act(client, url, policy.name, version, "promote")
+
+
+def _act_elsewhere(
+    endpoint: str, config_path: Path | None, policy_name: str | None, version_name: str, action: str
+) -> None:
+    url = checked_endpoint(endpoint)
+    with named_client(url, config_path) as client:
+        policy, version = named_version_there(url, client, policy_name, version_name)
+        _act(client, url, policy, version, action)
+
+
+def _act(client: httpx.Client, url: str, policy: str, version: int, action: str) -> None:
+    console = TerminalConsole()
+    console.print(f"asking the daemon at {url}; {_WHEN[action]}")
+    _ask(client, url, policy, version, action)
+    console.print(f"{policy} serves version {version} and trains on from it")
 
 
 def _ask(client: httpx.Client, url: str, policy: str, version: int, action: str) -> None:
     try:
         # No limit: the present step ends first, and recorded steps may have to be repeated.
         answer = client.post(
-            f"/lightning/policies/{policy}/{action}",
+            f"/lightning/policies/{quote(policy, safe='')}/{action}",
             json={"version": version},
             timeout=httpx.Timeout(None, connect=10.0),
         )
     except httpx.HTTPError as error:
         raise RollbackError(
             f"the daemon at {url} did not answer to the end ({type(error).__name__}); see `lightning-trainer versions` "
-            "for the version that is served"
+            "where it runs, or its Versions page, for the version that is served"
         ) from error
     if not answer.is_success:
         raise RollbackError(_reason(answer))

@@ -2,22 +2,26 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
+from urllib.parse import quote
 
 import httpx
+from lightning_instrumentation.settings import checked_endpoint
 from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from lightning_trainer.cli.daemon.named_daemon import named_client
 from lightning_trainer.cli.daemon.running_daemon import daemon_client, running_daemon
 from lightning_trainer.cli.terminal.console import TerminalConsole, named, visible_json
-from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts.daemon_client import refusal
 
+_Connect: TypeAlias = Callable[[], httpx.Client]
 _STEPS_SHOWN = 5
 _FIGURES = (
     ("reward", "reward/mean", ".3f"),
@@ -31,12 +35,28 @@ _FIGURES = (
 )
 
 
-def status(config_path: Path | None, policy: str | None, *, as_json: bool, watch_s: float | None) -> None:
+def status(
+    config_path: Path | None,
+    policy: str | None,
+    *,
+    as_json: bool,
+    watch_s: float | None,
+    endpoint: str | None = None,
+) -> None:
     """Print it, once or again and again.
+
+    Args:
+        endpoint: of the daemon that is asked, for its own policies; None: the configuration's.
 
     Raises:
         LightningError: the configuration cannot be read, there is no such policy, or no daemon answers.
     """
+    if endpoint is not None:
+        url = checked_endpoint(endpoint)
+        connect = partial(named_client, url, config_path)
+        names = [*_whole(url, connect)["policies"]] if policy is None else [policy]
+        _show(url, connect, names, "", as_json=as_json, watch_s=watch_s)
+        return
     config = load_usual_config(config_path)
     names = [one.name for one in config.policy] if policy is None else [config.named_policy(policy).name]
     url = running_daemon(config)
@@ -44,34 +64,40 @@ def status(config_path: Path | None, policy: str | None, *, as_json: bool, watch
         raise LightningError(
             f"no daemon runs on {config.daemon.state_dir}; start it with: lightning-trainer serve{named(config_path)}"
         )
+    hint = "; `lightning-trainer agents` shows who made which calls"
+    _show(url, partial(daemon_client, url, config), names, hint, as_json=as_json, watch_s=watch_s)
+
+
+def _show(url: str, connect: _Connect, names: list[str], hint: str, *, as_json: bool, watch_s: float | None) -> None:
+    """``hint``: what is added where there is no policy."""
     if not names:
-        _recorded(url, config, as_json=as_json, watch_s=watch_s)
+        _recorded(url, connect, hint, as_json=as_json, watch_s=watch_s)
         return
     if as_json:
-        _print_json(lambda: _ask(url, config, names), watch_s)
+        _print_json(lambda: _ask(url, connect, names), watch_s)
         return
     console = TerminalConsole()
     if watch_s is None:
-        console.print(_blocks(_ask(url, config, names)))
+        console.print(_blocks(_ask(url, connect, names)))
         return
-    with Live(_blocks(_ask(url, config, names)), console=console, auto_refresh=False) as live:
+    with Live(_blocks(_ask(url, connect, names)), console=console, auto_refresh=False) as live:
         while True:
             time.sleep(watch_s)
-            live.update(_blocks(_ask(url, config, names)), refresh=True)
+            live.update(_blocks(_ask(url, connect, names)), refresh=True)
 
 
-def _recorded(url: str, config: Config, *, as_json: bool, watch_s: float | None) -> None:
+def _recorded(url: str, connect: _Connect, hint: str, *, as_json: bool, watch_s: float | None) -> None:
     """Print what a daemon without policies has recorded, once or again and again."""
     if as_json:
-        _print_json(lambda: {name: _whole(url, config)[name] for name in ("counts", "store")}, watch_s)
+        _print_json(lambda: {name: _whole(url, connect)[name] for name in ("counts", "store")}, watch_s)
         return
     console = TerminalConsole()
     while True:
-        whole = _whole(url, config)
+        whole = _whole(url, connect)
         counts = whole["counts"]
         console.print(
             f"recording at {url}; spans: {counts['spans']:,}, rollouts: {counts['rollouts']:,}; there is no "
-            "[[policy]], so nothing is served or trained; `lightning-trainer agents` shows who made which calls",
+            f"[[policy]], so nothing is served or trained{hint}",
             markup=False,
             highlight=False,
             soft_wrap=True,
@@ -89,9 +115,9 @@ def _of_store(write_failure: str | None) -> list[Text]:
     return [Text(f"note: no call or span is recorded: {write_failure}", style="yellow")]
 
 
-def _whole(url: str, config: Config) -> dict[str, Any]:
+def _whole(url: str, connect: _Connect) -> dict[str, Any]:
     try:
-        with daemon_client(url, config) as client:
+        with connect() as client:
             return client.get("/lightning/status").raise_for_status().json()
     except (httpx.HTTPError, ValueError) as error:
         raise LightningError(f"the daemon at {url} did not answer ({type(error).__name__}: {error})") from error
@@ -105,20 +131,17 @@ def _print_json(ask: Callable[[], Any], watch_s: float | None) -> None:
     print(visible_json(ask()))
 
 
-def _ask(url: str, config: Config, names: list[str]) -> dict[str, dict[str, Any]]:
+def _ask(url: str, connect: _Connect, names: list[str]) -> dict[str, dict[str, Any]]:
     """What the daemon says of each policy, and the rows of its newest steps."""
     try:
-        with daemon_client(url, config) as client:
+        with connect() as client:
             whole = client.get("/lightning/status").raise_for_status().json()
             found = {}
             newest = {"limit": _STEPS_SHOWN}
             for name in names:
-                metrics = client.get(f"/lightning/policies/{name}/metrics", params=newest).raise_for_status().json()
-                live = (
-                    client.get(f"/lightning/policies/{name}", params={"limit": 1})
-                    .raise_for_status()
-                    .json()["live_version"]
-                )
+                path = f"/lightning/policies/{quote(name, safe='')}"
+                metrics = client.get(f"{path}/metrics", params=newest).raise_for_status().json()
+                live = client.get(path, params={"limit": 1}).raise_for_status().json()["live_version"]
                 failure = whole["store"]["write_failure"]
                 found[name] = {**whole["policies"][name], "write_failure": failure, "live_version": live, **metrics}
             return found

@@ -5,27 +5,19 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from lightning_trainer.cli.terminal.console import one_sentence
+from lightning_trainer.cli.terminal.console import Endpoint, one_sentence
 
 prompts = typer.Typer(no_args_is_help=True, help="List, compare, choose and improve prompts that agents get by name.")
 
 _Configuration: TypeAlias = Annotated[
     Path | None, typer.Option(help="The configuration file; default: lightning.toml, if it exists.")
 ]
-_Endpoint: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        envvar="LIGHTNING_ENDPOINT",
-        help="URL of a daemon elsewhere; default: the configuration's, or its store. With --config the variable does "
-        "not count.",
-    ),
-]
 _Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @prompts.command("list")
 def list_them(
-    context: typer.Context, config: _Configuration = None, endpoint: _Endpoint = None, as_json: _Json = False
+    context: typer.Context, config: _Configuration = None, endpoint: Endpoint = None, as_json: _Json = False
 ) -> None:
     """List the prompts that programs have asked for, with the versions that are served."""
     with one_sentence():
@@ -40,7 +32,7 @@ def show(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="NAME for all its versions, NAME@vN for the text of one.")],
     config: _Configuration = None,
-    endpoint: _Endpoint = None,
+    endpoint: Endpoint = None,
     diff: Annotated[bool, typer.Option("--diff", help="Show what a version changes of its parent.")] = False,
     live: Annotated[
         bool, typer.Option("--live", help="Show what each version earned in the newest live attempts, too.")
@@ -67,7 +59,7 @@ def use(
     context: typer.Context,
     version: Annotated[str, typer.Argument(help="NAME@vN.")],
     config: _Configuration = None,
-    endpoint: _Endpoint = None,
+    endpoint: Endpoint = None,
 ) -> None:
     """Serve a version to programs that ask for the prompt: at once where they run, with no restart."""
     with one_sentence():
@@ -84,7 +76,7 @@ def add(
     file: Annotated[Path, typer.Argument(help="The file with the text.")],
     reason: Annotated[str | None, typer.Option(help="Why.")] = None,
     config: _Configuration = None,
-    endpoint: _Endpoint = None,
+    endpoint: Endpoint = None,
 ) -> None:
     """Add a text of your own as a version, which `use` then serves."""
     with one_sentence():

@@ -1,6 +1,5 @@
 """A daemon's prompts, asked for over HTTP: the running one's of a configuration, or of one that an endpoint names."""
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
@@ -11,10 +10,9 @@ from urllib.parse import quote
 import httpx
 from lightning_instrumentation.settings import checked_endpoint
 
-from lightning_trainer.cli.daemon.running_daemon import client_at, daemon_client
+from lightning_trainer.cli.daemon.named_daemon import named_client
+from lightning_trainer.cli.daemon.running_daemon import daemon_client
 from lightning_trainer.config import Config
-from lightning_trainer.config.file import load_config
-from lightning_trainer.daemon.access.token import token_for_clients
 from lightning_trainer.errors import StoreError, UnknownVersionError
 from lightning_trainer.prompts.earned import Earned
 from lightning_trainer.rollouts.daemon_client import not_a_daemon, refusal
@@ -101,17 +99,11 @@ class RemotePrompts:
 def prompts_at(endpoint: str, config_path: Path | None) -> Iterator[RemotePrompts]:
     """Yield the prompts of the daemon that an endpoint names.
 
-    Its token is that of ``LIGHTNING_TOKEN``, of the configuration if one is named, or the one that it has left for this
-    user's programs.
-
     Raises:
-        LightningError: it is no URL, the configuration cannot be read, or no daemon answers there.
+        LightningError: as ``named_client``.
     """
     url = checked_endpoint(endpoint)
-    token = os.environ.get("LIGHTNING_TOKEN") or None
-    if token is None and config_path is not None:
-        token = token_for_clients(load_config(config_path).daemon, url)
-    with client_at(url, token, timeout_s=_TIMEOUT_S) as client:
+    with named_client(url, config_path, timeout_s=_TIMEOUT_S) as client:
         yield RemotePrompts(url, client)
 
 

@@ -78,6 +78,14 @@ def visible_json(document: Any, indent: int | None = 2) -> str:
 # Options that many commands have, and how their texts are read.
 
 Configuration: TypeAlias = Annotated[Path | None, typer.Option(help="The configuration file; default: lightning.toml.")]
+Endpoint: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        envvar="LIGHTNING_ENDPOINT",
+        help="URL of a daemon elsewhere; default: the configuration's, or its store. With --config the variable does "
+        "not count.",
+    ),
+]
 
 
 def check_unix(command: str) -> None:

@@ -1,19 +1,26 @@
 """``GET /lightning/feedback`` says who said what and how far each is believed; ``POST /lightning/forget`` erases."""
 
+import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import asdict
+from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from lightning_trainer.config import Config
 from lightning_trainer.config.sections import FeedbackConfig
 from lightning_trainer.errors import ForgetError, StoreError
 from lightning_trainer.ingest.http.bodies import JsonBodyError, error_response, read_json
 from lightning_trainer.prompts.quoting import quoting
 from lightning_trainer.samples.feedback.review import feedback_report
+from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.lately import Lately
 from lightning_trainer.store.store import Store
+from lightning_trainer.store.tables.rollouts import select_rated_tasks
+from lightning_trainer.store.upkeep.files import STORE, set_aside_before
 from lightning_trainer.store.worklist.forgetting import (
     attempts_named,
     forget_response,
@@ -71,13 +78,35 @@ def forget_and_say(connection, kind: str, name: str) -> dict:
     return {**asdict(forgotten), "made_with": told, "quoted_by": quoted_by}
 
 
-def feedback_api(store: Store, config: FeedbackConfig) -> APIRouter:
-    """Return the routes."""
+def still_in(config: Config) -> list[str]:
+    """Return in a sentence each what still has what was erased: files that the daemon does not write again."""
+    said = [
+        f"{aside} was set aside and may still have it: delete it when you do not need it any more"
+        for aside in set_aside_before(config.daemon.state_dir / STORE)
+    ]
+    if (journal := config.store.journal) is not None:
+        each = "" if config.store.url is None else ", as does every other daemon's,"
+        until = "until `lightning-trainer store backup` is run two minutes after the daemon's next start, or later"
+        said.append(f"the journal {journal} still has it{each} {until}")
+    return said
+
+
+def report_and_tasks(connection: Connection, config: FeedbackConfig) -> dict[str, Any]:
+    """Return what is said of the newest feedback, with how many pieces name a task in place of a rollout."""
+    tasks = select_rated_tasks(connection)
+    named = {"feedback": sum(number for _, number in tasks), "such_as": tasks[0][0]} if tasks else None
+    return {**feedback_report(look(connection, config, time.time_ns()), config), "task_named": named}
+
+
+def feedback_api(store: Store, config: FeedbackConfig, still_there: Callable[[], list[str]] = list) -> APIRouter:
+    """Return the routes.
+
+    Args:
+        still_there: says what still has what was erased.
+    """
     router = APIRouter()
 
-    reports = Lately(
-        lambda: store.scan(lambda connection: feedback_report(look(connection, config, time.time_ns()), config))
-    )
+    reports = Lately(lambda: store.scan(lambda connection: report_and_tasks(connection, config)))
 
     @router.get("/lightning/feedback")
     async def report() -> dict:
@@ -91,6 +120,7 @@ def feedback_api(store: Store, config: FeedbackConfig) -> APIRouter:
             body = await read_json(request, ForgetBody)
             ((kind, name),) = body.model_dump(exclude_none=True).items()
             done = await store.erase(lambda connection: forget_and_say(connection, kind, name))
+            done["still_in"] = await asyncio.to_thread(still_there)
         except JsonBodyError as error:
             return error.response()
         except ForgetError as error:

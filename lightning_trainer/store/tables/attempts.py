@@ -243,6 +243,7 @@ def select(
     task_id: str | None = None,
     mode: RolloutMode | None = None,
     state: AttemptState | None = None,
+    ended_since_ns: int | None = None,
     limit: int | None = None,
 ) -> list[Attempt]:
     """Return the attempts that meet every given condition, oldest start first; with a limit, the newest of them."""
@@ -255,6 +256,7 @@ def select(
         "task_id = ?": task_id,
         "coalesce(mode, 'train') = ?": mode,
         "state = ?": state,
+        "ended_ns >= ?": ended_since_ns,
     }
     asked = {condition: value for condition, value in conditions.items() if value is not None}
     where = " AND ".join(asked) or "true"

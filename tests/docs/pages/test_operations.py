@@ -106,7 +106,7 @@ async def after_twenty_steps(tmp_path, monkeypatch):
 
 
 def test_the_commands_work_as_they_stand(after_twenty_steps):
-    commands = [line for block in blocks("bash") for line in block.splitlines()]
+    commands = [line for block in blocks("bash")[:-1] for line in block.splitlines()]
     outputs = []
     for command in commands:
         done = CliRunner().invoke(app, shlex.split(command)[1:])
@@ -125,6 +125,17 @@ def test_the_commands_work_as_they_stand(after_twenty_steps):
     with read_only(after_twenty_steps) as connection:
         (rollback,) = select_rollbacks(connection, "support")
     assert (rollback.after_step, rollback.version) == (20, 12)
+
+
+def test_commands_for_a_daemon_elsewhere_ask_nobody_else(after_twenty_steps, monkeypatch):
+    export, *commands = blocks("bash")[-1].splitlines()
+    assert export.startswith("export LIGHTNING_ENDPOINT=https://gpu-box:8321 ")
+    monkeypatch.setenv("LIGHTNING_ENDPOINT", "http://127.0.0.1:9")
+    for command in commands:
+        at_nobody = re.sub(r"https://\S+", "http://localhost:9", command)
+        done = CliRunner().invoke(app, shlex.split(at_nobody)[1:])
+        place = "localhost:9" if "--endpoint" in command else "127.0.0.1:9"
+        assert (done.exit_code, f"the daemon at http://{place} did not answer" in done.output) == (2, True), done.output
 
 
 def test_versions_come_in_pages(after_twenty_steps):

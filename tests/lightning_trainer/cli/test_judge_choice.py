@@ -10,7 +10,7 @@ from lightning_instrumentation import semconv
 from typer.testing import CliRunner
 
 from lightning_trainer.cli.app import app
-from lightning_trainer.cli.judge.chosen import choose
+from lightning_trainer.daemon.rewards.chosen import choose
 from lightning_trainer.errors import StoreError
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.tables.rollouts import select_expired

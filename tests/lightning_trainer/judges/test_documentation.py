@@ -8,7 +8,9 @@ import tomllib
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import pytest
+from fastapi import FastAPI
 from lightning_instrumentation import semconv
 from pydantic import ValidationError
 from typer.testing import CliRunner
@@ -18,7 +20,9 @@ from lightning_trainer.config import Config
 from lightning_trainer.config.file import load_config
 from lightning_trainer.config.judges import KINDS, Criterion
 from lightning_trainer.config.model_endpoint import BudgetConfig
+from lightning_trainer.daemon.api.judging import judging_router
 from lightning_trainer.ingest.reading import read_spans
+from lightning_trainer.judges.scoring_engine import engines_of
 from lightning_trainer.samples.rewards.reward_table import read_rewards
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.types import SpanEvent
@@ -86,7 +90,7 @@ def run(*arguments):
 
 
 def test_the_commands_run_as_they_stand(folder, script):
-    commands, _ = blocks("bash")
+    commands, *_ = blocks("bash")
     dry, judged, again, explained = (run(*shlex.split(line)[1:]) for line in commands.splitlines())
     assert "would be asked 1 question about 1 attempt:" in dry
     assert "What is 2 * 3?" in dry
@@ -97,9 +101,24 @@ def test_the_commands_run_as_they_stand(folder, script):
     assert "- helpful 0.75 by judge helpful (rubric, gpt-5-mini): found 1: so; polite 0: so" in explained
 
 
+async def test_the_daemon_judges_what_is_posted_to_it(folder, script):
+    _, curl, _ = blocks("bash")
+    body = json.loads(shlex.split(curl)[-1])
+    async with SqliteStore(folder / ".lightning" / "lightning.sqlite") as store:
+        daemon = FastAPI()
+        config = Config.model_validate({"judge": tomllib.loads((folder / "lightning.toml").read_text())["judge"]})
+        daemon.include_router(judging_router(store, store, config, engines_of(config, {}.__getitem__)))
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(daemon), base_url="http://127.0.0.1:8321") as client:
+            answer = await client.post("/lightning/judge", json=body)
+    *working, last = map(json.loads, answer.text.splitlines())
+    assert {name for line in working for name in line["working"]} == {"groups", "done"}
+    assert [one["value"] for one in last["done"]["judged"]] == [0.75]
+    assert len(script.bodies) == 1
+
+
 def test_the_report_says_how_far_the_judge_can_be_believed(folder):
     run("judge", "ticket-4711", "--judge", "helpful")
-    _, commands = blocks("bash")
+    *_, commands = blocks("bash")
     again, told = (run(*shlex.split(line)[1:]) for line in commands.splitlines())
     assert "gave 1 of 1 attempts a reward" in again
     assert "says the same when asked again" in told

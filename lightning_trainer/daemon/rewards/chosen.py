@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from lightning_trainer.config import PolicyConfig, matches
-from lightning_trainer.errors import ConfigError, StoreError
+from lightning_trainer.errors import ConfigError, NothingToJudgeError
 from lightning_trainer.explain.finding import counted
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.samples.credit.group_collector import regroup
@@ -19,6 +19,8 @@ from lightning_trainer.store.tables.rollouts import nearest_names, select_named
 from lightning_trainer.types import Attempt, AttemptState, RolloutMode
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_LAST_NS = 2**63 - 1
+"""What a database can be asked about."""
 _ONLY_BY_NAME = (RolloutMode.DROPPED, RolloutMode.RETRIED, RolloutMode.SHADOW)
 """Modes whose rewards train nothing: a judge, which costs, sees such an attempt only if it is named itself."""
 _READ_AT_ONCE = 100
@@ -45,12 +47,16 @@ def choose(
         policy: the one that the judge rewards, which says what a group is; None: as the attempts were recorded.
 
     Raises:
-        LightningError: there is none.
+        NothingToJudgeError: there is none.
+        ConfigError: ``since`` is not a time, or neither names nor a time are given.
     """
     since_ns = None if since is None else _since_ns(since)
     if not names and since_ns is None:
         raise ConfigError("name rollouts, tasks or groups to judge, or say --since 2h")
-    found = [one for name in names for one in _named(connection, name)] if names else attempt_table.select(connection)
+    if names:
+        found = [one for name in names for one in _named(connection, name)]
+    else:
+        found = attempt_table.select(connection, ended_since_ns=since_ns)
     meant = {
         one.attempt_id: one
         for one in found
@@ -66,7 +72,7 @@ def choose(
     judged = [one for key, one in kept.items() if key not in gone]
     if not judged:
         asked = f"named {', '.join(names)}" if names else f"since {since}"
-        raise StoreError(
+        raise NothingToJudgeError(
             "; ".join([f"there is no attempt {asked} that has ended", *said]) + "; see `lightning-trainer explain`"
         )
     groups = _by_group(connection, judged, policy) if whole else _sorted(judged)
@@ -118,19 +124,26 @@ def _named(connection: Connection, name: str) -> list[Attempt]:
     rollouts = select_named(connection, name)
     if rollouts and rollouts != [name] and (exact := attempt_table.select(connection, attempt_ids=[name])):
         return exact
-    if not rollouts and (groups := [one for one in attempt_table.select(connection) if matches(one.group_id, [name])]):
+    is_pattern = any(mark in name for mark in "*?[")
+    if (
+        not rollouts
+        and is_pattern
+        and (groups := [one for one in attempt_table.select(connection) if matches(one.group_id, [name])])
+    ):
         return groups
     if not rollouts:
         nearest = ", ".join(nearest_names(connection, name)) or "none is recorded"
-        raise StoreError(f"there is no rollout, attempt, task or group {name!r}: the nearest are {nearest}")
+        raise NothingToJudgeError(f"there is no rollout, attempt, task or group {name!r}: the nearest are {nearest}")
     return [one for rollout in rollouts for one in attempt_table.select(connection, rollout_id=rollout)]
 
 
 def _since_ns(text: str) -> int:
-    if match := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip()):
-        return time.time_ns() - int(float(match[1]) * _UNITS_S[match[2]] * 1e9)
     try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
+        if match := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip()):
+            at_ns = time.time_ns() - int(float(match[1]) * _UNITS_S[match[2]] * 1e9)
+        else:
+            at = datetime.fromisoformat(text)
+            at_ns = int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1e9)
+    except (ValueError, OverflowError):
         raise ConfigError(f"--since {text!r} is not a time: write 30m, 2h, 7d, or 2026-05-01T12:00") from None
-    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1e9)
+    return max(0, min(at_ns, _LAST_NS))

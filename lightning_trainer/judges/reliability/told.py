@@ -1,46 +1,35 @@
-"""``lightning-trainer judge --report``: how far a judge can be believed, by what is recorded."""
+"""A judge's report as it is told: rows of a table, and sentences below it."""
 
-from rich.table import Table
+from dataclasses import dataclass
+from typing import Any
 
-from lightning_trainer.cli.terminal.console import TerminalConsole, visible_json
-from lightning_trainer.config import Config
 from lightning_trainer.config.judges import AnyJudge
-from lightning_trainer.judges.reliability.report import JudgeReport, judge_report
+from lightning_trainer.judges.reliability.report import JudgeReport
 from lightning_trainer.samples.rewards.reliability import Estimate
-from lightning_trainer.store.places import place_of, reading
 
 
-def report(config: Config, by: AnyJudge, *, as_json: bool) -> None:
-    """Print what is known of a judge, from the store itself, with or without a daemon.
+@dataclass(frozen=True, slots=True)
+class ToldReport:
+    """Everything as JSON-able values."""
 
-    Raises:
-        LightningError: the store cannot be read.
-    """
-    with reading(place_of(config)) as connection:
-        known = judge_report(connection, by)
-    if as_json:
-        print(visible_json(known.as_json()))
-        return
-    console = TerminalConsole()
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for heading in (f"judge {by.name}", "estimate", "95 %", "from"):
-        table.add_column(heading, overflow="fold")
-    for what, estimate in _rows(known):
-        if estimate is None:
-            table.add_row(what, "unknown", "", "")
-        else:
-            table.add_row(
-                what,
-                f"{estimate.value:.3f}",
-                f"{estimate.low:.3f} to {estimate.high:.3f}",
-                str(estimate.count),
-            )
-    console.print(table)
-    for sentence in _sentences(known, by):
-        console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+    document: dict[str, Any]
+    """See ``JudgeReport.as_json``."""
+    rows: list[list[Any]]
+    """What is estimated, the estimate, its interval's ends, and the number that it is from; nothing but the first where
+    it is unknown."""
+    sentences: list[str]
 
 
-def _rows(known: JudgeReport) -> list[tuple[str, Estimate | None]]:
+def told(known: JudgeReport, by: AnyJudge) -> ToldReport:
+    """Return the report on a judge as it is told."""
+    rows = [
+        [what] if estimate is None else [what, estimate.value, estimate.low, estimate.high, estimate.count]
+        for what, estimate in _estimates(known)
+    ]
+    return ToldReport(known.as_json(), rows, _sentences(known, by))
+
+
+def _estimates(known: JudgeReport) -> list[tuple[str, Estimate | None]]:
     checked = known.reliability
     return [
         ("false positives (says right, is wrong)", checked.false_positives),
