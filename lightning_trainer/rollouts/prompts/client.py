@@ -4,7 +4,7 @@ import time
 import urllib.parse
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from lightning_instrumentation.prompts.version import PromptVersion
 
@@ -84,32 +84,3 @@ class PromptClient(DaemonClient):
 
 def _version(document: dict[str, Any]) -> PromptVersion:
     return PromptVersion(document["version"], document["text"])
-
-
-class Used(Protocol):
-    """What can be asked which version attempts ran with."""
-
-    def used_in(self, name: str, attempts: Sequence[str], *, wait_s: float) -> PromptVersion:
-        """As ``PromptClient.used_in``."""
-        ...
-
-
-def why_unreached(daemon: Used, name: str, version: int, attempts: Sequence[str], *, wait_s: float) -> str | None:
-    """Return why attempts say nothing about the version that they were given; None if one of them ran with it.
-
-    Raises:
-        LightningError: the daemon cannot be reached, or refuses us.
-    """
-    try:
-        found = daemon.used_in(name, attempts, wait_s=wait_s)
-    except NotThereError:
-        return (
-            f"none of the {len(attempts)} attempts with {name}@v{version} asked for {name!r}, so they say nothing "
-            "about it: call lt.prompt where the text is used, in each attempt, and do not keep what it returns"
-        )
-    if found.version == version:
-        return None
-    return (
-        f"attempts with {name}@v{version} ran with v{found.version}, and say nothing about it: what a search gives "
-        "reaches the program or function that it calls, and no service that these ask"
-    )

@@ -9,7 +9,7 @@ from lightning_instrumentation.scope import current
 
 from lightning_trainer.errors import LightningError, NotThereError
 from lightning_trainer.rollouts import AttemptEnded, PromptOptimizer
-from lightning_trainer.rollouts.prompts import optimizer
+from lightning_trainer.rollouts.prompts import evaluator, used_versions
 from lightning_trainer.rollouts.prompts.candidates import CandidateTried
 from lightning_trainer.rollouts.prompts.client import Proposed
 from lightning_trainer.rollouts.task_file import task_of
@@ -46,7 +46,7 @@ class Script:
             names, self._attempt, endpoint=NOWHERE, on_event=self.events.append, concurrency=1
         )
         self.optimizer._daemon = self  # pyright: ignore[reportAttributeAccessIssue]
-        self.optimizer._runner = self  # pyright: ignore[reportAttributeAccessIssue]
+        self.optimizer._evaluator._runner = self  # pyright: ignore[reportAttributeAccessIssue]
         self._names = names
 
     def search(self, tasks: Sequence[Any] = TASKS, **options: Any):
@@ -66,11 +66,11 @@ class Script:
             self._now = stage, f"a{len(self.made)}"
             reward, error = None, None
             try:
-                reward = self.optimizer._attempt(task)
+                reward = self.optimizer._evaluator.attempt(task)
             except RuntimeError as raised:
                 error = str(raised)
             ended.append(AttemptEnded(stage, None, task.id, reward, 0.0, error, self._now[1]))
-            self.optimizer._ended(ended[-1])
+            self.optimizer._evaluator.attempt_ended(ended[-1])
         return ended
 
     def first_with(self, text: str) -> str:
@@ -138,7 +138,7 @@ def test_what_attempts_record_is_waited_for_once_and_not_again_for_each_prompt_o
     script = Script(lambda task, texts: 0.5, ("planner", "writer"))
     script._names = ()
     now = iter(range(1000))
-    monkeypatch.setattr(optimizer.time, "monotonic", lambda: float(next(now)))
+    monkeypatch.setattr(used_versions.time, "monotonic", lambda: float(next(now)))
     with pytest.raises(NotThereError, match="none asked for planner"):
         script.search()
     assert script.waited_s == [1.0, 0.0, 9.0], "two seconds of the first attempt, ten of all"
@@ -167,7 +167,7 @@ def test_a_search_whose_texts_do_not_reach_the_program_says_so_once(caplog):
         cached.asked_for.update(asked_for)
         return reward
 
-    cached.optimizer._given = attempt
+    cached.optimizer._evaluator._attempt = attempt
     cached.search()
     assert (
         caplog.text.count("none of the 3 attempts with clerk@v1 asked for 'clerk', so they say nothing about it") == 1
@@ -190,7 +190,7 @@ def test_attempts_that_failed_do_not_say_that_a_text_does_not_reach_the_program(
             raise RuntimeError("the endpoint is busy")
         return reward
 
-    made, script.optimizer._given = script._attempt, attempt
+    made, script.optimizer._evaluator._attempt = script._attempt, attempt
     script.search(journal=tmp_path / "j")
     assert "say nothing about it" not in caplog.text
     assert script.asked_about == ["a0", script.first_with("v2")]
@@ -223,7 +223,7 @@ def test_a_failed_attempt_never_counts_more_than_the_worst_that_did_not_fail():
 
 def test_a_failed_attempt_is_made_again_by_the_runner_and_is_no_part_of_the_journal(monkeypatch, tmp_path):
     made: list[dict[str, Any]] = []
-    monkeypatch.setattr(optimizer, "Runner", lambda *given, **options: made.append(options))
+    monkeypatch.setattr(evaluator, "Runner", lambda *given, **options: made.append(options))
     PromptOptimizer("clerk", lambda task: 1.0, endpoint=NOWHERE, retries=2)
     assert made[0]["retries"] == 2
     monkeypatch.undo()
@@ -233,7 +233,7 @@ def test_a_failed_attempt_is_made_again_by_the_runner_and_is_no_part_of_the_jour
 
     def evaluated(tasks: Sequence[Any], *, stage: str) -> list[AttemptEnded]:
         failed = AttemptEnded("retried", None, task_of(tasks[0]).id, None, 0.0, "429", "busy")
-        script.optimizer._ended(failed)
+        script.optimizer._evaluator.attempt_ended(failed)
         return once(tasks, stage=stage)
 
     script.evaluated = evaluated
