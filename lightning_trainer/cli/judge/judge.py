@@ -92,8 +92,7 @@ def judge(options: Options) -> None:
     with reading(store) as connection:
         late = select_consumed(connection, attempt_ids=[one.attempt_id for one in judged])
     if options.as_json:
-        spent = {"calls": budget.calls, "input_tokens": budget.input_tokens, "output_tokens": budget.output_tokens}
-        document = {"judged": [asdict(one) for one in judged], "spent": spent, "trained_before": sorted(late)}
+        document = {"judged": [asdict(one) for one in judged], "spent": budget.spent, "trained_before": sorted(late)}
         print(visible_json({**document, "left_out": chosen.left_out}))
     else:
         _show(judged, by, budget, chosen, late=len(late))

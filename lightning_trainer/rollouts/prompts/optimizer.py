@@ -13,7 +13,7 @@ from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts.attempt import AttemptFunction, Event, TaskT
 from lightning_trainer.rollouts.daemon_client import daemon_of_client
 from lightning_trainer.rollouts.prompts.candidates import Candidate, CandidateTried, Optimized
-from lightning_trainer.rollouts.prompts.client import PromptClient
+from lightning_trainer.rollouts.prompts.client import PromptClient, Spent
 from lightning_trainer.rollouts.prompts.evaluator import CandidateEvaluator
 from lightning_trainer.rollouts.prompts.journal import Journal
 from lightning_trainer.rollouts.prompts.search import GepaSearch
@@ -61,6 +61,7 @@ class PromptOptimizer(Generic[TaskT]):
         self._run = default_run(self._names, attempt) if run is None else checked_run(run)
         self._seed = seed
         self._on_event = on_event
+        self._search: GepaSearch | None = None
         self._evaluator: CandidateEvaluator[TaskT] = CandidateEvaluator(
             attempt,
             run=self._run,
@@ -119,7 +120,7 @@ class PromptOptimizer(Generic[TaskT]):
         search = json.dumps([self._run, self._names, self._seed, minibatch, perfect, ids], default=str)
         kept = Journal(None if journal is None else Path(journal), hashlib.sha256(search.encode()).hexdigest())
         try:
-            return GepaSearch(
+            self._search = GepaSearch(
                 self._names,
                 among,
                 self._daemon,
@@ -129,9 +130,15 @@ class PromptOptimizer(Generic[TaskT]):
                 minibatch=minibatch,
                 perfect=perfect,
                 on_event=self._on_event,
-            ).run(attempts)
+            )
+            return self._search.run(attempts)
         finally:
             kept.close()
+
+    @property
+    def spent(self) -> Spent:
+        """Return what the model that writes texts was asked in the newest search, which may have been interrupted."""
+        return Spent() if self._search is None else self._search.spent
 
     def use(self, candidate: Candidate) -> None:
         """Serve a candidate's texts to every program that asks for the prompts with the same defaults.

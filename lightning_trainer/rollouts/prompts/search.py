@@ -19,7 +19,7 @@ from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts.attempt import AttemptEnded, Task
 from lightning_trainer.rollouts.prompts import pareto
 from lightning_trainer.rollouts.prompts.candidates import Candidate, CandidateTried, Optimized, named
-from lightning_trainer.rollouts.prompts.client import PromptClient, Proposed
+from lightning_trainer.rollouts.prompts.client import NoProposalError, PromptClient, Spent
 from lightning_trainer.rollouts.prompts.evaluator import CandidateEvaluator, failures
 from lightning_trainer.rollouts.prompts.journal import Journal
 from lightning_trainer.rollouts.prompts.tasks import SearchTasks, minibatches
@@ -30,6 +30,8 @@ _MOST_REFUSED = 5
 """Proposals that the daemon refuses one after the other: then it is over."""
 _MOST_SHOWN = 64
 """Attempts that one proposal is made from."""
+_SPENT = ["spent"]
+"""Key of the journal's lines on what proposals have spent."""
 
 
 class GepaSearch:
@@ -66,6 +68,8 @@ class GepaSearch:
         self._on_event = on_event
         self._used = UsedVersions(daemon, journal)
         self._candidates: list[Candidate] = []
+        self.spent = Spent()
+        """By proposals so far, with those of the search that this one goes on from."""
         self._proposed = False
         """Whether there was a proposal, so that none any more is an end and no error."""
 
@@ -76,11 +80,13 @@ class GepaSearch:
             LightningError: as ``PromptOptimizer.optimize``.
         """
         self._evaluator.begin(self._journal, attempts)
+        while (before := self._journal.take(_SPENT)) is not None:
+            self.spent += Spent(**before)
         self._candidates.append(self._base())
         self._search()
         best, made = max(self._candidates, key=lambda one: one.mean), attempts - self._evaluator.attempts_left
         base = self._candidates[0]
-        return Optimized(base, best, self._candidates, made, self._held_out(base, best))
+        return Optimized(base, best, self._candidates, made, self._held_out(base, best), self.spent)
 
     def _base(self) -> Candidate:
         """Try what the program has, and learn which versions of the prompts that is: from the first attempt, whose
@@ -125,7 +131,7 @@ class GepaSearch:
                 continue
             name = self._names[number % len(self._names)]
             try:
-                made = self._proposal(parent, name, batch)
+                version, made_by = self._proposal(parent, name, batch)
                 refused = 0
             except LightningError as error:
                 refused += 1
@@ -136,24 +142,35 @@ class GepaSearch:
                     raise
                 _log.warning("there is no new text any more, and the search ends: %s", error)
                 return
-            child = {**parent.versions, name: made.version}
+            child = {**parent.versions, name: version}
             if all(child != one.versions for one in self._candidates):
-                self._try(child, made.made_by, index, batch, fmean(before))
+                self._try(child, made_by, index, batch, fmean(before))
 
-    def _proposal(self, parent: Candidate, name: str, batch: Sequence[Task]) -> Proposed:
+    def _proposal(self, parent: Candidate, name: str, batch: Sequence[Task]) -> tuple[PromptVersion, str]:
+        """Return a version that may be better than the parent's, and the kind of its proposer."""
         first = [parent.attempts[one.id] for one in batch]
         others = sorted(parent.attempts.values(), key=lambda one: self._evaluator.rewards([one]), reverse=True)
         ids = dict.fromkeys(one.attempt_id for one in [*first, *others])
         seed = self._chance.randrange(1 << 31)
         shown, version = list(ids)[:_MOST_SHOWN], parent.versions[name].version
         key = ["proposal", name, version, shown, seed]
-        if (said := self._journal.take(key)) is None:
+        if (said := self._journal.take(key)) is not None:
+            self._proposed = True
+            return PromptVersion(**said["version"]), said["made_by"]
+        try:
             made = self._daemon.propose(name, version, shown, seed=seed)
-            self._journal.write(key, asdict(made))
-        else:
-            made = Proposed(PromptVersion(**said["version"]), said["made_by"])
+        except NoProposalError as error:
+            self._count(error.spent)
+            raise
+        self._count(made.spent)
+        self._journal.write(key, {"version": asdict(made.version), "made_by": made.made_by})
         self._proposed = True
-        return made
+        return made.version, made.made_by
+
+    def _count(self, spent: Spent) -> None:
+        """Count what was spent, in the journal by itself: a search that goes on may not ask for the same again."""
+        self.spent += spent
+        self._journal.write(_SPENT, asdict(spent))
 
     def _try(
         self, child: Mapping[str, PromptVersion], made_by: str, parent: int, batch: Sequence[Task], before: float

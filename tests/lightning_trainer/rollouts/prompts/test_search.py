@@ -1,5 +1,6 @@
 """The search as a whole, with a daemon and a runner that are scripts: what is tried, what is kept, and what ends it."""
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,9 +10,10 @@ from lightning_instrumentation.scope import current
 
 from lightning_trainer.errors import LightningError, NotThereError
 from lightning_trainer.rollouts import AttemptEnded, PromptOptimizer
+from lightning_trainer.rollouts.daemon_client import Reached
 from lightning_trainer.rollouts.prompts import evaluator, used_versions
 from lightning_trainer.rollouts.prompts.candidates import CandidateTried
-from lightning_trainer.rollouts.prompts.client import Proposed
+from lightning_trainer.rollouts.prompts.client import NoProposalError, PromptClient, Proposed, Spent
 from lightning_trainer.rollouts.task_file import task_of
 
 NOWHERE = "http://127.0.0.1:9"
@@ -40,6 +42,8 @@ class Script:
         """The first attempt of each question which version attempts had."""
         self.proposals = 0
         self.most_proposals = 10_000
+        self.spent = Spent(2, 900, 80)
+        """On each proposal, made or not."""
         self.served = 0
         self.events: list[Any] = []
         self.optimizer = PromptOptimizer(
@@ -88,9 +92,9 @@ class Script:
 
     def propose(self, name: str, parent: int, attempts: Sequence[str], *, seed: int) -> Proposed:
         if self.proposals >= self.most_proposals:
-            raise LightningError("the budget is spent")
+            raise NoProposalError("the budget is spent", self.spent)
         self.proposals += 1
-        return Proposed(PromptVersion(self.proposals, f"v{self.proposals}"), "reflect")
+        return Proposed(PromptVersion(self.proposals, f"v{self.proposals}"), "reflect", self.spent)
 
     def put_score(self, name: str, version: int, *, stage: str, mean: float, tasks: int) -> None:
         pass
@@ -211,6 +215,39 @@ def test_a_search_that_never_gets_a_text_says_why():
         script.search()
 
 
+def test_what_the_writing_model_was_asked_is_told_with_what_was_asked_in_vain():
+    script = Script(by_text(v1=0.8))
+    script.most_proposals = 2
+    found = script.search()
+    assert script.proposals == 2
+    assert found.spent == Spent(2 * 7, 900 * 7, 80 * 7), "two proposals, and five that were refused"
+    assert script.optimizer.spent == found.spent
+
+
+def test_the_daemon_says_what_a_proposal_cost(monkeypatch):
+    client = PromptClient(Reached(NOWHERE, None, None))
+    spent = {"calls": 3, "input_tokens": 70, "output_tokens": 9}
+    answers = iter(
+        [
+            (200, {"version": 1, "text": "v1", "made_by": "reflect", "spent": spent}),
+            (422, {"error": {"message": "big was asked 3 times", "spent": spent}}),
+            (200, {"version": 1, "text": "v1", "made_by": "reflect"}),
+            (422, {"error": {"message": "no attempt can be read"}}),
+        ]
+    )
+
+    def once(*request: Any) -> tuple[int, bytes]:
+        status, document = next(answers)
+        return status, json.dumps(document).encode()
+
+    monkeypatch.setattr(client, "_once", once)
+    for cost in (Spent(3, 70, 9), Spent()):  # of a daemon of an earlier version nothing is known
+        assert client.propose("clerk", 0, ["a"], seed=0) == Proposed(PromptVersion(1, "v1"), "reflect", cost)
+        with pytest.raises(NoProposalError, match="the daemon answered 422") as refused:
+            client.propose("clerk", 0, ["a"], seed=0)
+        assert refused.value.spent == cost
+
+
 def test_a_failed_attempt_never_counts_more_than_the_worst_that_did_not_fail():
     def earns(task: str, texts: dict[str, str]) -> float:
         if texts["clerk"] == "v0":
@@ -263,7 +300,7 @@ def test_a_kept_text_that_is_proposed_again_is_not_tried_again():
         return 0.9 if texts["clerk"] == "v1" and task != "0" else 0.5 if task != "0" or texts["clerk"] == "v0" else 0.0
 
     script = Script(earns)
-    script.propose = lambda name, parent, attempts, seed: Proposed(PromptVersion(1, "v1"), "examples")
+    script.propose = lambda name, parent, attempts, seed: Proposed(PromptVersion(1, "v1"), "examples", Spent())
     found = script.search([{"id": str(number)} for number in range(1, 7)], validation=TASKS[:2])
     assert [one.name for one in found.candidates] == ["clerk@v0", "clerk@v1"]
 
