@@ -4,6 +4,7 @@ A message says what was wrong, the value, and what to do; the command line print
 """
 
 import errno
+from collections.abc import Mapping
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Of an OSError: no room is left, or none for this user; it may be again."""
@@ -141,7 +142,14 @@ class PromptError(LightningError, ValueError):
 
 
 class ProposalError(LightningError, RuntimeError):
-    """A proposer made no version of a prompt; the message says why."""
+    """A proposer made no version of a prompt; the message says why.
+
+    ``spent`` is what its model was asked in vain: ``calls``, ``input_tokens``, ``output_tokens``; empty if nothing.
+    """
+
+    def __init__(self, message: str, *, spent: Mapping[str, int] | None = None) -> None:
+        super().__init__(message)
+        self.spent: Mapping[str, int] = spent or {}
 
 
 class ForgetError(LightningError, ValueError):

@@ -15,6 +15,7 @@ from lightning_trainer.config.prompts import ExamplesConfig
 from lightning_trainer.errors import ProposalError
 from lightning_trainer.ingest.dialects.dialect import Message
 from lightning_trainer.judges.attempts import JudgedAttempt, Turn
+from lightning_trainer.judges.models.budget import Budget
 from lightning_trainer.judges.rendering import message_text
 from lightning_trainer.prompts.placeholders import PLACEHOLDER, placeholders
 from lightning_trainer.prompts.proposer import Proposal
@@ -57,7 +58,8 @@ class ExamplesProposer:
                 f"{len(chosen)} examples make a text of {len(text):,} characters, and {LONGEST_TEXT:,} is the most; "
                 f"lower most or max_chars in the [[prompt]] section of {parent.name!r}"
             )
-        return Proposal(text, self.made_by, f"{len(chosen)} examples: tasks {', '.join(chosen)}")
+        reason = f"{len(chosen)} examples: tasks {', '.join(chosen)}"
+        return Proposal(text, self.made_by, reason, spent=Budget().spent)
 
     async def close(self) -> None:
         """Nothing is open."""

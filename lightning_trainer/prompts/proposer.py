@@ -1,6 +1,6 @@
 """What the daemon asks for a new version of a prompt, and what it gets."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,6 +19,8 @@ class Proposal:
     """The kind of the proposer: ``reflect`` or ``examples``."""
     reason: str | None
     """What was wrong with the parent, in the proposer's words; None if it says nothing of that."""
+    spent: Mapping[str, int]
+    """What its model was asked for it: ``calls``, ``input_tokens``, ``output_tokens``."""
 
 
 class Proposers(Protocol):

@@ -59,19 +59,20 @@ class ReflectProposer:
         if not shown:
             why = next((one.unreadable for one in attempts), "there is none")
             raise ProposalError(f"no attempt can be read for a better {parent.name!r}: {why}")
+        budget = Budget(part_of=self.budget)
         try:
             answer: Any = await ask(
                 self._client,
                 self.config,
-                self.budget,
+                budget,
                 system=self._system,
                 question=_question(parent, shown, self.config.max_chars),
                 shape=self._shape,
                 check=lambda answer: _check(answer, parent.text),
             )
         except JudgeError as error:
-            raise ProposalError(str(error)) from error
-        return Proposal(in_place_of(parent.text, answer.prompt), self.made_by, answer.diagnosis)
+            raise ProposalError(str(error), spent=budget.spent) from error
+        return Proposal(in_place_of(parent.text, answer.prompt), self.made_by, answer.diagnosis, budget.spent)
 
     async def close(self) -> None:
         await self._client.close()

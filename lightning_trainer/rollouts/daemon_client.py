@@ -7,6 +7,7 @@ import os
 import re
 import time
 import urllib.parse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,17 @@ from lightning_instrumentation.settings import checked_endpoint
 from lightning_trainer.errors import LightningError, NotThereError, TrainingError
 
 _log = logging.getLogger(__name__)
+
+
+class RefusedError(LightningError):
+    """The daemon, or what answers in its place, refuses a request.
+
+    ``details`` is what its answer says of the error, with its ``message``; empty if it is not in the daemon's format.
+    """
+
+    def __init__(self, sentence: str, details: Mapping[str, Any]) -> None:
+        super().__init__(sentence)
+        self.details = details
 
 
 class Reached(NamedTuple):
@@ -78,11 +90,16 @@ def not_a_daemon(url: str, why: str) -> str:
 
 def _sentence(body: bytes) -> str | None:
     """Return the daemon's own sentence; None if the body is not in its format."""
+    return _details(body).get("message")
+
+
+def _details(body: bytes) -> Mapping[str, Any]:
+    """Return what the daemon says of an error; nothing if the body is not in its format."""
     try:
-        sentence = json.loads(body)["error"]["message"]
+        details = json.loads(body)["error"]
     except (ValueError, KeyError, TypeError):
-        return None
-    return sentence if isinstance(sentence, str) else None
+        return {}
+    return details if isinstance(details, dict) and isinstance(details.get("message"), str) else {}
 
 
 _POLL_S = 5.0
@@ -242,8 +259,9 @@ class DaemonClient:
                 if not 200 <= status < 300:
                     shown = body[:_LONGEST_ERROR]
                     # A proxy's own 404 says nothing about what the daemon has.
-                    refused = NotThereError if status == 404 and _sentence(shown) else LightningError
-                    raise refused(refusal(url, status, shown))
+                    if status == 404 and _sentence(shown):
+                        raise NotThereError(refusal(url, status, shown))
+                    raise RefusedError(refusal(url, status, shown), _details(shown))
                 answer = json.loads(body)
                 if not isinstance(answer, dict):
                     raise ValueError(answer)

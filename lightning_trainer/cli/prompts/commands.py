@@ -121,6 +121,9 @@ def optimize(
         int, typer.Option(help="How often a failed attempt is made again; these count in no --attempts.", min=0)
     ] = 0,
     seed: Annotated[int, typer.Option(help="Seed of what is drawn.")] = 0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print what was found as JSON, and on standard error how it goes.")
+    ] = False,
 ) -> None:
     """Look for better texts by trying them: prompts optimize NAME --tasks FILE --attempts N -- python agent.py."""
     with one_sentence():
@@ -137,4 +140,5 @@ def optimize(
             concurrency=concurrency,
             timeout_s=timeout,
             retries=retries,
+            as_json=as_json,
         )

@@ -61,6 +61,7 @@ def show_prompt(
     """Print a prompt's versions, or of one the text, or what it changes of its parent.
 
     Args:
+        diff: what one version changes; in JSON as ``diff``, None of one without a parent.
         live: of all versions, also what each earned in live attempts.
 
     Raises:
@@ -81,10 +82,11 @@ def show_prompt(
         )
     if number is not None:
         found, parent = _version_and_parent(config_path, endpoint, name, number)
+        changes = _changes(parent, found) if diff and parent is not None else None
         if as_json:
-            print(visible_json(asdict(found)))
+            print(visible_json({**asdict(found), **({"diff": changes} if diff else {})}))
         else:
-            print(visible(_changes(parent, found) if diff and parent is not None else found.text))
+            print(visible(found.text if changes is None else changes))
         return
     versions, earned = _versions_and_earned(config_path, endpoint, name, live=live)
     if as_json:

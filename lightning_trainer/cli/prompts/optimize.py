@@ -1,22 +1,25 @@
 """``prompts optimize``: a program over tasks, with one text after another."""
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 from lightning_instrumentation.settings import checked_endpoint
 from rich.console import Console
 
 from lightning_trainer.cli.daemon.named_daemon import option_of
 from lightning_trainer.cli.rollouts import Options, Show, at_daemon, ends_at_sigterm, shown
-from lightning_trainer.cli.terminal.console import TerminalConsole
+from lightning_trainer.cli.terminal.console import TerminalConsole, visible_json
 from lightning_trainer.config.file import USUAL_CONFIG
 from lightning_trainer.errors import ConfigError
 from lightning_trainer.report import MeanDifference, PairedDifference, mean_difference, paired_difference
 from lightning_trainer.rollouts import Command, Event
 from lightning_trainer.rollouts.prompts.candidates import Candidate, CandidateTried, Optimized
+from lightning_trainer.rollouts.prompts.client import Spent
 from lightning_trainer.rollouts.prompts.optimizer import PromptOptimizer
 from lightning_trainer.rollouts.run_name import command_label
 from lightning_trainer.rollouts.task_file import read_tasks
@@ -51,12 +54,14 @@ def optimize_prompts(
     concurrency: int,
     timeout_s: float,
     retries: int = 0,
+    as_json: bool = False,
 ) -> None:
     """Search, and say what was found and how it is served.
 
     Args:
         names: of the prompts.
         command: the program and its arguments.
+        as_json: print what was found as a document, and on standard error what is said otherwise.
 
     Raises:
         ConfigError: the program does not exist, or ``--use`` has nothing to go by.
@@ -86,13 +91,15 @@ def optimize_prompts(
     program = Command(command, endpoint=checked_endpoint(options.endpoint), agent=agent, timeout_s=timeout_s)
     try:
         with ends_at_sigterm():
-            _search(names, program, search, options, option_of(endpoint, config))
+            _search(names, program, search, options, option_of(endpoint, config), as_json=as_json)
     finally:
         program.stop()
 
 
-def _search(names: Sequence[str], program: Command, search: Search, options: Options, option: str) -> None:
-    console = TerminalConsole()
+def _search(
+    names: Sequence[str], program: Command, search: Search, options: Options, option: str, *, as_json: bool
+) -> None:
+    console = TerminalConsole(stderr=as_json)
     tasks = read_tasks(search.tasks)
     validation = None if search.validation is None else read_tasks(search.validation).tasks
     held_out = () if search.held_out is None else read_tasks(search.held_out).tasks
@@ -109,7 +116,7 @@ def _search(names: Sequence[str], program: Command, search: Search, options: Opt
             seed=search.seed,
             on_event=narration,
         )
-        with narration.of_an_end():
+        with narration.of_an_end(optimizer):
             found = optimizer.optimize(
                 tasks.tasks,
                 attempts=search.attempts,
@@ -119,7 +126,9 @@ def _search(names: Sequence[str], program: Command, search: Search, options: Opt
                 perfect=search.perfect,
                 journal=search.journal,
             )
-        _conclude(console, optimizer, found, use=search.use, option=option)
+        served = _conclude(console, optimizer, found, use=search.use, option=option)
+    if as_json:
+        print(visible_json(_document(found, served=served)))
 
 
 class _Narration:
@@ -156,8 +165,8 @@ class _Narration:
             self._best = event
 
     @contextmanager
-    def of_an_end(self) -> Iterator[None]:
-        """Say what is best so far if something ends the block: Ctrl-C, SIGTERM, or an error."""
+    def of_an_end(self, optimizer: PromptOptimizer) -> Iterator[None]:
+        """Say what is best so far, and what it cost, if something ends the block: Ctrl-C, SIGTERM, or an error."""
         try:
             yield
         except BaseException:
@@ -168,33 +177,46 @@ class _Narration:
                 )
                 said = f"best so far: {best.candidate}, {best.mean:.3f} at {best.tasks} validation tasks"
                 _say(self._console, f"{said}; to serve it: {commands}")
+            _say_spent(self._console, optimizer.spent)
             if self._journal is not None and self._anything and self._journal.stat().st_size:
                 _say(self._console, f"the same command goes on with the search from {self._journal}")
             raise
 
 
-def _conclude(console: Console, optimizer: PromptOptimizer, found: Optimized, *, use: bool, option: str) -> None:
+def _conclude(console: Console, optimizer: PromptOptimizer, found: Optimized, *, use: bool, option: str) -> bool:
+    """Say what was found; return whether it is served from now on."""
     tried = f"{len(found.candidates)} kept candidates, {found.attempts} attempts"
     if found.best is found.base:
         _say(console, f"nothing better than {found.base.name} was found ({tried}); try more attempts or other tasks")
         if found.held_out is not None:
-            scores = found.held_out[0].values()
-            _say(console, f"at {len(scores)} held-out tasks: {sum(scores) / len(scores):.3f}")
-        return
+            _say(console, f"at {len(found.held_out[0])} held-out tasks: {fmean(found.held_out[0].values()):.3f}")
+        _say_spent(console, found.spent)
+        return False
     _say(
         console,
         f"best: {found.best.name}, {found.best.mean:.3f} at the validation tasks that it was chosen by, where "
         f"{found.base.name} has {found.base.mean:.3f} ({tried})",
     )
     better = _held_out(console, found)
+    _say_spent(console, found.spent)
     if use and better:
         optimizer.use(found.best)
         _say(console, "it is served from now on")
-        return
+        return True
     if use:
         _say(console, "it is not served: the held-out tasks do not show beyond doubt that it is better")
     for name in _serve(found.best):
         _say(console, f"to serve it: lightning-trainer prompts use {name}{option}")
+    return False
+
+
+def _say_spent(console: Console, spent: Spent) -> None:
+    if spent.calls:
+        _say(
+            console,
+            f"the texts took {spent.calls:,} calls of the model that writes them: {spent.input_tokens:,} tokens in, "
+            f"{spent.output_tokens:,} out",
+        )
 
 
 def _held_out(console: Console, found: Optimized) -> bool:
@@ -202,8 +224,8 @@ def _held_out(console: Console, found: Optimized) -> bool:
     if found.held_out is None:
         return False
     before, after = found.held_out
-    means = [sum(scores.values()) / len(scores) for scores in (before, after)]
-    difference = _difference(list(before.values()), [after[task] for task in before])
+    difference = _difference(before, after)
+    means = [fmean(scores.values()) for scores in (before, after)]
     sentence = f"at {len(before)} held-out tasks: {means[0]:.3f} before, {means[1]:.3f} now"
     if difference is None:
         _say(console, f"{sentence}; too few tasks, or all alike, to say how sure that is")
@@ -213,10 +235,46 @@ def _held_out(console: Console, found: Optimized) -> bool:
     return low > 0
 
 
-def _difference(before: Sequence[float], after: Sequence[float]) -> PairedDifference | MeanDifference | None:
+def _difference(
+    before_by_task: Mapping[str, float], after_by_task: Mapping[str, float]
+) -> PairedDifference | MeanDifference | None:
+    before, after = list(before_by_task.values()), [after_by_task[task] for task in before_by_task]
     if {*before, *after} <= {0.0, 1.0}:
         return paired_difference([value == 1.0 for value in before], [value == 1.0 for value in after])
     return mean_difference(before, after)
+
+
+def _document(found: Optimized, *, served: bool) -> dict[str, Any]:
+    """Return what was found, as JSON has it."""
+    held_out = None
+    if found.held_out is not None:
+        before, after = found.held_out
+        means = [fmean(scores.values()) for scores in (before, after)]
+        difference = _difference(before, after)
+        held_out = {
+            "tasks": len(before),
+            "before": means[0],
+            "now": means[1],
+            "difference": means[1] - means[0],
+            "interval": None if difference is None else difference.interval,
+        }
+    return {
+        "base": found.base.name,
+        "best": found.best.name,
+        "candidates": [
+            {
+                "name": one.name,
+                "versions": {name: version.version for name, version in one.versions.items()},
+                "parent": None if one.parent is None else found.candidates[one.parent].name,
+                "mean": one.mean,
+            }
+            for one in found.candidates
+        ],
+        "attempts": found.attempts,
+        "held_out": held_out,
+        "served": served,
+        "spent": asdict(found.spent),
+    }
 
 
 def _serve(candidate: Candidate) -> list[str]:

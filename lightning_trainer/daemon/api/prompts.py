@@ -188,7 +188,7 @@ class _Prompts:
         return await _answer(request, VersionBody, add_it)
 
     async def propose(self, name: _Name, request: Request) -> JSONResponse:
-        """Add the proposer's version, made from attempts."""
+        """Add the proposer's version, made from attempts; ``spent`` is what its model was asked, in a refusal too."""
 
         async def propose_one(body: ProposalBody) -> dict:
             parent = await self._store.scan(lambda connection: prompts.select_one(connection, name, body.parent))
@@ -200,7 +200,11 @@ class _Prompts:
                 )
             made = await self._proposers.propose(name, parent, body.attempts, body.seed)
             reason = None if made.reason is None else _kept(made.reason)
-            return await self._added(name, made.text, parent.version, made.made_by, reason)
+            try:
+                added = await self._added(name, made.text, parent.version, made.made_by, reason)
+            except (JsonBodyError, PromptError) as error:
+                raise ProposalError(str(error), spent=made.spent) from error
+            return {**added, "spent": made.spent}
 
         return await _answer(request, ProposalBody, propose_one)
 
@@ -255,8 +259,10 @@ async def _answer(request: Request, model: type[Body], work: Callable[[Body], Aw
         return error.response()
     except UnknownVersionError as error:
         return error_response(404, str(error))
-    except (PromptError, ProposalError) as error:
+    except PromptError as error:
         return error_response(422, str(error))
+    except ProposalError as error:
+        return error_response(422, str(error), details={"spent": error.spent})
     except StoreError as error:
         return error_response(503, str(error), retry_after_s=1)
 

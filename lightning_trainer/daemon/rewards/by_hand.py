@@ -145,11 +145,7 @@ class ByHand:
             judged=judged,
             tasks={attempt: task_of[attempt] for attempt in ids},
             kept=len(task_of) - len(judged),
-            spent={
-                "calls": budget.calls,
-                "input_tokens": budget.input_tokens,
-                "output_tokens": budget.output_tokens,
-            },
+            spent=budget.spent,
             money=budget.money,
             trained_before=sorted(late),
             left_out=[*other, *chosen.left_out],

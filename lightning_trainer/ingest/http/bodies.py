@@ -6,9 +6,9 @@ import asyncio
 import gzip
 import json
 import zlib
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fastapi import Request
 from fastapi.responses import JSONResponse
@@ -183,10 +183,12 @@ def checked(read: object, model: type[Body]) -> Body:
         raise JsonBodyError(422, _sentence(error)) from error
 
 
-def error_response(status: int, sentence: str, *, retry_after_s: int | None = None) -> JSONResponse:
-    """Return an error as JSON with one sentence."""
+def error_response(
+    status: int, sentence: str, *, retry_after_s: int | None = None, details: Mapping[str, Any] | None = None
+) -> JSONResponse:
+    """Return an error as JSON with one sentence, and what else is to be read of it."""
     headers = None if retry_after_s is None else {"retry-after": str(retry_after_s)}
-    return JSONResponse({"error": {"message": sentence}}, status_code=status, headers=headers)
+    return JSONResponse({"error": {"message": sentence, **(details or {})}}, status_code=status, headers=headers)
 
 
 def _sentence(error: ValidationError) -> str:

@@ -51,6 +51,11 @@ class Budget:
         """Return what the tokens cost so far, in the currency of the configured prices."""
         return self._cost(self.input_tokens, self.output_tokens)
 
+    @property
+    def spent(self) -> dict[str, int]:
+        """Return ``calls``, ``input_tokens`` and ``output_tokens``."""
+        return {"calls": self.calls, "input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
+
     def reserve(self, input_tokens: int, answer_tokens: int) -> Usage:
         """Reserve the most that a call can cost.
 

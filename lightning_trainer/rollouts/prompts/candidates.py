@@ -7,6 +7,7 @@ from statistics import fmean
 from lightning_instrumentation.prompts.version import PromptVersion
 
 from lightning_trainer.rollouts.attempt import AttemptEnded
+from lightning_trainer.rollouts.prompts.client import Spent
 
 
 def named(versions: Mapping[str, PromptVersion]) -> str:
@@ -64,3 +65,5 @@ class Optimized:
     """How many were made."""
     held_out: tuple[Mapping[str, float], Mapping[str, float]] | None = None
     """Rewards of base and best by held-out task, which neither was chosen by; None: there are no such tasks."""
+    spent: Spent = field(default_factory=Spent)
+    """What the model that writes texts was asked, in searches that this one went on from, too."""

@@ -2,18 +2,42 @@
 
 import time
 import urllib.parse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from lightning_instrumentation.prompts.version import PromptVersion
 
-from lightning_trainer.errors import NotThereError
-from lightning_trainer.rollouts.daemon_client import DaemonClient, Reached
+from lightning_trainer.errors import LightningError, NotThereError
+from lightning_trainer.rollouts.daemon_client import DaemonClient, Reached, RefusedError
 
 _AGAIN_S = 0.5
 _PROPOSING_S = 3600.0
 """A model that is busy is waited for by the daemon, as long as the prompt's section says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What the model that writes texts was asked."""
+
+    calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+    def __add__(self, other: "Spent") -> "Spent":
+        return Spent(
+            self.calls + other.calls,
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+        )
+
+
+class NoProposalError(LightningError):
+    """The daemon has made no version; ``spent`` is what was asked in vain."""
+
+    def __init__(self, sentence: str, spent: Spent) -> None:
+        super().__init__(sentence)
+        self.spent = spent
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +47,7 @@ class Proposed:
     version: PromptVersion
     made_by: str
     """The kind of its proposer: ``reflect`` or ``examples``."""
+    spent: Spent
 
 
 class PromptClient(DaemonClient):
@@ -59,11 +84,15 @@ class PromptClient(DaemonClient):
             attempts: ids of those that it is made from; the ones that a model is to read come first.
 
         Raises:
-            LightningError: there can be none; the sentence says why.
+            NoProposalError: there can be none; the sentence says why.
+            LightningError: the daemon cannot be reached, or has no such version.
         """
         asked = {"parent": parent, "attempts": list(attempts), "seed": seed}
-        made = self._asked(f"{self._url_of(name)}/proposals", asked, timeout_s=_PROPOSING_S)
-        return Proposed(_version(made), made["made_by"])
+        try:
+            made = self._asked(f"{self._url_of(name)}/proposals", asked, timeout_s=_PROPOSING_S)
+        except RefusedError as error:
+            raise NoProposalError(str(error), _spent(error.details)) from error
+        return Proposed(_version(made), made["made_by"], _spent(made))
 
     def put_score(self, name: str, version: int, *, stage: str, mean: float, tasks: int) -> None:
         """Keep what a version earned on average at a number of tasks."""
@@ -86,30 +115,6 @@ def _version(document: dict[str, Any]) -> PromptVersion:
     return PromptVersion(document["version"], document["text"])
 
 
-class Used(Protocol):
-    """What can be asked which version attempts ran with."""
-
-    def used_in(self, name: str, attempts: Sequence[str], *, wait_s: float) -> PromptVersion:
-        """As ``PromptClient.used_in``."""
-        ...
-
-
-def why_unreached(daemon: Used, name: str, version: int, attempts: Sequence[str], *, wait_s: float) -> str | None:
-    """Return why attempts say nothing about the version that they were given; None if one of them ran with it.
-
-    Raises:
-        LightningError: the daemon cannot be reached, or refuses us.
-    """
-    try:
-        found = daemon.used_in(name, attempts, wait_s=wait_s)
-    except NotThereError:
-        return (
-            f"none of the {len(attempts)} attempts with {name}@v{version} asked for {name!r}, so they say nothing "
-            "about it: call lt.prompt where the text is used, in each attempt, and do not keep what it returns"
-        )
-    if found.version == version:
-        return None
-    return (
-        f"attempts with {name}@v{version} ran with v{found.version}, and say nothing about it: what a search gives "
-        "reaches the program or function that it calls, and no service that these ask"
-    )
+def _spent(answer: Mapping[str, Any]) -> Spent:
+    """Return what an answer says was spent; nothing if it does not say, as a daemon of an earlier version."""
+    return Spent(**(answer.get("spent") or {}))

@@ -132,6 +132,7 @@ def test_the_page_finds_a_better_text_serves_it_and_goes_back(service):
     assert re.search(
         r"at 4 held-out tasks: 0\.250 before, 1\.000 now, \+0\.750 \(95 %: [-+]0\.\d+ to \+\d\.\d+\)", said
     ), said
+    assert re.search(r"the texts took \d+ calls of the model that writes them: \d+00 tokens in, \d+ out", said), said
     assert service.answers(1) == "0.0", "nothing is served that was not chosen"
 
     assert "lightning-trainer prompts use clerk@v2" in said

@@ -136,6 +136,24 @@ async def test_what_cannot_be_proposed_is_one_sentence(reflect, script):
         await one.close()
 
 
+async def test_what_the_model_was_asked_for_a_text_is_told_and_part_of_what_the_section_may_cost(reflect, script):
+    script.answers = ["no JSON", {"diagnosis": "d", "prompt": "Calculate well."}, "no JSON"]
+    proposer = reflect(retries=1, budget={"calls": 5})
+    told = attempts(("a", 0.0, None))
+    assert (await proposer.propose(version(), told, 0)).spent == {"calls": 2, "input_tokens": 200, "output_tokens": 40}
+    with pytest.raises(ProposalError) as refused:
+        await proposer.propose(version(), told, 0)
+    assert refused.value.spent == {"calls": 2, "input_tokens": 200, "output_tokens": 40}, "also where it was in vain"
+    assert proposer.budget.spent == {"calls": 4, "input_tokens": 400, "output_tokens": 80}
+    with pytest.raises(ProposalError, match=r"prompt\.budget\.calls is 5") as refused:
+        await proposer.propose(version(), told, 0)
+    assert refused.value.spent == {"calls": 1, "input_tokens": 100, "output_tokens": 20}
+    await proposer.close()
+    examples = ExamplesProposer(ExamplesConfig(name="clerk"))
+    made = await examples.propose(version(), attempts(("a", 1.0, None)), 0)
+    assert made.spent == {"calls": 0, "input_tokens": 0, "output_tokens": 0}
+
+
 @pytest.mark.parametrize(
     ("text", "found"),
     [

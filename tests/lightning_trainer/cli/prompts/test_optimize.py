@@ -1,15 +1,20 @@
 """What ``prompts optimize`` says while it searches, and where its daemon is."""
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+from lightning_instrumentation.prompts.version import PromptVersion
 
 from lightning_trainer.cli.prompts import optimize
 from lightning_trainer.cli.rollouts import shown
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.errors import ConfigError, LightningError
-from lightning_trainer.rollouts.prompts.candidates import CandidateTried
+from lightning_trainer.rollouts import PromptOptimizer
+from lightning_trainer.rollouts.prompts.candidates import Candidate, CandidateTried, Optimized
+from lightning_trainer.rollouts.prompts.client import Spent
 
 BASE = CandidateTried("planner@v0, writer@v0", None, None, 0.25, 12, 3, True, 88)
 LOST = CandidateTried("planner@v1, writer@v0", BASE.candidate, "reflect", 0.0, 3, 0, False, 82)
@@ -20,7 +25,7 @@ def told(*events: CandidateTried, journal: Path) -> None:
     console = TerminalConsole()
     with shown(console, 1, 100) as show:
         narration = optimize._Narration(console, show, journal)
-        with narration.of_an_end():
+        with narration.of_an_end(PromptOptimizer("clerk", lambda task: 1.0, endpoint="http://127.0.0.1:9")):
             for event in events:
                 narration(event)
             raise KeyboardInterrupt
@@ -64,17 +69,99 @@ def test_a_search_that_has_not_begun_or_must_begin_anew_does_not_say_that_it_goe
     assert "goes on" not in capsys.readouterr().out
 
 
-def search(folder: Path, endpoint: str | None) -> None:
+class Found:
+    """A search that has found ``v2``, or is interrupted."""
+
+    found: Any = None
+
+    def __init__(self, names: Any, program: Any, *, on_event: Any, **options: Any) -> None:
+        self.on_event = on_event
+        self.spent = Spent(3, 12_345, 678)
+
+    def optimize(self, tasks: Any, **options: Any) -> Optimized:
+        self.on_event(CandidateTried("clerk@v0", None, None, 0.25, 4, 0, True, 88))
+        if self.found is None:
+            raise KeyboardInterrupt
+        return self.found
+
+    def use(self, candidate: Candidate) -> None:
+        pass
+
+
+def found(held_out: Any = None, **spent: int) -> Optimized:
+    base = Candidate({"clerk": PromptVersion(0, "v0")}, {"a": 0.0, "b": 0.5})
+    best = Candidate({"clerk": PromptVersion(2, "v2")}, {"a": 0.5, "b": 1.0}, 0)
+    return Optimized(base, best, [base, best], 45, held_out, Spent(**spent))
+
+
+SPENT = {"calls": 3, "input_tokens": 12_345, "output_tokens": 678}
+BETTER = {str(task): 0.0 for task in range(8)}, {str(task): 1.0 for task in range(8)}
+
+
+def test_what_the_writing_model_was_asked_is_said_where_it_was_asked(capsys, journal, monkeypatch):
+    Path("tasks.jsonl").write_text('{"id": "1"}\n')
+    monkeypatch.setattr(optimize, "PromptOptimizer", Found)
+    monkeypatch.setattr(Found, "found", found(**SPENT))
+    search(Path(), "http://127.0.0.1:9")
+    line = "the texts took 3 calls of the model that writes them: 12,345 tokens in, 678 out"
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "best: clerk@v2, 0.750 at the validation tasks that it was chosen by, where clerk@v0 has 0.250 (2 kept "
+        "candidates, 45 attempts)",
+        line,
+        "to serve it: lightning-trainer prompts use clerk@v2 --endpoint http://127.0.0.1:9",
+    ]
+    monkeypatch.setattr(Found, "found", found())
+    search(Path(), "http://127.0.0.1:9")
+    assert "tokens" not in capsys.readouterr().out, "examples ask no model"
+    monkeypatch.setattr(Found, "found", None)
+    with pytest.raises(KeyboardInterrupt):
+        search(Path(), "http://127.0.0.1:9")
+    assert line in capsys.readouterr().out, "also of a search that is interrupted"
+
+
+def test_what_a_search_has_found_is_one_json_document(capsys, journal, monkeypatch):
+    Path("tasks.jsonl").write_text('{"id": "1"}\n')
+    Path("test.jsonl").write_text('{"id": "2"}\n')
+    monkeypatch.setattr(optimize, "PromptOptimizer", Found)
+    monkeypatch.setattr(Found, "found", found(BETTER, **SPENT))
+    search(Path(), "http://127.0.0.1:9", as_json=True, use=True, held_out=Path("test.jsonl"))
+    said = capsys.readouterr()
+    document = json.loads(said.out)
+    low, high = document["held_out"].pop("interval")
+    assert 0 < low < high <= 1
+    assert document == {
+        "base": "clerk@v0",
+        "best": "clerk@v2",
+        "candidates": [
+            {"name": "clerk@v0", "versions": {"clerk": 0}, "parent": None, "mean": 0.25},
+            {"name": "clerk@v2", "versions": {"clerk": 2}, "parent": "clerk@v0", "mean": 0.75},
+        ],
+        "attempts": 45,
+        "held_out": {"tasks": 8, "before": 0.0, "now": 1.0, "difference": 1.0},
+        "served": True,
+        "spent": SPENT,
+    }
+    assert "clerk@v0, which the program has" in said.err
+    assert "it is served from now on" in said.err
+    monkeypatch.setattr(Found, "found", found())
+    search(Path(), "http://127.0.0.1:9", as_json=True)
+    document = json.loads(capsys.readouterr().out)
+    assert (document["held_out"], document["served"], document["spent"]["calls"]) == (None, False, 0)
+
+
+def search(folder: Path, endpoint: str | None, *, as_json: bool = False, **options: Any) -> None:
     tasks = folder / "tasks.jsonl"
+    options = {"validation": None, "held_out": None, "use": False, "journal": None, **options}
     optimize.optimize_prompts(
         ["clerk"],
         ("true",),
-        optimize.Search(tasks, 10, None, None, False, 3, 1.0, 0, None),
+        optimize.Search(tasks=tasks, attempts=10, minibatch=3, perfect=1.0, seed=0, **options),
         config=None,
         endpoint=endpoint,
         agent=None,
         concurrency=1,
         timeout_s=1.0,
+        as_json=as_json,
     )
 
 

@@ -263,10 +263,11 @@ class Appending:
     def __init__(self, addition: str = " Think first.", reason: str | None = "it guessed") -> None:
         self.addition, self.reason = addition, reason
         self.asked: list[tuple] = []
+        self.spent = {"calls": 2, "input_tokens": 900, "output_tokens": 80}
 
     async def propose(self, name, parent, attempts, seed) -> Proposal:
         self.asked.append((name, parent.version, list(attempts), seed))
-        return Proposal(parent.text + self.addition, "reflect", self.reason)
+        return Proposal(parent.text + self.addition, "reflect", self.reason, self.spent)
 
 
 async def test_a_proposal_is_a_candidate_made_from_its_parent_and_attempts(with_proposers) -> None:
@@ -305,6 +306,20 @@ async def test_a_proposal_that_cannot_be_kept_adds_nothing_and_says_why(with_pro
         status, sentence = await client.post(f"{URL}/proposals", parent=0, attempts=["a", "b"])
         assert (status, said in sentence or "a lone surrogate" in sentence) == (422, True), sentence
         assert len((await client.get(URL))[1]["versions"]) == 1
+
+
+async def test_what_a_proposal_cost_is_told_even_if_there_is_none(with_proposers) -> None:
+    class Refusing:
+        async def propose(self, name, parent, attempts, seed) -> Proposal:
+            raise ProposalError("big was asked 2 times", spent=Appending().spent)
+
+    asked = {"parent": 0, "attempts": ["a"]}
+    for proposers in (Appending(), Refusing(), Appending("x" * 65_536), Appending(f" {SECRET}")):
+        client = with_proposers(proposers)
+        await client.use(A)
+        answer = await client.http.post(f"{URL}/proposals", json=asked)
+        said = answer.json()
+        assert said.get("error", said)["spent"] == {"calls": 2, "input_tokens": 900, "output_tokens": 80}, said
 
 
 async def test_the_reasons_of_a_proposer_are_cut_to_what_is_kept_and_without_secrets(with_proposers) -> None:

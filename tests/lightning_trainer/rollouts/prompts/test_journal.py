@@ -40,6 +40,21 @@ def found(script: Script, journal: Path | None, **options):
     return one.best.name, [(each.name, dict(each.validation)) for each in one.candidates], one.attempts, one.held_out
 
 
+def test_a_search_that_goes_on_tells_what_the_writing_model_was_asked_in_all(tmp_path):
+    whole = Script(earns).search(attempts=80)
+    first = Script(earns)
+    first.search(journal=tmp_path / "j.jsonl", attempts=40)
+    second = Script(earns)
+    second.proposals, second.made, second.asked_for = first.proposals, list(first.made), first.asked_for
+    assert second.search(journal=tmp_path / "j.jsonl", attempts=80).spent == whole.spent
+    refused = Script(lambda task, texts: 0.5)
+    refused.most_proposals = 0
+    for times in (5, 10):
+        with pytest.raises(LightningError, match="the budget is spent"):
+            refused.search(journal=tmp_path / "refused.jsonl", attempts=40)
+        assert refused.optimizer.spent.calls == 2 * times, "what was asked in vain is asked again"
+
+
 @pytest.mark.parametrize("after", [1, 5, 9, 14, 40, 80])
 def test_a_search_goes_on_where_it_was_interrupted_and_finds_what_it_would_have(tmp_path, after):
     whole = Script(earns)

@@ -1,5 +1,6 @@
 """The search as a whole, with a daemon and a runner that are scripts: what is tried, what is kept, and what ends it."""
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,9 +10,10 @@ from lightning_instrumentation.scope import current
 
 from lightning_trainer.errors import LightningError, NotThereError
 from lightning_trainer.rollouts import AttemptEnded, PromptOptimizer
-from lightning_trainer.rollouts.prompts import optimizer
+from lightning_trainer.rollouts.daemon_client import Reached
+from lightning_trainer.rollouts.prompts import evaluator, used_versions
 from lightning_trainer.rollouts.prompts.candidates import CandidateTried
-from lightning_trainer.rollouts.prompts.client import Proposed
+from lightning_trainer.rollouts.prompts.client import NoProposalError, PromptClient, Proposed, Spent
 from lightning_trainer.rollouts.task_file import task_of
 
 NOWHERE = "http://127.0.0.1:9"
@@ -40,13 +42,15 @@ class Script:
         """The first attempt of each question which version attempts had."""
         self.proposals = 0
         self.most_proposals = 10_000
+        self.spent = Spent(2, 900, 80)
+        """On each proposal, made or not."""
         self.served = 0
         self.events: list[Any] = []
         self.optimizer = PromptOptimizer(
             names, self._attempt, endpoint=NOWHERE, on_event=self.events.append, concurrency=1
         )
         self.optimizer._daemon = self  # pyright: ignore[reportAttributeAccessIssue]
-        self.optimizer._runner = self  # pyright: ignore[reportAttributeAccessIssue]
+        self.optimizer._evaluator._runner = self  # pyright: ignore[reportAttributeAccessIssue]
         self._names = names
 
     def search(self, tasks: Sequence[Any] = TASKS, **options: Any):
@@ -66,11 +70,11 @@ class Script:
             self._now = stage, f"a{len(self.made)}"
             reward, error = None, None
             try:
-                reward = self.optimizer._attempt(task)
+                reward = self.optimizer._evaluator.attempt(task)
             except RuntimeError as raised:
                 error = str(raised)
             ended.append(AttemptEnded(stage, None, task.id, reward, 0.0, error, self._now[1]))
-            self.optimizer._ended(ended[-1])
+            self.optimizer._evaluator.attempt_ended(ended[-1])
         return ended
 
     def first_with(self, text: str) -> str:
@@ -88,9 +92,9 @@ class Script:
 
     def propose(self, name: str, parent: int, attempts: Sequence[str], *, seed: int) -> Proposed:
         if self.proposals >= self.most_proposals:
-            raise LightningError("the budget is spent")
+            raise NoProposalError("the budget is spent", self.spent)
         self.proposals += 1
-        return Proposed(PromptVersion(self.proposals, f"v{self.proposals}"), "reflect")
+        return Proposed(PromptVersion(self.proposals, f"v{self.proposals}"), "reflect", self.spent)
 
     def put_score(self, name: str, version: int, *, stage: str, mean: float, tasks: int) -> None:
         pass
@@ -138,7 +142,7 @@ def test_what_attempts_record_is_waited_for_once_and_not_again_for_each_prompt_o
     script = Script(lambda task, texts: 0.5, ("planner", "writer"))
     script._names = ()
     now = iter(range(1000))
-    monkeypatch.setattr(optimizer.time, "monotonic", lambda: float(next(now)))
+    monkeypatch.setattr(used_versions.time, "monotonic", lambda: float(next(now)))
     with pytest.raises(NotThereError, match="none asked for planner"):
         script.search()
     assert script.waited_s == [1.0, 0.0, 9.0], "two seconds of the first attempt, ten of all"
@@ -167,7 +171,7 @@ def test_a_search_whose_texts_do_not_reach_the_program_says_so_once(caplog):
         cached.asked_for.update(asked_for)
         return reward
 
-    cached.optimizer._given = attempt
+    cached.optimizer._evaluator._attempt = attempt
     cached.search()
     assert (
         caplog.text.count("none of the 3 attempts with clerk@v1 asked for 'clerk', so they say nothing about it") == 1
@@ -190,7 +194,7 @@ def test_attempts_that_failed_do_not_say_that_a_text_does_not_reach_the_program(
             raise RuntimeError("the endpoint is busy")
         return reward
 
-    made, script.optimizer._given = script._attempt, attempt
+    made, script.optimizer._evaluator._attempt = script._attempt, attempt
     script.search(journal=tmp_path / "j")
     assert "say nothing about it" not in caplog.text
     assert script.asked_about == ["a0", script.first_with("v2")]
@@ -211,6 +215,39 @@ def test_a_search_that_never_gets_a_text_says_why():
         script.search()
 
 
+def test_what_the_writing_model_was_asked_is_told_with_what_was_asked_in_vain():
+    script = Script(by_text(v1=0.8))
+    script.most_proposals = 2
+    found = script.search()
+    assert script.proposals == 2
+    assert found.spent == Spent(2 * 7, 900 * 7, 80 * 7), "two proposals, and five that were refused"
+    assert script.optimizer.spent == found.spent
+
+
+def test_the_daemon_says_what_a_proposal_cost(monkeypatch):
+    client = PromptClient(Reached(NOWHERE, None, None))
+    spent = {"calls": 3, "input_tokens": 70, "output_tokens": 9}
+    answers = iter(
+        [
+            (200, {"version": 1, "text": "v1", "made_by": "reflect", "spent": spent}),
+            (422, {"error": {"message": "big was asked 3 times", "spent": spent}}),
+            (200, {"version": 1, "text": "v1", "made_by": "reflect"}),
+            (422, {"error": {"message": "no attempt can be read"}}),
+        ]
+    )
+
+    def once(*request: Any) -> tuple[int, bytes]:
+        status, document = next(answers)
+        return status, json.dumps(document).encode()
+
+    monkeypatch.setattr(client, "_once", once)
+    for cost in (Spent(3, 70, 9), Spent()):  # of a daemon of an earlier version nothing is known
+        assert client.propose("clerk", 0, ["a"], seed=0) == Proposed(PromptVersion(1, "v1"), "reflect", cost)
+        with pytest.raises(NoProposalError, match="the daemon answered 422") as refused:
+            client.propose("clerk", 0, ["a"], seed=0)
+        assert refused.value.spent == cost
+
+
 def test_a_failed_attempt_never_counts_more_than_the_worst_that_did_not_fail():
     def earns(task: str, texts: dict[str, str]) -> float:
         if texts["clerk"] == "v0":
@@ -223,7 +260,7 @@ def test_a_failed_attempt_never_counts_more_than_the_worst_that_did_not_fail():
 
 def test_a_failed_attempt_is_made_again_by_the_runner_and_is_no_part_of_the_journal(monkeypatch, tmp_path):
     made: list[dict[str, Any]] = []
-    monkeypatch.setattr(optimizer, "Runner", lambda *given, **options: made.append(options))
+    monkeypatch.setattr(evaluator, "Runner", lambda *given, **options: made.append(options))
     PromptOptimizer("clerk", lambda task: 1.0, endpoint=NOWHERE, retries=2)
     assert made[0]["retries"] == 2
     monkeypatch.undo()
@@ -233,7 +270,7 @@ def test_a_failed_attempt_is_made_again_by_the_runner_and_is_no_part_of_the_jour
 
     def evaluated(tasks: Sequence[Any], *, stage: str) -> list[AttemptEnded]:
         failed = AttemptEnded("retried", None, task_of(tasks[0]).id, None, 0.0, "429", "busy")
-        script.optimizer._ended(failed)
+        script.optimizer._evaluator.attempt_ended(failed)
         return once(tasks, stage=stage)
 
     script.evaluated = evaluated
@@ -263,7 +300,7 @@ def test_a_kept_text_that_is_proposed_again_is_not_tried_again():
         return 0.9 if texts["clerk"] == "v1" and task != "0" else 0.5 if task != "0" or texts["clerk"] == "v0" else 0.0
 
     script = Script(earns)
-    script.propose = lambda name, parent, attempts, seed: Proposed(PromptVersion(1, "v1"), "examples")
+    script.propose = lambda name, parent, attempts, seed: Proposed(PromptVersion(1, "v1"), "examples", Spent())
     found = script.search([{"id": str(number)} for number in range(1, 7)], validation=TASKS[:2])
     assert [one.name for one in found.candidates] == ["clerk@v0", "clerk@v1"]
 

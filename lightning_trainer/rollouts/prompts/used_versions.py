@@ -1,0 +1,98 @@
+"""Which versions of prompts attempts ran with: those that the program has, and whether a candidate's texts reach it."""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Protocol
+
+from lightning_instrumentation.prompts.version import PromptVersion
+
+from lightning_trainer.errors import NotThereError
+from lightning_trainer.rollouts.attempt import AttemptEnded
+from lightning_trainer.rollouts.prompts.journal import Journal
+
+_log = logging.getLogger(__name__)
+_ARRIVES_S = 10.0
+"""What a program has recorded comes after its end."""
+_SOON_S = 2.0
+"""How long it is waited for where there are other attempts that may say the same."""
+_MOST_ASKED = 32
+"""Attempts that are looked through for the versions that the program has."""
+
+
+class Used(Protocol):
+    """What can be asked which version attempts ran with."""
+
+    def used_in(self, name: str, attempts: Sequence[str], *, wait_s: float) -> PromptVersion:
+        """As ``PromptClient.used_in``."""
+        ...
+
+
+class UsedVersions:
+    """Asks the daemon what attempts have recorded, and keeps it in the search's journal."""
+
+    def __init__(self, daemon: Used, journal: Journal) -> None:
+        self._daemon = daemon
+        self._journal = journal
+        self._reached: set[str] = set()
+        """Prompts of which it is known whether their texts reach the program."""
+
+    def versions_in(
+        self, ended: Sequence[AttemptEnded], names: Sequence[str], *, is_last: bool
+    ) -> dict[str, PromptVersion]:
+        """Return the versions of the prompts that attempts ran with; all have the same time to arrive.
+
+        Raises:
+            NotThereError: ``is_last``, and no attempt asked for one of them.
+        """
+        give_up = time.monotonic() + (_ARRIVES_S if is_last else _SOON_S)
+        found: dict[str, PromptVersion] = {}
+        best_first = sorted(ended, key=lambda one: one.reward is None)[:_MOST_ASKED]
+        attempts = [one.attempt_id for one in best_first]
+        for name in names:
+            key = ["used", name, attempts]
+            if (said := self._journal.take(key)) is None:
+                try:
+                    said = asdict(self._daemon.used_in(name, attempts, wait_s=max(0.0, give_up - time.monotonic())))
+                except NotThereError:
+                    if is_last:
+                        self._journal.begin_anew()
+                        raise
+                    said = {}
+                self._journal.write(key, said)
+            if said:
+                found[name] = PromptVersion(**said)
+        return found
+
+    def check_reached(
+        self, child: Mapping[str, PromptVersion], before: Mapping[str, PromptVersion], attempts: Sequence[str]
+    ) -> None:
+        """Say, of the first new text of each prompt, if it does not reach the program: no text would be better then."""
+        for name in [one for one in child if child[one] != before[one] and one not in self._reached]:
+            self._reached.add(name)
+            if self._journal.take(["reached", name]) is None:
+                why = self._why_unreached(name, child[name].version, attempts)
+                if why is not None:
+                    _log.warning("%s", why)
+                self._journal.write(["reached", name], why is None)
+
+    def _why_unreached(self, name: str, version: int, attempts: Sequence[str]) -> str | None:
+        """Return why attempts say nothing about the version that they were given; None if one of them ran with it.
+
+        Raises:
+            LightningError: the daemon cannot be reached, or refuses us.
+        """
+        try:
+            found = self._daemon.used_in(name, attempts, wait_s=_ARRIVES_S)
+        except NotThereError:
+            return (
+                f"none of the {len(attempts)} attempts with {name}@v{version} asked for {name!r}, so they say nothing "
+                "about it: call lt.prompt where the text is used, in each attempt, and do not keep what it returns"
+            )
+        if found.version == version:
+            return None
+        return (
+            f"attempts with {name}@v{version} ran with v{found.version}, and say nothing about it: what a search gives "
+            "reaches the program or function that it calls, and no service that these ask"
+        )
