@@ -7,11 +7,12 @@ feedback: no reward is left that ``forget --source`` does not find.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from lightning_trainer.config.sections import FeedbackConfig
 from lightning_trainer.errors import StoreError
+from lightning_trainer.samples.feedback.review import hour_began_ns
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.store import Store
 from lightning_trainer.store.tables import feedback as feedback_table
@@ -44,6 +45,8 @@ class FeedbackSettler:
         """Whether an attempt was found since the last look."""
         self._next_release_ns: int | None = 0
         self._suspicious: frozenset[str] = frozenset()
+        self._capped_hour_ns = -1
+        """The hour of which the log says that caps were exceeded."""
 
     async def run(self) -> None:
         """For ever; a store that cannot be read or written is tried again."""
@@ -75,6 +78,7 @@ class FeedbackSettler:
             new = await self._sink.append_made(lambda connection: put(connection, found, now_ns))
         self._seen, self._matched, self._next_release_ns = newest, False, found.review.next_release_ns
         self._name({one.source for one in found.review.standings.values() if one.suspicious})
+        self._say_capped(found.review.over_cap, hour_began_ns(now_ns))
         return len(new)
 
     def _name(self, suspicious: set[str]) -> None:
@@ -82,9 +86,25 @@ class FeedbackSettler:
         new = sorted(suspicious - self._suspicious)
         self._suspicious = frozenset(suspicious)
         if new:
-            named = ", ".join(map(repr, new[:5])) + (f" and {len(new) - 5} more" if len(new) > 5 else "")
             _log.warning(
                 "feedback of %s is mostly wrong and weighs next to nothing; `lightning-trainer feedback` says more, "
                 "and `lightning-trainer forget --source` takes it out",
-                named,
+                _listed(new),
             )
+
+    def _say_capped(self, sources: Collection[str], hour_ns: int) -> None:
+        """Say once an hour that feedback does not count: what came as spans was answered with no refusal."""
+        if not sources or hour_ns == self._capped_hour_ns:
+            return
+        self._capped_hour_ns = hour_ns
+        _log.warning(
+            "feedback of %s exceeds the caps of this hour and does not count: [feedback] source_per_hour = %d and "
+            "all_per_hour = %d; raise them if people do say so much, or list the source in trusted",
+            _listed(sorted(sources)),
+            self._config.source_per_hour,
+            self._config.all_per_hour,
+        )
+
+
+def _listed(sources: Sequence[str]) -> str:
+    return ", ".join(map(repr, sources[:5])) + (f" and {len(sources) - 5} more" if len(sources) > 5 else "")

@@ -28,8 +28,8 @@ def _why(case: Case) -> str:
     if not given and case.feedback:
         return (
             f"feedback on attempt {case.attempt_id} is stored ({counted(case.feedback, 'piece')}) and has not become "
-            f"{rewards}: it has another name, waits in quarantine, or its sources weigh too little; "
-            "`lightning-trainer feedback` says which"
+            f"{rewards}: it has another name, waits in quarantine, exceeds an hour's cap, or its sources weigh too "
+            "little; `lightning-trainer feedback` says which"
         )
     if not given:
         others = sorted({evaluation.name for evaluation in case.reading.evaluations})

@@ -91,6 +91,8 @@ class Review:
     next_release_ns: int | None
     """When the next one leaves quarantine, at the earliest; None if none is in it."""
     by_source: Mapping[str, Counter[State]] = field(default_factory=dict)
+    over_cap: frozenset[str] = frozenset()
+    """Sources of which something does not count because of the caps of the present hour."""
 
 
 def target_of(attempt_id: str, response_id: str | None, name: str) -> str:
@@ -150,7 +152,9 @@ def review(kept: Sequence[Kept], verified: Mapping[str, float], config: Feedback
     for one in opinions:
         said[one.target].append((one.source, one.value, standing[one.source].weight))
     outcomes = [_outcome(about[target], voices, config) for target, voices in said.items()]
-    return Review(states, standing, tuple(outcomes), min(releases, default=None), by_source)
+    hour = hour_began_ns(now_ns)
+    over = {one.source for one in kept if one.received_ns >= hour and states[one.key] is State.CAPPED}
+    return Review(states, standing, tuple(outcomes), min(releases, default=None), by_source, frozenset(over))
 
 
 def _target(one: Kept, config: FeedbackConfig) -> str:

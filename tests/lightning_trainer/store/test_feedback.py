@@ -250,6 +250,19 @@ async def test_what_is_older_than_feedback_of_many_strangers_finds_its_spans(sto
         assert sum([await settler.settle() for _ in range(10)]) == 1
 
 
+async def test_feedback_over_a_cap_is_named_in_the_log_once_an_hour(store, attempt_spans, caplog):
+    await store.append([span for number in range(8) for span in attempt_spans(f"a{number}", [1], 10)])
+    config = FeedbackConfig.model_validate({"quarantine": "0s", "source_per_hour": 2})
+    settler = FeedbackSettler(config, store, store)
+    for some in (range(2), range(2, 5), range(5, 8)):
+        await store.append([said("busy", 1.0, rollout_id=f"r-a{number}") for number in some])
+        await settler.settle()
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        "feedback of 'busy' exceeds the caps of this hour and does not count: [feedback] source_per_hour = 2 and "
+        "all_per_hour = 20000; raise them if people do say so much, or list the source in trusted"
+    ]
+
+
 async def test_a_look_at_what_has_no_attempt_yet_is_bounded(store, attempt_spans):
     await store.append([said("u1", 1.0, rollout_id=f"r-{number}") for number in range(1200)])
     await store.append([span for number in range(1200) for span in attempt_spans(str(number), [1], 10)])

@@ -56,6 +56,8 @@ def test_what_a_source_says_beyond_its_cap_does_not_count_and_what_came_before_d
     kept = [said(number, "busy", 1.0, attempt_id=f"a{number}") for number in range(5)]
     found = review(kept, {}, FeedbackConfig(source_per_hour=3), NOW)
     assert [found.states[one.key] for one in kept] == [State.COUNTED] * 3 + [State.CAPPED] * 2
+    assert found.over_cap == set(), "those of an earlier hour are over"
+    assert review(kept, {}, FeedbackConfig(source_per_hour=3), 90 * HOUR + MINUTE).over_cap == {"busy"}
     of_all = review([*kept, said(9, "late", 1.0)], {}, FeedbackConfig(all_per_hour=5), NOW)
     assert of_all.states[said(9, "late", 1.0).key] is State.CAPPED
     others = review([*kept, said(9, "late", 1.0)], {}, FeedbackConfig(source_per_hour=3, all_per_hour=4), NOW)
