@@ -115,12 +115,12 @@ def _posted(make: Callable[[list[str], random.Random], tuple[str, bytes, dict[st
 
 
 _KINDS: dict[str, tuple[float, Callable[[list[str], random.Random], Request]]] = {
-    "OTLP, protobuf": (0.31, _otlp(otlp_bodies.protobuf)),
+    "OTLP, protobuf": (0.24, _otlp(otlp_bodies.protobuf)),
     "OTLP, JSON": (0.17, _otlp(otlp_bodies.as_json)),
     "rewards": (0.13, _posted(json_requests.reward)),
     "ends of rollouts": (0.08, _posted(json_requests.end)),
     "gateway": (0.15, _posted(json_requests.call)),
-    "questions": (0.05, other_requests.asked),
+    "questions": (0.12, other_requests.asked),
     "feedback": (0.03, other_requests.feedback),
     "by hand": (0.03, other_requests.by_hand),
     "prompts": (0.02, other_requests.prompt),

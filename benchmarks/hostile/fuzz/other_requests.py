@@ -92,7 +92,7 @@ _VALUES = (
 
 def asked(names: list[str], rng: random.Random) -> Sent:
     """A question with some of its parameters."""
-    if rng.random() < 0.3:
+    if rng.random() < 0.1:
         return (
             "GET",
             f"{base(rng, plain=0.2)}/models{rng.choice(('', '', '/math', '/math@v99999999999999999999', '/%00'))}",
