@@ -62,6 +62,8 @@ async def test_only_some_are_judged_at_once_and_one_that_ended_makes_room(client
     assert last["done"]["kept"] == 0
     assert [(one["attempt_id"], one["value"]) for one in last["done"]["judged"]] == [("a", None)]
     assert answer.headers["content-type"] == "application/jsonl"
+    # Before: nginx kept the lines until a few kilobytes had come, and a command that heard nothing gave up
+    assert (answer.headers["x-accel-buffering"], answer.headers["cache-control"]) == ("no", "no-store")
     monkeypatch.setattr(judging, "_AT_ONCE", 0)
     assert (await client.post(judging.JUDGE_PATH, json=body)).status_code == 429
 
