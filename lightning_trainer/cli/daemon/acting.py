@@ -16,6 +16,7 @@ from lightning_trainer.config.file import load_usual_config
 from lightning_trainer.daemon.api.labels import A_PERSON, LabelBody, label, named
 from lightning_trainer.errors import ConfigError, StoreError
 from lightning_trainer.ingest.http.bodies import JsonBodyError
+from lightning_trainer.ingest.http.rewards import in_range
 from lightning_trainer.ingest.redacting import RedactingSink
 from lightning_trainer.store.places import recorded_place, store_at
 from lightning_trainer.store.tables import pauses
@@ -98,6 +99,10 @@ def label_rollout(
     except ValidationError as error:
         said = "; ".join(detail["msg"].removeprefix("Value error, ") for detail in error.errors())
         raise ConfigError(f"this is not a label: {said} (--reward, --note)") from None
+    try:
+        in_range(given.reward or 0.0, "--reward")  # JSON, which the daemon is asked in, has no NaN
+    except JsonBodyError as error:
+        raise ConfigError(str(error)) from None
     path = f"/lightning/rollouts/{quote(rollout, safe='')}/labels"
     if endpoint is not None:
         url = checked_endpoint(endpoint)

@@ -119,6 +119,8 @@ def _whole(url: str, connect: _Connect) -> dict[str, Any]:
     try:
         with connect() as client:
             return client.get("/lightning/status").raise_for_status().json()
+    except httpx.HTTPStatusError as error:
+        raise LightningError(refusal(url, error.response.status_code, error.response.content)) from error
     except (httpx.HTTPError, ValueError) as error:
         raise LightningError(f"the daemon at {url} did not answer ({type(error).__name__}: {error})") from error
 

@@ -34,6 +34,11 @@ _MOST_NAMES = 1000
 _AT_ONCE = 4
 """Requests; each holds some groups in memory."""
 _EVERY_S = 2.0
+_HEADERS = [
+    (b"content-type", b"application/jsonl"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),  # nginx would keep the lines, and who waits for them would give up
+]
 _Name = Annotated[str, Field(min_length=1, max_length=512)]
 
 
@@ -128,8 +133,7 @@ class _Lines(Response):
             self._over()
 
     async def _write(self, work: asyncio.Future[Any], send: Send) -> None:
-        headers = [(b"content-type", b"application/jsonl"), (b"cache-control", b"no-store")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
         while not work.done():
             await _send_line(send, {"working": asdict(self._progress)}, more=True)
             await asyncio.wait({work}, timeout=_EVERY_S)

@@ -178,7 +178,8 @@ class ByHand:
                 if judge.cached and not asked.again and known_verdicts(known, len(unit)) is not None:
                     answered += 1
                 elif not judge.cached or digest not in seen:  # the same question is asked once
-                    new = judge.questions(unit) if isinstance(judge, PairwiseJudge) else [question]
+                    pairs = isinstance(judge, PairwiseJudge)
+                    new = await asyncio.to_thread(judge.questions, unit) if pairs else [question]
                     first = first if first is not None or not new else new[0]
                     questions += len(new)
                     chars += sum(map(len, new))

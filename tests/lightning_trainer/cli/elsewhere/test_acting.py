@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from lightning_instrumentation import semconv
 from typer.testing import CliRunner
 
@@ -29,6 +29,7 @@ from lightning_trainer.daemon.http.server import serving
 from lightning_trainer.daemon.http.sockets import bind
 from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.errors import RollbackError
+from lightning_trainer.gateway.auth import require_token
 from lightning_trainer.gateway.http_errors import answer_in_the_callers_shape
 from lightning_trainer.serving.affinity import AffinityCounts
 from lightning_trainer.serving.replicas import ReplicasStatus
@@ -59,14 +60,15 @@ class Elsewhere:
     def app(self) -> FastAPI:
         made = FastAPI()
         answer_in_the_callers_shape(made)
+        token = os.environ["LIGHTNING_TOKEN"]
+        made.include_router(challenge_router(token, "0" * 32))
         for router in (
-            challenge_router(os.environ["LIGHTNING_TOKEN"], "0" * 32),
             store_router(self.store, self.requests),
             pausing_router(self.store, self.requests),
             rollback_router(self.requests),
             status_router([_watched(one) for one in self.policies], store=self.store),
         ):
-            made.include_router(router)
+            made.include_router(router, dependencies=[Depends(require_token(token))])
         return made
 
     async def loop(self, name: str) -> None:
@@ -182,13 +184,16 @@ async def test_a_mistake_is_one_sentence_of_the_daemon_that_was_asked(here, daem
             assert "set LIGHTNING_TOKEN to what `lightning-trainer token` prints where it runs" in told
 
 
-async def test_a_daemon_that_only_records_has_nothing_to_pause(here, daemon_of):
+async def test_a_daemon_that_only_records_has_nothing_to_pause(here, daemon_of, monkeypatch):
     async with daemon_of() as daemon:
         at = ("--endpoint", daemon.url)
         assert f"the daemon at {daemon.url} has no policy: it only records" in await said("pause", *at, status=2)
         told = await said("status", *at)
         assert told.startswith(f"recording at {daemon.url}; spans: 2, rollouts: 1; there is no [[policy]]")
         assert "lightning-trainer agents" not in told, "it would show those of this machine's store"
+        monkeypatch.setenv("LIGHTNING_TOKEN", "none")
+        for command in ("status", "pause"):
+            assert "the daemon refuses the token: set LIGHTNING_TOKEN" in await said(command, *at, status=2)
 
 
 @pytest.fixture

@@ -59,6 +59,8 @@ def test_a_daemon_elsewhere_is_asked_and_says_what_it_keeps(here, url, monkeypat
     told = said("label", "r-b", "--reward", "0.5", "--note", "late")
     assert told == "rollout r-b: reward reward = 0.5 and note stored"
     assert "there is no rollout 'r-z' in the store" in said("label", "r-z", "--reward", "1", status=2)
+    # Before: "the daemon did not answer", since JSON has no such number
+    assert "--reward is nan: a reward is a number between" in said("label", "r-b", "--reward", "nan", status=2)
     assert said("forget", "--task", "t").startswith(f"task t is forgotten by the daemon at {url}: 2 attempts")
     monkeypatch.setenv("LIGHTNING_TOKEN", "of-another-daemon-altogether")
     for command in (("feedback",), ("forget", "--source", "ada"), ("label", "r-b", "--reward", "1")):

@@ -1,6 +1,7 @@
 """``POST /lightning/judge``: what it refuses, and a result that comes at the end of a stream."""
 
 import json
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,15 +12,17 @@ from lightning_trainer.config import Config
 from lightning_trainer.daemon.api import judging
 from lightning_trainer.daemon.service import Daemon
 from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
+from lightning_trainer.judges.kinds.pairwise import PairwiseJudge
 from lightning_trainer.store import SqliteStore
 
 TOKEN = "a-token-of-the-tests"
 _JUDGE = {"name": "polite", "kind": "program", "command": ["true"]}
+_PAIRS = {"name": "pairs", "kind": "pairwise", "model": "m"}
 
 
 @pytest.fixture
 async def client(tmp_path, attempt_spans) -> AsyncIterator[httpx.AsyncClient]:
-    config = Config.model_validate({"judge": [_JUDGE]})
+    config = Config.model_validate({"judge": [_JUDGE, _PAIRS]})
     async with SqliteStore(tmp_path / "lightning.sqlite") as store:
         await store.append(attempt_spans("a", [1], 10**18))
         app = Daemon(config)._app(store, NotifyingStore(store), [], TOKEN)
@@ -62,6 +65,8 @@ async def test_only_some_are_judged_at_once_and_one_that_ended_makes_room(client
     assert last["done"]["kept"] == 0
     assert [(one["attempt_id"], one["value"]) for one in last["done"]["judged"]] == [("a", None)]
     assert answer.headers["content-type"] == "application/jsonl"
+    # Before: nginx kept the lines until a few kilobytes had come, and a command that heard nothing gave up
+    assert (answer.headers["x-accel-buffering"], answer.headers["cache-control"]) == ("no", "no-store")
     monkeypatch.setattr(judging, "_AT_ONCE", 0)
     assert (await client.post(judging.JUDGE_PATH, json=body)).status_code == 429
 
@@ -73,3 +78,19 @@ async def test_an_error_in_the_middle_is_the_last_line(client, monkeypatch) -> N
     monkeypatch.setattr(judging.ByHand, "judge", fails)
     answer = await client.post(judging.JUDGE_PATH, json={"judge": "polite", "names": ["r-a"]})
     assert json.loads(answer.text.splitlines()[-1]) == {"error": "OSError: the disk is gone"}
+
+
+async def test_questions_are_written_beside_the_daemons_loop(client, monkeypatch) -> None:
+    # Before: for as long as the pairs of a large group took to write, no call was answered
+    written_by: list[threading.Thread] = []
+
+    def write(*_: object) -> list[str]:
+        written_by.append(threading.current_thread())
+        return ["Which is better?"]
+
+    monkeypatch.setattr(PairwiseJudge, "questions", write)
+    monkeypatch.setattr(PairwiseJudge, "question", lambda *_: "Which is better?")
+    body = {"judge": "pairs", "names": ["r-a"], "dry_run": True}
+    answer = await client.post(judging.JUDGE_PATH, json=body)
+    assert json.loads(answer.text.splitlines()[-1])["done"]["questions"] == 1
+    assert written_by != [threading.main_thread()]
