@@ -41,5 +41,5 @@ def noisy(rate: float, *, labels: int, attempts: int, seed: int) -> Noise:
         said = judged(right)
         right_sum += right + formatted
         plain_sum += said + formatted
-        fixed_sum += fix(said) / fix.shrunk + formatted
+        fixed_sum += fix(said) + formatted
     return Noise(off, abs(plain_sum - right_sum) / attempts, abs(fixed_sum - right_sum) / attempts)

@@ -29,6 +29,11 @@ class Estimate:
     count: int
     """What it was estimated from."""
 
+    @property
+    def variance(self) -> float:
+        """Of the number, as a normal distribution with this interval has it."""
+        return ((self.high - self.low) / (2 * _Z)) ** 2
+
 
 @dataclass(frozen=True, slots=True)
 class Pair:
@@ -114,8 +119,9 @@ def reliability(name: str, pairs: Sequence[Pair]) -> Reliability:
 def correction(known: Reliability, floor: float) -> Correction:
     """Return how a judge is corrected, or why it is not to be trained with.
 
-    The weight is multiplied by the lower end of the informedness over its estimate: a judge of which little is known
-    counts less.
+    The weight is multiplied by ``J^2 / (J^2 + v)``, of the informedness ``J`` and the variance ``v`` of its estimate.
+    In all, rewards are multiplied by Tikhonov's regularized inverse ``J / (J^2 + v)`` instead of ``1 / J``: a judge of
+    which little is known counts less, and one with hundreds of labels nearly what its weight says.
 
     Args:
         floor: the least informedness that it has to have for certain.
@@ -140,7 +146,9 @@ def correction(known: Reliability, floor: float) -> Correction:
             refused=f"{judge}: {rates}, so it may tell right from wrong by as little as {informed.low:.2f}, less than "
             f"floor = {floor:g}; label more attempts, or use a better judge"
         )
-    return Correction(known.false_positives.value, known.false_negatives.value, min(1.0, informed.low / informed.value))
+    certain = informed.value**2
+    spread = known.false_positives.variance + known.false_negatives.variance
+    return Correction(known.false_positives.value, known.false_negatives.value, certain / (certain + spread))
 
 
 def _rate(judged: Sequence[float], *, wrong_is_one: bool) -> Estimate | None:

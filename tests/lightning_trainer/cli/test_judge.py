@@ -195,7 +195,7 @@ def test_the_report_has_rates_with_intervals(labeled):
     assert told["informedness"]["value"] == 0.5
     shown = run("--judge", "polite", "--report")
     assert "200 attempts judged, 200 of them with a right reward (score)" in shown
-    assert "where correct = true, (r - 0.500) / 0.500 is trained with, at 0.7" in shown
+    assert "where correct = true, (r - 0.500) / 0.500 is trained with, at 0.99" in shown
 
 
 def test_rates_are_those_of_the_judge_as_it_is_set_now(labeled):
@@ -244,7 +244,7 @@ def chosen(purpose):
 
 
 def test_demonstrations_are_chosen_by_the_corrected_reward(labeled):
-    done = chosen("sft --min-reward 0.9")  # as it says, 150 earned that
+    done = chosen("sft --min-reward 1.0")  # as it says, 150 earned that
     assert done.exit_code == 0, done.output
     shrunk = json.loads(run("--judge", "polite", "--report", "--json"))["correction"]["shrunk"]
     rows = [json.loads(line) for line in (labeled / "chosen.jsonl").read_text().splitlines()]

@@ -53,6 +53,14 @@ def test_a_judge_of_which_less_is_known_weighs_less():
     assert few.shrunk < many.shrunk < 1
 
 
+def test_a_judge_with_hundreds_of_labels_has_nearly_the_weight_that_was_written():
+    fix = correction(reliability("j", pairs(140, 60, 60, 140)), 0.05)
+    # Wilson's interval of 60 in 200 is 0.2408 to 0.3669, so v = 2 (0.1261 / 3.92)^2 = 0.00207; 0.16 / (0.16 + v).
+    assert fix.shrunk == pytest.approx(0.9872, abs=2e-4)
+    # Else a reward of 0.3 next to it would outweigh 0.4 more right answers, as it does without correction.
+    assert 0.4 * (fix(1.0) - fix(0.0)) * (1 - 0.3 - 0.3) > 0.3
+
+
 @pytest.mark.parametrize(
     ("known", "sentence"),
     [
