@@ -8,7 +8,7 @@ from urllib.parse import quote
 import httpx
 from rich.table import Table
 
-from lightning_trainer.cli.daemon.named_daemon import ask, policy_there
+from lightning_trainer.cli.daemon.remote import ask, policy_there
 from lightning_trainer.cli.terminal.console import TerminalConsole, visible_json
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.config.file import load_config

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from lightning_instrumentation.settings import checked_endpoint
 from pydantic import ValidationError
 
-from lightning_trainer.cli.daemon.named_daemon import ask, named_client, policy_there
+from lightning_trainer.cli.daemon.remote import ask, named_client, policy_there
 from lightning_trainer.cli.daemon.running_daemon import daemon_client, running_daemon
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.config import Config

@@ -9,7 +9,7 @@ import httpx
 from lightning_instrumentation.settings import checked_endpoint
 from rich.console import Console
 
-from lightning_trainer.cli.daemon.named_daemon import ask, named_client
+from lightning_trainer.cli.daemon.remote import ask, named_client
 from lightning_trainer.cli.daemon.running_daemon import daemon_client, running_daemon
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.config import Config

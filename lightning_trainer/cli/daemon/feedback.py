@@ -8,7 +8,8 @@ from lightning_instrumentation.settings import checked_endpoint
 from rich.markup import escape
 from rich.table import Table
 
-from lightning_trainer.cli.daemon.named_daemon import ask, named_client, option_of
+from lightning_trainer.cli.daemon.named_daemon import option_of
+from lightning_trainer.cli.daemon.remote import ask, named_client
 from lightning_trainer.cli.daemon.running_daemon import daemon_client, running_daemon
 from lightning_trainer.cli.terminal.console import TerminalConsole, visible_json
 from lightning_trainer.config import Config

@@ -6,19 +6,13 @@ import os
 import shlex
 import socket
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
 import typer
 from lightning_instrumentation.gateway.hosts import canonical_host
 from lightning_instrumentation.settings import checked_endpoint
 
-from lightning_trainer.cli.daemon.running_daemon import client_at
-from lightning_trainer.config.file import USUAL_CONFIG, load_config, load_usual_config
-from lightning_trainer.daemon.access.token import token_for_clients
-from lightning_trainer.errors import ConfigError, LightningError, StoreError
-from lightning_trainer.rollouts.daemon_client import refusal
+from lightning_trainer.config.file import USUAL_CONFIG, load_usual_config
 
 _PATIENCE_S = 1.0
 _PORTS = {"http": 80, "https": 443}
@@ -42,59 +36,6 @@ def named_endpoint_or_store(context: typer.Context, endpoint: str | None, config
     if named is None or not _is_of_environment(context):
         return named
     return None if _is_stopped_here(checked_endpoint(named)) else named
-
-
-def named_client(url: str, config_path: Path | None, *, timeout_s: float = 60.0) -> httpx.Client:
-    """Return what asks the daemon at the URL that a command or the environment names, after it has proven itself.
-
-    Its token is that of ``LIGHTNING_TOKEN``, of the configuration if one is named, or the one that it has left for this
-    user's programs.
-
-    Raises:
-        LightningError: the configuration cannot be read, what answers there is not a daemon, or nobody answers.
-    """
-    token = os.environ.get("LIGHTNING_TOKEN") or None
-    if token is None and config_path is not None:
-        token = token_for_clients(load_config(config_path).daemon, url)
-    return client_at(url, token, timeout_s=timeout_s)
-
-
-def ask(
-    url: str, client: httpx.Client, method: str, path: str, *, refused: type[LightningError] = StoreError, **sent: Any
-) -> Any:
-    """Return the document that a daemon answers.
-
-    Args:
-        refused: what is raised where it answers that it will not.
-        sent: as of ``httpx.Client.request``.
-
-    Raises:
-        LightningError: it refuses, or does not answer.
-    """
-    try:
-        answer = client.request(method, path, **sent)
-        told = answer.json() if answer.is_success else None
-    except (httpx.HTTPError, ValueError) as error:
-        raise StoreError(f"the daemon at {url} did not answer ({type(error).__name__}: {error})") from error
-    if told is None:
-        raise refused(refusal(url, answer.status_code, answer.content))
-    return told
-
-
-def policy_there(url: str, client: httpx.Client, name: str | None) -> str:
-    """Return the name of the policy that a command names; without a name, of the daemon's only one.
-
-    Raises:
-        LightningError: no name was given and there is none or several, or the daemon does not answer.
-    """
-    if name is not None:
-        return name
-    there = [*ask(url, client, "GET", "/lightning/status")["policies"]]
-    if not there:
-        raise ConfigError(f"the daemon at {url} has no policy: it only records")
-    if len(there) > 1:
-        raise ConfigError(f"name one of the policies {', '.join(there)} of the daemon at {url} with --policy")
-    return there[0]
 
 
 def option_of(endpoint: str | None, config_path: Path | None) -> str:

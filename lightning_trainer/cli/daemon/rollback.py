@@ -8,7 +8,7 @@ from urllib.parse import quote
 import httpx
 from lightning_instrumentation.settings import checked_endpoint
 
-from lightning_trainer.cli.daemon.named_daemon import named_client
+from lightning_trainer.cli.daemon.remote import named_client
 from lightning_trainer.cli.daemon.running_daemon import daemon_client, running_daemon
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.cli.versions import named_version, named_version_there

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from lightning_trainer.cli.daemon.named_daemon import named_client
+from lightning_trainer.cli.daemon.remote import named_client
 from lightning_trainer.cli.daemon.running_daemon import daemon_client, running_daemon
 from lightning_trainer.cli.terminal.console import TerminalConsole, named, visible_json
 from lightning_trainer.config.file import load_usual_config

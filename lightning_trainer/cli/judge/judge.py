@@ -16,7 +16,7 @@ import httpx
 from lightning_instrumentation.settings import checked_endpoint
 from rich.live import Live
 
-from lightning_trainer.cli.daemon.named_daemon import named_client
+from lightning_trainer.cli.daemon.remote import named_client
 from lightning_trainer.cli.daemon.running_daemon import async_daemon_client, running_daemon
 from lightning_trainer.cli.judge.showing import show_done, show_dry_run, show_report
 from lightning_trainer.cli.terminal.console import TerminalConsole, visible_json
@@ -29,7 +29,7 @@ from lightning_trainer.ingest.http.otlp import encode_request
 from lightning_trainer.ingest.redacting import RedactingSink
 from lightning_trainer.judges.judging import Judged
 from lightning_trainer.judges.reliability.report import judge_report
-from lightning_trainer.judges.reliability.told import ToldReport, told
+from lightning_trainer.judges.reliability.summary import ReportSummary, summarize
 from lightning_trainer.judges.scoring_engine import SCORE_PATH, EngineOf, engines_of
 from lightning_trainer.rollouts.daemon_client import not_a_daemon, refusal
 from lightning_trainer.store.connection import Connection
@@ -73,7 +73,7 @@ def judge(options: Options) -> None:
     found = _here(options) if options.endpoint is None else _elsewhere(options, checked_endpoint(options.endpoint))
     if options.as_json:
         print(visible_json(_document(found)))
-    elif isinstance(found, ToldReport):
+    elif isinstance(found, ReportSummary):
         show_report(found, options.judge)
     elif isinstance(found, DryRun):
         show_dry_run(found, options.judge)
@@ -83,8 +83,8 @@ def judge(options: Options) -> None:
         sys.exit(1)
 
 
-def _document(found: Done | DryRun | ToldReport) -> dict[str, Any]:
-    if isinstance(found, ToldReport):
+def _document(found: Done | DryRun | ReportSummary) -> dict[str, Any]:
+    if isinstance(found, ReportSummary):
         return found.document
     document = asdict(found)
     if isinstance(found, DryRun):
@@ -92,13 +92,13 @@ def _document(found: Done | DryRun | ToldReport) -> dict[str, Any]:
     return {name: document[name] for name in ("judged", "spent", "trained_before", "left_out")}
 
 
-def _here(options: Options) -> Done | DryRun | ToldReport:
+def _here(options: Options) -> Done | DryRun | ReportSummary:
     config = load_usual_config(options.config)
     by = config.named_judge(options.judge)
     store = place_of(config)
     if options.report:
         with reading(store) as connection:
-            return told(judge_report(connection, by), by)
+            return summarize(judge_report(connection, by), by)
     with _shown_progress() as progress:
         hand = ByHand(config, by, partial(_read, store), engines(config), progress)
         return asyncio.run(_by_hand(hand, options, store))
@@ -113,7 +113,7 @@ async def _by_hand(hand: ByHand, options: Options, store: StorePlace) -> Done | 
         return await hand.judge(chosen, asked, sink)
 
 
-def _elsewhere(options: Options, url: str) -> Done | DryRun | ToldReport:
+def _elsewhere(options: Options, url: str) -> Done | DryRun | ReportSummary:
     """Have it done by the daemon there; who interrupts the command stops the judge."""
     body = {
         "judge": options.judge,
@@ -133,7 +133,7 @@ def _elsewhere(options: Options, url: str) -> Done | DryRun | ToldReport:
         ) from error
     try:
         if options.report:
-            return ToldReport(**document)
+            return ReportSummary(**document)
         if options.dry_run:
             return DryRun(**document)
         return Done(**{**document, "judged": [Judged(**one) for one in document["judged"]]})

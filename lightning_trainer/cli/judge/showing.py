@@ -6,7 +6,7 @@ from rich.table import Table
 from lightning_trainer.cli.terminal.console import TerminalConsole, visible
 from lightning_trainer.daemon.rewards.by_hand import Done, DryRun
 from lightning_trainer.explain.finding import counted
-from lightning_trainer.judges.reliability.told import ToldReport
+from lightning_trainer.judges.reliability.summary import ReportSummary
 
 _REASON_SHOWN = 160
 
@@ -54,7 +54,7 @@ def show_dry_run(would: DryRun, judge: str) -> None:
         print(visible(f"\nthe first question:\n\n{would.first}"))
 
 
-def show_report(report: ToldReport, judge: str) -> None:
+def show_report(report: ReportSummary, judge: str) -> None:
     """Print how far a judge can be believed, by what is recorded."""
     console = TerminalConsole()
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import httpx
 from lightning_instrumentation.settings import checked_endpoint
 
-from lightning_trainer.cli.daemon.named_daemon import named_client
+from lightning_trainer.cli.daemon.remote import named_client
 from lightning_trainer.cli.daemon.running_daemon import daemon_client
 from lightning_trainer.config import Config
 from lightning_trainer.errors import StoreError, UnknownVersionError

@@ -22,7 +22,7 @@ from lightning_trainer.daemon.rewards.by_hand import Asked, ByHand, Progress
 from lightning_trainer.errors import LightningError, NothingToJudgeError, StoreError
 from lightning_trainer.ingest.http.bodies import JsonBodyError, error_response, read_json
 from lightning_trainer.judges.reliability.report import judge_report
-from lightning_trainer.judges.reliability.told import told
+from lightning_trainer.judges.reliability.summary import summarize
 from lightning_trainer.judges.scoring_engine import EngineOf
 from lightning_trainer.store.store import Store
 from lightning_trainer.types import SpanSink
@@ -105,7 +105,7 @@ def judging_router(store: Store, sink: SpanSink, config: Config, engine_of: Engi
 async def _work(store: Store, sink: SpanSink, hand: ByHand, body: JudgeBody) -> Callable[[], Awaitable[Any]]:
     """Return what makes the result."""
     if body.report:
-        return lambda: store.scan(lambda connection: told(judge_report(connection, hand.by), hand.by))
+        return lambda: store.scan(lambda connection: summarize(judge_report(connection, hand.by), hand.by))
     asked = Asked(body.names, body.since, body.again, body.shuffle)
     chosen = await hand.choose(asked)
     return (lambda: hand.dry_run(chosen, asked)) if body.dry_run else (lambda: hand.judge(chosen, asked, sink))

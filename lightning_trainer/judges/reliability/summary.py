@@ -1,4 +1,4 @@
-"""A judge's report as it is told: rows of a table, and sentences below it."""
+"""A judge's report as people read it: rows of a table, and sentences below it."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +9,7 @@ from lightning_trainer.samples.rewards.reliability import Estimate
 
 
 @dataclass(frozen=True, slots=True)
-class ToldReport:
+class ReportSummary:
     """Everything as JSON-able values."""
 
     document: dict[str, Any]
@@ -20,13 +20,13 @@ class ToldReport:
     sentences: list[str]
 
 
-def told(known: JudgeReport, by: AnyJudge) -> ToldReport:
-    """Return the report on a judge as it is told."""
+def summarize(known: JudgeReport, by: AnyJudge) -> ReportSummary:
+    """Return the report on a judge as rows and sentences."""
     rows = [
         [what] if estimate is None else [what, estimate.value, estimate.low, estimate.high, estimate.count]
         for what, estimate in _estimates(known)
     ]
-    return ToldReport(known.as_json(), rows, _sentences(known, by))
+    return ReportSummary(known.as_json(), rows, _sentences(known, by))
 
 
 def _estimates(known: JudgeReport) -> list[tuple[str, Estimate | None]]:

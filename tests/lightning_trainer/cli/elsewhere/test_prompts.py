@@ -2,9 +2,6 @@
 
 import asyncio
 import json
-import signal
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +13,6 @@ from lightning_trainer.store import SqliteStore, prompts
 from lightning_trainer.store.prompts import root_of
 
 pytestmark = pytest.mark.process
-TOKEN = "a-token-of-another-machine"
 DEFAULT = "Solve {task}."
 
 
@@ -26,31 +22,11 @@ async def registered(state: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def url(lightning, tmp_path_factory) -> Iterator[str]:
+def url(serve, tmp_path_factory) -> str:
     folder = tmp_path_factory.mktemp("elsewhere")
     (folder / "state").mkdir(mode=0o700)
     asyncio.run(registered(folder / "state"))
-    (folder / "lightning.toml").write_text(f'[daemon]\nport = 0\nstate_dir = "state"\ntoken = "{TOKEN}"\n')
-    with (folder / "log").open("wb") as log:
-        daemon = lightning.start("serve", cwd=folder, stdout=log, stderr=log)
-    announced, deadline = folder / "state" / "daemon.json", time.monotonic() + 120
-    while not (announced.exists() and announced.read_text()):
-        assert daemon.poll() is None, (folder / "log").read_text()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    yield json.loads(announced.read_text())["url"]
-    daemon.send_signal(signal.SIGINT)
-    daemon.wait(60)
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch) -> Path:
-    """A folder that knows nothing of the daemon but its token."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LIGHTNING_ACCESS_DIR", str(tmp_path / "access"))
-    monkeypatch.setenv("LIGHTNING_TOKEN", TOKEN)
-    monkeypatch.delenv("LIGHTNING_ENDPOINT", raising=False)
-    return tmp_path
+    return serve(folder, "")
 
 
 def said(*arguments: str, status: int = 0) -> str:
