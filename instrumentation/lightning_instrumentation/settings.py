@@ -64,7 +64,7 @@ def checked_endpoint(endpoint: str | None) -> str:
     """Return the daemon's base URL, or the default.
 
     Raises:
-        ConfigurationError: it is not an http(s) URL.
+        ConfigurationError: it is not an http(s) URL, or names a user; a password in it is not repeated.
     """
     # Spans go to /v1/traces and model calls to /v1 below it: a user who wrote one of these meant the daemon.
     endpoint = (endpoint or DEFAULT_ENDPOINT).rstrip("/").removesuffix("/v1/traces").removesuffix("/v1")
@@ -73,6 +73,11 @@ def checked_endpoint(endpoint: str | None) -> str:
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         usable = False
+    if "@" in endpoint:  # an HTTP client would send it in place of the token, and every log would show it
+        raise ConfigurationError(
+            f"the endpoint names a user or a password; write it like {DEFAULT_ENDPOINT} and give the daemon's token "
+            "alone, in lt.init(token=...) or LIGHTNING_TOKEN"
+        )
     if not usable:
         raise ConfigurationError(
             f"the endpoint {endpoint!r} is not an http(s) URL; write it like {DEFAULT_ENDPOINT} "

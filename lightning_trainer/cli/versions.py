@@ -1,4 +1,5 @@
-"""``lightning-trainer versions``: a policy's versions, read from the store itself, with or without a daemon."""
+"""``lightning-trainer versions``: a policy's versions, read from the store itself, with or without a daemon, or
+asked of a daemon elsewhere."""
 
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
@@ -6,12 +7,13 @@ from pathlib import Path
 from urllib.parse import quote
 
 import httpx
+from lightning_instrumentation.settings import checked_endpoint
 from rich.table import Table
 
-from lightning_trainer.cli.daemon.remote import ask, policy_there
+from lightning_trainer.cli.daemon.remote import ask, named_client, policy_there
 from lightning_trainer.cli.terminal.console import TerminalConsole, visible_json
 from lightning_trainer.config import Config, PolicyConfig
-from lightning_trainer.config.file import load_config
+from lightning_trainer.config.file import USUAL_CONFIG, load_config
 from lightning_trainer.errors import UnknownVersionError
 from lightning_trainer.store.places import place_of, reading
 from lightning_trainer.versions.archive import archive_root, stored_versions
@@ -22,14 +24,38 @@ _PAGE = 1000
 """Versions in one answer of a daemon, at most."""
 
 
-def versions(config_path: Path, policy: str | None, *, as_json: bool, limit: int, before: int | None) -> None:
+def versions(
+    config_path: Path | None,
+    policy: str | None,
+    *,
+    as_json: bool,
+    limit: int,
+    before: int | None,
+    endpoint: str | None = None,
+) -> None:
     """Print the newest of them, or of those before one.
 
+    Args:
+        config_path: of the configuration file; None: the usual one.
+        endpoint: of the daemon that is asked; None: the configuration's store is read.
+
     Raises:
-        LightningError: the configuration or the store cannot be read, or there is no such policy.
+        LightningError: the configuration or the store cannot be read, there is no such policy, or the daemon does not
+            answer.
     """
-    config = load_config(config_path)
+    if endpoint is not None:
+        url = checked_endpoint(endpoint)
+        with named_client(url, config_path) as client:
+            rows = _versions_there(url, client, policy_there(url, client, policy), limit=limit, before=before)
+        _print(rows, as_json=as_json, limit=limit, others=None)
+        return
+    config = load_config(config_path or USUAL_CONFIG)
     rows = read_versions(config, config.named_policy(policy), limit=limit, before=before)
+    _print(rows, as_json=as_json, limit=limit, others=None if as_json else read_other_policies(config))
+
+
+def _print(rows: list[VersionRow], *, as_json: bool, limit: int, others: str | None) -> None:
+    """``others``: a sentence about other policies."""
     if as_json:
         print(visible_json(rows))
     else:
@@ -42,7 +68,7 @@ def versions(config_path: Path, policy: str | None, *, as_json: bool, limit: int
         if rows and len(rows) == limit and rows[0]["version"] > 0:
             older = f"the older ones: --before {rows[0]['version']}"
             console.print(older, style="dim", highlight=False, soft_wrap=True)
-        if (others := read_other_policies(config)) is not None:
+        if others is not None:
             console.print(others, style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
@@ -93,13 +119,19 @@ def named_version_there(url: str, client: httpx.Client, policy_name: str | None,
     return policy, _number(policy, name, lambda: _versions_there(url, client, policy))
 
 
-def _versions_there(url: str, client: httpx.Client, policy: str) -> list[VersionRow]:
+def _versions_there(
+    url: str, client: httpx.Client, policy: str, *, limit: int | None = None, before: int | None = None
+) -> list[VersionRow]:
+    """As ``read_versions``."""
     path = f"/lightning/policies/{quote(policy, safe='')}/versions"
-    rows: list[VersionRow] = ask(url, client, "GET", path, params={"limit": _PAGE})
-    page = rows
-    while len(page) == _PAGE and (before := page[0]["version"]) > 0:
-        page = ask(url, client, "GET", path, params={"limit": _PAGE, "before": before})
+    rows: list[VersionRow] = []
+    while limit is None or len(rows) < limit:
+        wanted = _PAGE if limit is None else min(_PAGE, limit - len(rows))
+        params = {"limit": wanted} | ({} if before is None else {"before": before})
+        page = ask(url, client, "GET", path, params=params)
         rows = [*page, *rows]
+        if len(page) < wanted or (before := page[0]["version"]) == 0:
+            break
     return rows
 
 

@@ -23,6 +23,7 @@ from lightning_trainer.config import Config, GatewayConfig
 from lightning_trainer.daemon.access.identity import challenge_router, identity_of_daemon, leave_to_its_owner
 from lightning_trainer.daemon.access.token import token_of_daemon, told_to_clients
 from lightning_trainer.daemon.announcement import alone_in, announced
+from lightning_trainer.daemon.api.explaining import explaining_router
 from lightning_trainer.daemon.api.feedback import feedback_api, still_in
 from lightning_trainer.daemon.api.health import health_router
 from lightning_trainer.daemon.api.judging import judging_router
@@ -278,6 +279,7 @@ class Daemon:
             gateway,
             embeddings_router(_embeddings(config.gateway), max_body_bytes=config.gateway.max_body_bytes),
             status_router(policies, store=store, not_kept=not_kept, census=census),
+            explaining_router(store, config),
             store_router(store, rollbacks),
             feedback_api(store, config.feedback, partial(still_in, config)),
             runs_router(store),

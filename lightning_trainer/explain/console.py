@@ -8,6 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from lightning_trainer.explain import words
+from lightning_trainer.explain.answer import Answer
 from lightning_trainer.explain.call_tree import in_order
 from lightning_trainer.explain.explanation import ExplainedAttempt, ExplainedCall, Explanation, Verdict
 from lightning_trainer.explain.finding import counted
@@ -28,6 +29,24 @@ _UNTRAINED: Mapping[str, str] = {
 _PARTLY = (Verdict.TRAINED, Verdict.IN_PART, Verdict.WOULD_IN_PART)
 """These are yellow unless they are good: part of it is not trained, or was left behind."""
 _OUTCOME_COLORS = {Outcome.TRAINED: "green", Outcome.DEDUPLICATED: "dim"}
+
+
+def show_answer(told: Answer, console: Console) -> None:
+    """Print the list or the explanation, or of several explanations the first lines."""
+    if told.listed is not None:
+        if told.listed:
+            show_list(told.listed, console)
+            _say(console, "explain one by its id, its task, their beginning or a pattern; --last is the first", "dim")
+        else:
+            _say(console, told.nothing)
+    elif len(told.explained) == 1 and isinstance(one := told.explained[0], Explanation):
+        show(one, console)
+    else:
+        for one in told.explained:
+            _say(console, one.headline)
+        if told.left_out:
+            _say(console, f"and {told.left_out} older ones; name them more exactly", "dim")
+    _list(console, "left out", tuple(dict.fromkeys(told.problems)))
 
 
 def show(explanation: Explanation, console: Console) -> None:
@@ -54,11 +73,6 @@ def show(explanation: Explanation, console: Console) -> None:
             _say(console, words.balance(attempt), "dim")
         _list(console, "also", [f"{finding.name}: {finding.sentence}" for finding in attempt.findings[1:]])
         _list(console, "problems", attempt.problems)
-
-
-def show_problems(problems: Sequence[str], console: Console) -> None:
-    """Print what was left out of the files, if anything."""
-    _list(console, "left out", tuple(dict.fromkeys(problems)))
 
 
 def show_list(rows: Sequence[RolloutRow], console: Console) -> None:

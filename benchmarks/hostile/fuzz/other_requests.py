@@ -23,6 +23,7 @@ Sent = tuple[str, str, bytes, dict[str, str]]
 _QUESTIONS: dict[str, tuple[str, ...]] = {
     "/lightning/status": (),
     "/lightning/agents": (),
+    "/lightning/explain": ("rollout", "last", "policy", "agent", "width"),
     "/lightning/runs": (),
     "/lightning/selection": (),
     "/lightning/feedback": (),

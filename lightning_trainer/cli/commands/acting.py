@@ -12,17 +12,21 @@ commands = typer.Typer()
 
 @commands.command()
 def versions(
-    config: Annotated[Path, typer.Option(help="The configuration file.")] = Path("lightning.toml"),
+    context: typer.Context,
     policy: Annotated[str | None, typer.Option(help="The policy, if there are several.")] = None,
     limit: Annotated[int, typer.Option(help="Show this many of the newest.", min=1)] = 100,
     before: Annotated[int | None, typer.Option(help="Show versions before this one.", min=1)] = None,
+    config: Configuration = None,
+    endpoint: Endpoint = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """List a policy's versions: parent, reward, held-out score, and whether each is served, stored or gone."""
     with one_sentence():
+        from lightning_trainer.cli.daemon.named_daemon import named_endpoint_or_store
         from lightning_trainer.cli.versions import versions as run
 
-        run(config, policy, as_json=as_json, limit=limit, before=before)
+        at = named_endpoint_or_store(context, endpoint, config)
+        run(config, policy, as_json=as_json, limit=limit, before=before, endpoint=at)
 
 
 @commands.command()

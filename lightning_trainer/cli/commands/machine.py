@@ -87,9 +87,11 @@ def status(
 
 @commands.command()
 def health(
+    context: typer.Context,
     config: Annotated[
         Path | None, typer.Option(help="The configuration file; default: lightning.toml, if it exists.")
     ] = None,
+    endpoint: Endpoint = None,
     ready: Annotated[
         bool, typer.Option("--ready", help="Also check that every engine and training loop works.")
     ] = False,
@@ -97,9 +99,11 @@ def health(
 ) -> None:
     """Check whether the daemon answers: exit status 0, else 1 with the reason; for container and supervisor probes."""
     with one_sentence():
-        from lightning_trainer.cli.daemon.running_daemon import health as run
+        from lightning_trainer.cli.daemon.health import health as run
+        from lightning_trainer.cli.daemon.named_daemon import named_endpoint_or_store
 
-        sys.exit(run(config, ready=ready, timeout_s=timeout))
+        at = named_endpoint_or_store(context, endpoint, config)
+        sys.exit(run(config, ready=ready, timeout_s=timeout, endpoint=at))
 
 
 @commands.command()

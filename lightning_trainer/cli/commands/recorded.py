@@ -7,25 +7,37 @@ from typing import Annotated
 import typer
 
 from lightning_trainer.cli.terminal.console import Configuration, Endpoint, one_of, one_sentence
+from lightning_trainer.errors import ConfigError
 
 commands = typer.Typer()
 
 
 @commands.command()
 def agents(
+    context: typer.Context,
     state_dir: Annotated[
         Path | None, typer.Option(help="The daemon's state folder, if there is no configuration.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="The configuration, for the policies that claim agents.")] = None,
-    newest: Annotated[int, typer.Option(help="Read only this many of the newest spans.", min=1)] = 20_000,
+    newest: Annotated[
+        int | None, typer.Option(help="Read only this many of the newest spans; default: 20,000.", min=1)
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Read all spans, however long that takes.")] = False,
+    endpoint: Endpoint = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Show every agent that was seen: calls, tokens, tools, the policy that claims it, and what was not captured."""
     with one_sentence():
+        from lightning_trainer.cli.daemon.named_daemon import named_endpoint_or_store
         from lightning_trainer.cli.recorded.agents import agents as run
+        from lightning_trainer.cli.recorded.agents import agents_there
 
-        run(state_dir=state_dir, config=config, as_json=as_json, newest=None if everything else newest)
+        if (at := named_endpoint_or_store(context, endpoint, config or state_dir)) is not None:
+            if everything or newest is not None:
+                raise ConfigError("a daemon counts its newest spans: leave out --newest and --all, or --endpoint")
+            agents_there(at, config, as_json=as_json)
+            return
+        run(state_dir=state_dir, config=config, as_json=as_json, newest=None if everything else newest or 20_000)
 
 
 @commands.command()
@@ -106,6 +118,7 @@ def build(
 
 @commands.command()
 def explain(
+    context: typer.Context,
     rollout: Annotated[
         str | None, typer.Argument(help="Id of a rollout, attempt or task, a prefix, or a pattern; without one: list.")
     ] = None,
@@ -126,22 +139,24 @@ def explain(
         typer.Option(help="Explain for this one of several policies; default: whose step took it."),
     ] = None,
     agent: Annotated[str | None, typer.Option(help="Only rollouts in which this agent (or pattern) took part.")] = None,
+    endpoint: Endpoint = None,
 ) -> None:
     """Explain why a rollout was trained or not: the cause first, then its calls, token tree and ledger."""
     with one_sentence():
+        from lightning_trainer.cli.daemon.named_daemon import named_endpoint_or_store
         from lightning_trainer.cli.recorded.explain import Options, explain_rollouts
+        from lightning_trainer.explain.answer import Question
 
+        read_here = config or state_dir or (spans[0] if spans else None)
         explain_rollouts(
             Options(
                 config=config,
-                rollout=rollout,
-                last=last,
+                question=Question(rollout, last or (html is not None and rollout is None), policy, agent),
                 spans=tuple(spans or ()),
                 state_dir=state_dir,
+                endpoint=named_endpoint_or_store(context, endpoint, read_here),
                 html=html,
                 as_json=as_json,
-                policy=policy,
-                agent=agent,
             )
         )
 

@@ -1,10 +1,15 @@
-"""``lightning-trainer agents``: every agent that was seen, read from the store itself, with or without a daemon."""
+"""``lightning-trainer agents``: every agent that was seen, read from the store itself, with or without a daemon, or
+asked of a daemon elsewhere."""
 
 from pathlib import Path
+from typing import Any
+
+from lightning_instrumentation.settings import checked_endpoint
 
 from lightning_trainer.agents.console import show
 from lightning_trainer.agents.live_census import see
 from lightning_trainer.agents.report import agents_report
+from lightning_trainer.cli.daemon.remote import ask, named_client
 from lightning_trainer.cli.terminal.console import TerminalConsole, visible_json
 from lightning_trainer.config import Config
 from lightning_trainer.config.file import USUAL_CONFIG, load_config
@@ -26,13 +31,31 @@ def agents(*, state_dir: Path | None, config: Path | None, as_json: bool, newest
     with reading(usual if settings is None else place_of(settings, state_dir)) as connection:
         seen = see(connection, newest=newest)
     report = agents_report(seen.agents, seen.losses, settings.policy if settings else None, seen.unread)
+    seen_of = {"spans_read": seen.spans_read, "spans_held": seen.spans_held}
+    _print({**report, **seen_of}, as_json=as_json, hint="; --all reads all of them")
+
+
+def agents_there(endpoint: str, config: Path | None, *, as_json: bool) -> None:
+    """Print the report of the daemon at an endpoint, of the newest spans that it has.
+
+    Raises:
+        LightningError: it does not answer, or not to this token.
+    """
+    url = checked_endpoint(endpoint)
+    with named_client(url, config) as client:
+        report = ask(url, client, "GET", "/lightning/agents")
+    _print(report, as_json=as_json, hint="")
+
+
+def _print(report: Any, *, as_json: bool, hint: str) -> None:
+    """Print the document that both of them have; ``hint``: how to read more spans."""
     if as_json:
-        print(visible_json({**report, "spans_read": seen.spans_read, "spans_held": seen.spans_held}))
+        print(visible_json(report))
         return
     console = TerminalConsole()
     show(report, console)
-    if seen.spans_read < seen.spans_held:
-        left_out = f"of the newest {seen.spans_read:,} of {seen.spans_held:,} spans; --all reads all of them"
+    if report["spans_read"] < report["spans_held"]:
+        left_out = f"of the newest {report['spans_read']:,} of {report['spans_held']:,} spans{hint}"
         console.print(left_out, style="dim", highlight=False, soft_wrap=True)
 
 

@@ -134,6 +134,15 @@ def test_the_endpoint_may_be_written_as_an_exporter_has_it(monkeypatch):
     assert checked_endpoint("http://proxy/lightning/v1/") == "http://proxy/lightning"
 
 
+@pytest.mark.parametrize(
+    "written", ["http://ann:secret@d:8321", "https://ann:secret@d", "ann:secret@d", "http://secret@d"]
+)
+def test_a_password_in_the_endpoint_is_refused_and_not_repeated(written):
+    with pytest.raises(lt.ConfigurationError, match="names a user or a password") as raised:
+        checked_endpoint(written)
+    assert "secret" not in str(raised.value)
+
+
 @pytest.mark.parametrize("as_date", [False, True])
 def test_a_daemon_that_asks_for_time_gets_it(recording, as_date):
     wait = formatdate(time.time() + 2, usegmt=True) if as_date else "0.5"

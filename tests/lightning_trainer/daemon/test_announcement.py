@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lightning_trainer.cli.daemon.running_daemon import daemon_access, health, running_daemon, token
+from lightning_trainer.cli.daemon.health import health
+from lightning_trainer.cli.daemon.running_daemon import daemon_access, running_daemon, token
 from lightning_trainer.config import Config
 from lightning_trainer.daemon.announcement import alone_in, announced, announced_url
 from lightning_trainer.daemon.service import Daemon

@@ -2,138 +2,20 @@
 policies, their versions and their scores.
 """
 
-import asyncio
-import contextlib
 import json
-import os
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from fastapi import Depends, FastAPI
-from lightning_instrumentation import semconv
-from typer.testing import CliRunner
 
 from lightning_trainer.cli import versions
-from lightning_trainer.cli.app import app
-from lightning_trainer.daemon.access.identity import challenge_router
-from lightning_trainer.daemon.api.pausing import pausing_router
-from lightning_trainer.daemon.api.rollback import RollbackRequests, rollback_router
-from lightning_trainer.daemon.api.status import status_router
-from lightning_trainer.daemon.api.store import store_router
-from lightning_trainer.daemon.http.server import serving
-from lightning_trainer.daemon.http.sockets import bind
-from lightning_trainer.daemon.watching.progress import Progress
-from lightning_trainer.errors import RollbackError
-from lightning_trainer.gateway.auth import require_token
-from lightning_trainer.gateway.http_errors import answer_in_the_callers_shape
-from lightning_trainer.serving.affinity import AffinityCounts
-from lightning_trainer.serving.replicas import ReplicasStatus
-from lightning_trainer.serving.supervisor import EngineState, EngineStatus
 from lightning_trainer.store import SqliteStore
-from lightning_trainer.types import PolicyVersion, RolloutMode, TrainingBatch, VersionState
+from lightning_trainer.types import PolicyVersion, TrainingBatch, VersionState
 
-READY = EngineStatus(EngineState.READY, 4711, {}, 0, 1.0, None)
 HERE = '[[policy]]\nname = "local"\nagents = ["solver"]\nmodel = "random:tiny"\n'
 
 
-async def said(*arguments: str, status: int = 0) -> str:
-    done = await asyncio.to_thread(CliRunner().invoke, app, arguments, env={"COLUMNS": "200"})
-    assert done.exit_code == status, (done.output, done.exception)
-    return " ".join(done.output.split())
-
-
-class Elsewhere:
-    """A daemon's routes over a store, with a loop that only notes what it is asked."""
-
-    def __init__(self, store: SqliteStore, policies: list) -> None:
-        self.store = store
-        self.policies = policies
-        self.requests = {one.name: RollbackRequests(asyncio.Event()) for one in policies}
-        self.done: list[tuple[str, int, bool]] = []
-        self.url = ""
-
-    def app(self) -> FastAPI:
-        made = FastAPI()
-        answer_in_the_callers_shape(made)
-        token = os.environ["LIGHTNING_TOKEN"]
-        made.include_router(challenge_router(token, "0" * 32))
-        for router in (
-            store_router(self.store, self.requests),
-            pausing_router(self.store, self.requests),
-            rollback_router(self.requests),
-            status_router([_watched(one) for one in self.policies], store=self.store),
-        ):
-            made.include_router(router, dependencies=[Depends(require_token(token))])
-        return made
-
-    async def loop(self, name: str) -> None:
-        requests = self.requests[name]
-        while True:
-            await requests.wait()
-            if (asked := requests.pending) is None:
-                continue
-            if asked.version == 99:
-                requests.end(RollbackError(f"there is no version 99 of {name}"))
-                continue
-            self.done.append((name, asked.version, asked.promote))
-            requests.end()
-
-
-def _watched(policy) -> Any:
-    engine = ReplicasStatus(
-        *(READY.state, READY.pid, {}, 0, 1.0, None), replicas=(READY,), conversations=AffinityCounts()
-    )
-    return SimpleNamespace(
-        policy=policy,
-        progress=Progress(),
-        metrics=SimpleNamespace(warnings={"kl": "it wanders"}),
-        engine=SimpleNamespace(status=engine),
-        trainer=SimpleNamespace(process_id=1, companions=()),
-        old_versions=SimpleNamespace(pid=None, versions=lambda: ()),
-    )
-
-
-@pytest.fixture
-def daemon_of(here, tmp_path_factory, make_policy, attempt_spans, reward_span) -> Callable:
-    """``daemon_of("math")``: one with these policies, each at version 3 of which the second earned most; and the
-    attempt a of rollout r-a, for which nobody trained yet."""
-
-    @contextlib.asynccontextmanager
-    async def made(*names: str) -> AsyncIterator[Elsewhere]:
-        policies = [make_policy(name=name, agents=(f"agent-of-{name}",)) for name in names]
-        state = tmp_path_factory.mktemp("elsewhere") / "state"
-        async with SqliteStore(state / "lightning.sqlite") as store, asyncio.TaskGroup() as group:
-            for name in names:
-                await store.enroll(name)
-                for version in range(4):
-                    await store.put_version(PolicyVersion(name, version, version, VersionState.LIVE, version))
-            await store.append(attempt_spans("a", [1, 2], time.time_ns() - 10**9))
-            for number, reward in enumerate((0.2, 0.3, 0.9, 0.4) if "math" in names else ()):
-                evaluated = attempt_spans(f"e{number}", [1, 2], 10 + number, version=number)
-                await store.append([*map(_held_out, evaluated), reward_span(reward, attempt=f"e{number}")])
-            daemon = Elsewhere(store, policies)
-            loops = [group.create_task(daemon.loop(name)) for name in names]
-            with contextlib.closing(bind("127.0.0.1", 0)) as listener:
-                daemon.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-                async with serving(daemon.app(), listener):
-                    yield daemon
-            for one in loops:
-                one.cancel()
-
-    return made
-
-
-def _held_out(span):
-    told = {semconv.ROLLOUT_MODE: RolloutMode.EVALUATE.value, semconv.GROUP_ID: f"held-out/{span.span_id}"}
-    return replace(span, attributes={**span.attributes, **told})
-
-
-async def test_a_daemon_elsewhere_is_asked(here, daemon_of, monkeypatch):
+async def test_a_daemon_elsewhere_is_asked(said, here, daemon_of, monkeypatch):
     async with daemon_of("math") as daemon:
         at = ("--endpoint", daemon.url)
         requests = daemon.requests["math"]
@@ -161,7 +43,7 @@ async def test_a_daemon_elsewhere_is_asked(here, daemon_of, monkeypatch):
     assert not (here / ".lightning").exists()
 
 
-async def test_a_mistake_is_one_sentence_of_the_daemon_that_was_asked(here, daemon_of, monkeypatch):
+async def test_a_mistake_is_one_sentence_of_the_daemon_that_was_asked(said, here, daemon_of, monkeypatch):
     (here / "lightning.toml").write_text(HERE)
     async with daemon_of("math", "prose") as daemon:
         monkeypatch.setenv("LIGHTNING_ENDPOINT", daemon.url)
@@ -184,7 +66,7 @@ async def test_a_mistake_is_one_sentence_of_the_daemon_that_was_asked(here, daem
             assert "set LIGHTNING_TOKEN to what `lightning-trainer token` prints where it runs" in told
 
 
-async def test_a_daemon_that_only_records_has_nothing_to_pause(here, daemon_of, monkeypatch):
+async def test_a_daemon_that_only_records_has_nothing_to_pause(said, here, daemon_of, monkeypatch):
     async with daemon_of() as daemon:
         at = ("--endpoint", daemon.url)
         assert f"the daemon at {daemon.url} has no policy: it only records" in await said("pause", *at, status=2)
@@ -204,7 +86,7 @@ def port() -> int:
         return listening.getsockname()[1]
 
 
-async def test_a_shell_for_one_daemon_changes_no_store_that_is_not_named(here, port, monkeypatch, attempt_spans):
+async def test_a_shell_for_one_daemon_changes_no_store_that_is_not_named(said, here, port, monkeypatch, attempt_spans):
     (here / "lightning.toml").write_text(f'[daemon]\nport = {port}\nstate_dir = "state"\n{HERE}')
     async with SqliteStore(here / "state" / "lightning.sqlite") as store:
         await store.enroll("local")
