@@ -1,23 +1,29 @@
 """The calculator agent, trained with a judge that errs beside a second reward: what correction is worth, for real.
 
 The judge says whether an answer is right, and is wrong at the given rate, whatever is right. Beside it stands a reward
-that pulls the other way: 0.3 for an answer without the calculator. Before training, about half of the answers that use
-it are right, so the right reward favors using it. A judge that errs at 30 % of either kind tells right from wrong by
-0.4 instead of 1: without correction, 0.2 on average is less than 0.3, and the policy learns never to calculate. That is
-where correction matters: in the weights between several rewards. Alone, under an advantage that is divided by the
-group's deviation, it cancels out (docs/rewards.md). Advantages are not divided by it here: where none of a group is
-right, the smaller reward alone would count as much as the right one does elsewhere, whatever its weight.
+that pulls the other way: 0.3 for an answer without the calculator. Before training, three in five of the answers that
+use it are right, so the right reward favors using it. A judge that errs at 30 % of either kind tells right from wrong
+by 0.4 instead of 1: without correction, 0.24 on average is less than 0.3, and the policy learns never to calculate.
+That is where correction matters: in the weights between several rewards. Alone, under an advantage that is divided by
+the group's deviation, it cancels out (docs/rewards.md). Advantages are not divided by it here: where none of a group
+is right, the smaller reward alone would count as much as the right one does elsewhere, whatever its weight.
+
+The problems have one operation. With two among them, less than half is right before training and the distance to 0.3
+is small: a corrected verdict varies by more than 1, so chance then takes the policy, in some runs and within ten
+steps, to where it never calculates, finds nothing right any more, and cannot come back.
 
 Every run has a daemon, an engine and a trainer of its own, and a line in the file of results when it has ended: a run
 that is there is not made again.
 """
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -27,8 +33,20 @@ from benchmarks.common.processes import in_own_process
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "calculator"
 _POLICY = "calculator"
-RATES = (0.3, 0.2, 0.1, 0.0)
-"""Of the judge; the claim's first."""
+_ROUNDS: tuple[tuple[float, tuple[str, ...]], ...] = (
+    (0.3, ("true", "corrected")),
+    (0.3, ("plain",)),
+    (0.2, ("corrected", "plain")),
+    (0.1, ("corrected", "plain")),
+    (0.0, ("corrected",)),
+)
+"""How often the judge errs, and rewards that are trained with, each by every seed; the claim's first, so that an
+interrupted benchmark has those. The true reward is that of a judge that never errs, so it needs no other rate."""
+_STEPS = 60
+"""A corrected verdict varies six times as much as the right reward at 30 %: 26 steps are enough for that one, and leave
+the corrected one on its way."""
+_NUMBERS = 2
+"""In a problem of one operation."""
 _BESIDE = 0.3
 """Weight of the reward for an answer without the calculator."""
 _TEMPERATURE = 0.4
@@ -65,15 +83,12 @@ class Arm:
 
 
 def arms(*, quick: bool) -> Iterator[Arm]:
-    """Yield the runs, those of the claim first, so that an interrupted benchmark has it. A judge that never errs gives
-    the true reward, so that is one run a seed."""
-    size = {"steps": 6, "held_out": 24, "labels": 64} if quick else {"steps": 26, "held_out": 96, "labels": 400}
-    for rate in RATES[:1] if quick else RATES:
+    """Yield the runs in their order."""
+    size = {"steps": 6, "held_out": 24, "labels": 64} if quick else {"steps": _STEPS, "held_out": 96, "labels": 400}
+    for rate, rewards in _ROUNDS[:2] if quick else _ROUNDS:
         for seed in range(1 if quick else 3):
-            if rate == RATES[0]:
-                yield Arm("true", 0.0, seed, **size)
-            for reward in ("corrected", "plain") if rate else ("corrected",):
-                yield Arm(reward, rate, seed, **size)
+            for reward in rewards:
+                yield Arm(reward, 0.0 if reward == "true" else rate, seed, **size)
 
 
 def learning(results: Path, *, quick: bool) -> bool:
@@ -91,7 +106,7 @@ def learning(results: Path, *, quick: bool) -> bool:
                 file.write(json.dumps({"arm": asdict(arm), "success": known[arm]}) + "\n")
             print(f"{arm.reward:>10} {arm.rate:4.0%} seed {arm.seed}: {known[arm]:.1%} held-out success", flush=True)
     print(f"\n{'judge noise':>12} {'true reward':>12} {'not corrected':>14} {'corrected':>10}")
-    for rate in (0.3,) if quick else sorted(RATES):
+    for rate in (0.3,) if quick else sorted({rate for rate, _ in _ROUNDS}):
         plain = _mean(known, "plain" if rate else "true", rate, quick=quick)
         true, corrected = (_mean(known, "true", 0.0, quick=quick), _mean(known, "corrected", rate, quick=quick))
         print(f"{rate:12.0%} {true:12.1%} {plain:14.1%} {corrected:10.1%}", flush=True)
@@ -112,7 +127,8 @@ def _success(arm: Arm) -> float:
 
 def _write(folder: Path, arm: Arm) -> None:
     (folder / "noise.py").write_text(f"SEED, RATE = {arm.seed}, {arm.rate}\n{_PROGRAM}")
-    text = example_configuration("calculator")
+    text, found = re.subn("total_steps = [0-9]+", f"total_steps = {arm.steps}", example_configuration("calculator"))
+    assert found == 1, "the calculator's learning rate has no schedule any more"
     judge = {
         "true": "score = 1.0",
         "plain": "judge = 1.0",
@@ -147,10 +163,22 @@ def _trained(folder: Path, arm: Arm) -> float:
         return score(solve(task.question, temperature=0.0), task)
 
     if arm.reward == "corrected":
-        Runner(_POLICY, labeled).evaluate(train_tasks(10_000_000 + arm.seed, arm.labels), stage="labels")
+        others = _of_one_operation(partial(train_tasks, 10_000_000 + arm.seed), arm.labels)
+        Runner(_POLICY, labeled).evaluate(others, stage="labels")
         lt.flush(60)
         command = [sys.executable, "-m", "lightning_trainer", "judge", "--judge", "judge", "--since", "7d"]
         subprocess.run([*command, "--config", str(folder / "lightning.toml")], check=True, capture_output=True)
-    Runner(_POLICY, sampled).train(lambda step: train_tasks(arm.seed * 10_000 + step, 10), steps=arm.steps)
-    ended = Runner(_POLICY, answered).evaluate(heldout_tasks(arm.held_out), stage="held-out")
+
+    def tasks_of(step: int) -> list[Any]:
+        return _of_one_operation(partial(train_tasks, arm.seed * 10_000 + step), 10)
+
+    Runner(_POLICY, sampled).train(tasks_of, steps=arm.steps)
+    ended = Runner(_POLICY, answered).evaluate(_of_one_operation(heldout_tasks, arm.held_out), stage="held-out")
     return fmean(one.reward or 0.0 for one in ended)
+
+
+def _of_one_operation(tasks: Callable[[int], list[Any]], count: int) -> list[Any]:
+    """Return the first ``count``; of five tasks, three are of one operation."""
+    found = [task for task in tasks(2 * count) if len(task.numbers) == _NUMBERS][:count]
+    assert len(found) == count
+    return found
