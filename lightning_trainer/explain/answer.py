@@ -12,7 +12,7 @@ from lightning_trainer.errors import ConfigError
 from lightning_trainer.explain.as_json import as_json
 from lightning_trainer.explain.explainer import Explainer
 from lightning_trainer.explain.explanation import Explanation
-from lightning_trainer.explain.selection import named, newest, no_rollout
+from lightning_trainer.explain.lookup import named, newest, no_rollout
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.tables.rollouts import RolloutRow
 

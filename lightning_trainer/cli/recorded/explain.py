@@ -107,8 +107,9 @@ def _explain_there(endpoint: str, options: Options) -> None:
         raise ConfigError(f"--html draws what is read here; the token tree of a rollout there is a page of {url}/")
     console = TerminalConsole()
     question = {name: value for name, value in asdict(options.question).items() if value is not None}
+    width = min(max(console.width, 40), 1000)  # as the daemon takes it
     with named_client(url, options.config) as client:
-        told = ask(url, client, "GET", "/lightning/explain", params={**question, "width": max(40, console.width)})
+        told = ask(url, client, "GET", "/lightning/explain", params={**question, "width": width})
     if options.as_json:
         print(visible_json(told["document"]))
         return

@@ -80,8 +80,8 @@ def here(tmp_path, monkeypatch) -> Path:
 def said() -> Callable:
     """``await said("status", status=2)`` runs a command and returns what it printed, on one line."""
 
-    async def run(*arguments: str, status: int = 0) -> str:
-        done = await asyncio.to_thread(CliRunner().invoke, app, arguments, env={"COLUMNS": "200"})
+    async def run(*arguments: str, status: int = 0, columns: int = 200) -> str:
+        done = await asyncio.to_thread(CliRunner().invoke, app, arguments, env={"COLUMNS": str(columns)})
         assert done.exit_code == status, (done.output, done.exception)
         return " ".join(done.output.split())
 

@@ -45,6 +45,7 @@ async def test_a_daemon_elsewhere_explains_what_it_recorded(said, here, daemon_o
         whole = await said("explain", "r-a")
         assert whole.startswith("rollout r-a")
         assert "call after agent" in whole
+        assert await said("explain", "r-a", columns=4000) == whole
         document = json.loads(await said("explain", "r-a", "--json"))
         assert document["rollouts"][0]["headline"] in whole
         assert document["rollouts"][0]["attempts"][0]["attempt_id"] == "a"
