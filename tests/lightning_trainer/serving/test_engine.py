@@ -1,6 +1,7 @@
 """A real engine: exact tokens, weights that are proven, and a way back when they are not."""
 
 import asyncio
+import re
 import shutil
 import subprocess
 from dataclasses import replace
@@ -77,6 +78,12 @@ async def complete(client, **options) -> tuple[list[int], list[float], int]:
         choice["logprobs"]["token_logprobs"],
         int(response.headers["x-lightning-policy-version"]),
     )
+
+
+async def until_requests_run(client) -> None:
+    async with asyncio.timeout(60):
+        while not re.search(r"^vllm:num_requests_running.* [1-9]", (await client.get("/metrics")).text, re.MULTILINE):
+            await asyncio.sleep(0.01)
 
 
 async def test_sampled_tokens_and_logprobs_are_those_of_the_model(engine, trainer):
@@ -236,14 +243,15 @@ def test_weights_that_never_arrive_are_refused_though_they_agree_within_the_tole
 
 
 async def test_running_requests_end_on_the_version_that_they_began_with(engine, trainer):
-    options = {"max_tokens": 150, "temperature": 1.0}
+    options = {"max_tokens": 240, "temperature": 1.0}
     async with engine.client() as client:
-        first = [asyncio.create_task(complete(client, **options, seed=i)) for i in range(8)]
-        await asyncio.sleep(0.1)
         old = engine.version()
         old_model = trainer.tensors()
+        # Made before the requests: while it was made, a quick engine would have answered them all.
         trainer.step(seed=7)
         publication = trainer.publication()
+        first = [asyncio.create_task(complete(client, **options, seed=i)) for i in range(8)]
+        await until_requests_run(client)
         publishing = asyncio.create_task(asyncio.to_thread(engine.publish, publication))
         second = []
         while not publishing.done():
