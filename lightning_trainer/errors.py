@@ -57,7 +57,7 @@ class StoreError(LightningError, RuntimeError):
 
 
 class UnusableStoreError(StoreError):
-    """The store is of a kind that this version cannot use, and stays so until somebody changes something."""
+    """The store is of a kind that this version cannot use, and stays so until someone changes something."""
 
 
 class DamagedStoreError(StoreError):

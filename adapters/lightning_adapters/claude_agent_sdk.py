@@ -62,7 +62,7 @@ def _lead(transport: Any) -> None:
     choice = hosts.choosing(capture_content=started.settings.capture_content)
     base_url = own.get(_BASE_URL)
     if base_url and started.hosts.trust(base_url) is HostTrust.DAEMON:  # the user has already pointed it at the daemon
-        env = {**options.env, **beside_proxy(own, base_url)}  # the token is no proxy's, captured or not
+        env = {**options.env, **beside_proxy(own, base_url)}  # no proxy gets the token, captured or not
         if captured:
             _tell_of_doors(own)
         if captured and choice:

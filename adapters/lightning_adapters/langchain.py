@@ -249,7 +249,7 @@ def _returned(call: ToolCall, output: Any, call_id: object) -> None:
 
 
 def _answer_in(output: Any, call_id: object) -> Any:
-    """Return the message for the model in a ``Command`` to the graph; None if it is no command, or has none."""
+    """Return the message for the model in a ``Command`` to the graph; None if it is not a command, or has none."""
     update = getattr(output, "update", None)
     if call_id is None or not isinstance(update, Mapping):
         return None

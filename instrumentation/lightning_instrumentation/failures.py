@@ -34,7 +34,7 @@ class Failures:
             log.log(level, "%s%s; said once, counted in lt.stats()", sentence, suffix)
 
     def say(self, about: str, sentence: str) -> None:
-        """Log, once, what a user should know and what is no failure."""
+        """Log, once, what a user should know although it is not a failure."""
         if self._first(about):
             log.warning("%s; said once", sentence)
 

@@ -110,7 +110,7 @@ def _not_captured(one: AgentCensus, claiming: PolicyConfig | None, policies: Seq
         said += [
             f"{_calls(count)} answered by policy {name!r}, so policy {claiming.name} does not train them: the program "
             f"names {name!r} as its model (or that policy claimed the agent then); name {claiming.name!r}, or a model "
-            "that is no policy"
+            "that is not a policy"
             for name, count in sorted(one.served_by.items())
             if name in others
         ]

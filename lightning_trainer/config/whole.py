@@ -157,7 +157,7 @@ class Config(Section):
                 ):
                     raise ValueError(
                         f"policy {policy.name!r} has a canary, and the judge of reward {name!r} asks its own old "
-                        f"version {judge.model!r}, which is not served beside a candidate of all weights: let another "
+                        f"version {judge.model!r}, which is not served next to a candidate of all weights: let another "
                         "model judge, train with lora, or take a guard instead of the canary"
                     )
         return self

@@ -46,7 +46,7 @@ def close_to_others(folder: Path) -> None:
 
 
 def anothers(folder: Path) -> str:
-    """What to tell whoever may not look into a state folder."""
+    """What to tell a user who may not look into a state folder."""
     return f"the state folder {folder} is another user's: run this as that user, or as root, for example with sudo"
 
 

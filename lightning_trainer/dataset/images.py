@@ -1,4 +1,4 @@
-"""Images and the like that samples refer to: which of them the sources have, and their bytes beside the file."""
+"""Images and the like that samples refer to: which of them the sources have, and their bytes next to the file."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

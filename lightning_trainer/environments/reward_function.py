@@ -58,7 +58,7 @@ def score(
         options: further arguments, such as verl's ``reward_kwargs``.
 
     Raises:
-        ValueError: the task lacks what a parameter names, or what the function returned is no reward.
+        ValueError: the task lacks what a parameter names, or what the function returned is not a reward.
     """
     name = function.__name__
     returned = function(**_arguments(function, fields, prompt, answer, options or {}))

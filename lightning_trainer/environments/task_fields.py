@@ -33,7 +33,7 @@ def field_of(fields: Mapping[str, Any], name: str, missing: Any = None) -> Any:
 
 
 def stable_form(value: Any) -> Any:
-    """Return what stands for a value that is no JSON (``default`` of ``json.dumps``), the same in every process.
+    """Return what stands for a value that is not JSON (``default`` of ``json.dumps``), the same in every process.
 
     Sets are sorted, arrays are lists, and pictures have a digest of their pixels. Anything else is its text, without
     addresses: that of an object whose text says nothing else is its type's name.

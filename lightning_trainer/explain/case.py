@@ -165,7 +165,7 @@ class Case:
     groups_ready: int = 0
     """Groups that the next step could take now; only for an attempt that waits for one."""
     paused: str | None = None
-    """Why somebody has paused training; None if nobody has."""
+    """Why training was paused by someone; None if nobody has."""
     ended: int | None = None
     """The last step of all, if it is done."""
     shown_file: tuple[int | None, bool] | None = None

@@ -126,7 +126,7 @@ class RedactingSink:
 
 def _with_resource(span: Span, resource: Mapping[str, AttributeValue]) -> Span:
     moved = replace(span, resource=resource)
-    object.__setattr__(moved, "received", span.received)  # a resource is no part of its span's bytes
+    object.__setattr__(moved, "received", span.received)  # a resource is not part of its span's bytes
     return moved
 
 

@@ -162,7 +162,7 @@ class WeightsAndBiases:
 def _kept_id(file: Path) -> str:
     """Return the run's id, made now if there is none yet.
 
-    It is kept beside the JSON lines and set aside with them: the service ignores rows of steps that a run has already,
+    It is kept next to the JSON lines and set aside with them: the service ignores rows of steps that a run has already,
     so wherever steps count from one again, they need a run of their own.
     """
     kept = file.read_text() if file.exists() else ""

@@ -1,7 +1,7 @@
 """What the versions of a prompt earn in live attempts: those that are no search's, no evaluation's and no dataset's,
 and that nobody took out.
 
-It is no experiment: versions are served one after the other, to tasks that nobody has drawn.
+It is not an experiment: versions are served one after the other, to tasks that nobody has drawn.
 """
 
 import asyncio

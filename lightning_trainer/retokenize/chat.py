@@ -21,7 +21,7 @@ class NoWordsError(LightningError, ValueError):
 
 
 def chat_messages(messages: Iterable[Message]) -> list[ChatMessage]:
-    """Return the messages; one that answers several tool calls becomes one for each, and what a user says beside them
+    """Return the messages; one that answers several tool calls becomes one for each, and what a user says besides them
     another.
 
     Raises:
@@ -105,7 +105,9 @@ def _messages(message: Message) -> list[ChatMessage]:
     role = message.get("role")
     if not isinstance(role, str) or not role:
         kind = _kind(message)
-        raise NoWordsError("a message has no role" if kind is None else f"an item of the type {kind!r} is no message")
+        raise NoWordsError(
+            "a message has no role" if kind is None else f"an item of the type {kind!r} is not a message"
+        )
     texts: list[str] = []
     reasoning: list[str] = []
     calls: list[dict[str, Any]] = []

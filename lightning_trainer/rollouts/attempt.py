@@ -15,7 +15,7 @@ from lightning_instrumentation.rollout import RunRollout
 from lightning_trainer.rollouts.awaiting import is_async, result_of
 
 _SHOWN = 200
-"""Characters of what is no reward, in the sentence about it."""
+"""Characters of a value that is not a reward, in the sentence about it."""
 
 # The events that a runner passes to its ``on_event``.
 

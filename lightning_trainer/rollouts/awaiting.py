@@ -22,7 +22,7 @@ _making = threading.Lock()
 
 
 class Waiting:
-    """Whether somebody waits for a run's attempts; when nobody does any longer, its coroutines are cancelled.
+    """Whether anyone waits for a run's attempts; when nobody does any longer, its coroutines are cancelled.
 
     Python can stop no function, so these go on.
     """

@@ -92,7 +92,7 @@ class JournalFile:
         file.truncate(len(whole))
 
     def append(self, entry: Mapping[str, Any]) -> None:
-        """Write a line, with the text of what is no JSON, as a task's id may be; nothing once it is closed, since what
+        """Write a line, with the text of what is not JSON, as a task's id may be; nothing once it is closed, since what
         goes on after an interrupt does not count.
 
         Raises:

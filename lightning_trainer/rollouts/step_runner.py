@@ -106,7 +106,7 @@ class StepRunner(Generic[TaskT]):
         self._tasks = tasks
         self._curriculum = curriculum
         self.run_number = 1
-        """Which of the runs of one name this is, as ``train`` learns: 2 and so on beside others of the same program."""
+        """Which of the runs of one name this is, as ``train`` learns: 2 and so on next to others of its program."""
         self._blind = False
         """Whether it was said that the curriculum learns nothing."""
 
@@ -329,7 +329,7 @@ class StepRunner(Generic[TaskT]):
 
     def _attempted(self, work: Work, on_attempt: Callable[[AttemptEnded], None], pool: WorkerPool) -> AttemptEnded:
         """Run an attempt, and make it again if it fails. What ends once the run has ended, such as a program that was
-        killed with it, does not count: whoever starts the run again makes the attempt."""
+        killed with it, does not count: the next start of the run makes the attempt."""
         attempt = self._baseline if work.mode == "baseline" and self._baseline else self._attempt
         for left in range(self._retries, -1, -1):
             ended = run_attempt(

@@ -81,7 +81,7 @@ def answered_by_others(calls: Iterable[Call], policy: PolicyConfig) -> list[str]
     return [
         f"policy {policy.name} claims the agent {agent!r} and cannot train it: policy {' and '.join(sorted(by))} "
         f"answered its calls ({by.total()}), as it does where a program names it as the model; name {policy.name} "
-        "there, or a model that is no policy"
+        "there, or a model that is not a policy"
         for agent, by in sorted(answered.items(), key=str)
         if policy.name not in by
     ]
@@ -102,7 +102,7 @@ def unscored(attempt_ids: Collection[str], evaluations: Iterable[Evaluation], po
 
 
 def unscored_examples(calls: int, evaluations: Iterable[Evaluation], policy: PolicyConfig) -> list[str]:
-    """Say that calls are no examples for want of a reward, where all that was evaluated has other names than it.
+    """Say that calls cannot be examples for want of a reward, where all that was evaluated has other names than it.
 
     Args:
         calls: how many lack a reward; that there are such is in the ledger anyway.

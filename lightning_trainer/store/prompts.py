@@ -83,7 +83,7 @@ _SELECT = f"SELECT {_COLUMNS} FROM prompts WHERE name = ?"
 
 
 def no_prompt(name: str) -> str:
-    """Return the sentence on a name that is no prompt's."""
+    """Return the sentence on a name that no prompt has."""
     return f"there is no prompt {name!r}: a program that uses it registers it"
 
 
@@ -229,7 +229,7 @@ def _next_version(connection: Connection, name: str) -> int:
     """Return the number of a prompt's next version. Raises PromptError: the name is not one, or there are too many."""
     if re.fullmatch(NAME, name) is None:
         raise PromptError(
-            f"{name!r} is no name of a prompt: write 1 to 64 letters, digits, '_', '.' or '-', a letter or digit first"
+            f"{name!r} cannot name a prompt: write 1 to 64 letters, digits, '_', '.' or '-', a letter or digit first"
         )
     number, last = connection.execute("SELECT count(*), max(version) FROM prompts WHERE name = ?", (name,)).fetchone()
     if number >= MOST_VERSIONS:

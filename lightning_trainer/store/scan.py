@@ -1,4 +1,4 @@
-"""Reading beside the writer: a few threads, each with a read-only connection, and a full pass over a store, trace by
+"""Reading alongside the writer: a few threads, each with a read-only connection, and a full pass over a store, trace by
 trace.
 
 In WAL mode neither waits for the writer or blocks it. A pass needs no daemon, sees one snapshot, and holds one trace at

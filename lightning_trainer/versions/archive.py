@@ -121,7 +121,7 @@ class VersionArchive:
 
 
 def copy_beside_weights(model_dir: Path, folder: Path) -> None:
-    """Copy what a model's folder has beside its weights: configuration, tokenizer, chat templates, license."""
+    """Copy what a model's folder has besides its weights: configuration, tokenizer, chat templates, license."""
     for pattern in _BESIDE_WEIGHTS:
         for file in model_dir.glob(pattern):
             if not file.name.endswith(".index.json"):  # of the initial model's own weight files

@@ -33,7 +33,7 @@ from lightning_trainer.types import Attempt, Call, Span
 _AT_ONCE = 100
 """Attempts read in one transaction: a tenth of a second or so."""
 _AT_ONCE_IN_TIME = 20
-"""The same where somebody waits, so that the time is kept to."""
+"""The same where someone waits, so that the time is kept to."""
 
 
 _WITH_GROUPS = "verdicts LEFT JOIN attempts USING (attempt_id) WHERE policy = ?"

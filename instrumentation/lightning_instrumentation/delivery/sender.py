@@ -42,7 +42,7 @@ AnySpool = Spool | MemorySpool
 
 
 class Sender:
-    """Sends waiting spans from a thread of its own; where none can be started, whoever flushes sends them.
+    """Sends waiting spans from a thread of its own; where none can be started, a flush sends them.
 
     Args:
         sources: returns the spools to empty, in order.

@@ -68,7 +68,7 @@ class Edge:
 
 
 async def _met(started: Runtime, url: str, limit_s: float) -> Patience:
-    """Wait beside the event loop for what a call needs of the daemon, and return how that ended."""
+    """Wait, off the event loop, for what a call needs of the daemon, and return how that ended."""
     router = started.router
     most = BUSY_S
     if started.hosts.trust(url) is not HostTrust.DAEMON:

@@ -77,7 +77,7 @@ class Hosts:
         parts = urlsplit(endpoint)
         self._daemon = _place(parts)
         self._below = parts.path.rstrip("/")
-        """The daemon's path at a proxy, which may serve others beside it."""
+        """The daemon's path at a proxy, which may serve others besides it."""
         self._trusted: set[tuple[str, int | None]] = set()
         for entry in trusted:
             try:

@@ -40,7 +40,7 @@ def prompt(name: str, default: str) -> str:
         default: the text in the code. Versions belong to it: a changed default has none at first.
 
     Raises:
-        TypeError: name or default is no text.
+        TypeError: name or default is not a string.
         ValueError: the name is not one.
     """
     if not isinstance(name, str) or not isinstance(default, str):
@@ -57,10 +57,10 @@ def prompt(name: str, default: str) -> str:
 
 
 def check_name(name: str) -> None:
-    """Raise ValueError if it is no name of a prompt."""
+    """Raise ValueError if it cannot name a prompt."""
     if _NAME.fullmatch(name) is None:
         raise ValueError(
-            f"{name!r} is no name of a prompt: write 1 to 64 letters, digits, '_', '.' or '-', a letter or digit first"
+            f"{name!r} cannot name a prompt: write 1 to 64 letters, digits, '_', '.' or '-', a letter or digit first"
         )
 
 

@@ -69,7 +69,7 @@ def pack_logprobs(logprobs: Iterable[float]) -> bytes:
 
 
 def unpack_logprobs(packed: bytes | str) -> tuple[float, ...]:
-    """Unpack logprobs. Raises ValueError: the bytes are not float32 values, or the text is no JSON array of numbers."""
+    """Unpack logprobs. Raises ValueError: the bytes are not float32 values, or the text is not a JSON array of them."""
     return _numbers("f", packed)
 
 

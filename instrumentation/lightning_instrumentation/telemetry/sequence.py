@@ -5,7 +5,7 @@ records at its end how many had started by then. So a reader of a span knows whi
 which ends last, covers its whole process. A forgotten numbering is restarted under another id, never continued, so
 earlier statements stay true.
 
-Beside it is remembered which responses an attempt got in this process, for rewards that name one.
+It also remembers which responses an attempt got in this process, for rewards that name one.
 """
 
 from __future__ import annotations

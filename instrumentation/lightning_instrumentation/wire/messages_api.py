@@ -44,7 +44,7 @@ class MessagesAnswer(Answer):
     def _stop(self, reason: Any) -> None:
         choice = self.choice(0)
         choice.finish_reason = reason
-        if reason == "pause_turn":  # a tool of Anthropic's goes on in the next call: this is no whole answer
+        if reason == "pause_turn":  # a tool of Anthropic's goes on in the next call: this answer is not whole
             choice.others.append({"type": reason})
 
     def _add_usage(self, usage: Json) -> None:

@@ -140,7 +140,7 @@ class Responses(Api):
         said: list[Any] = []
         if isinstance(body.get("instructions"), str):
             said.append({"role": "system", "parts": [{"type": "text", "content": body["instructions"]}]})
-        # Without these messages, what follows is no prompt that a model ever saw: no reader may take it for one.
+        # Without these messages, what follows is not a prompt that a model ever saw, and no reader may take it for one.
         said.extend({"type": name, name: body[name]} for name in _KEPT_ELSEWHERE if body.get(name))
         given = body.get("input")
         items = [{"role": "user", "content": given}] if isinstance(given, str) else given

@@ -20,7 +20,7 @@ def health(config_path: Path | None, *, ready: bool, timeout_s: float, endpoint:
 
     Raises:
         ConfigError: the configuration cannot be read.
-        ConfigurationError: the endpoint is no URL.
+        ConfigurationError: the endpoint is not a URL.
     """
     if endpoint is not None:
         url = checked_endpoint(endpoint)

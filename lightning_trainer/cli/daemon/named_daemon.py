@@ -29,7 +29,7 @@ def named_endpoint_or_store(context: typer.Context, endpoint: str | None, config
     configuration's own and is stopped, so that its store is used.
 
     Raises:
-        ConfigurationError: the endpoint is no URL.
+        ConfigurationError: the endpoint is not a URL.
         ConfigError: the configuration cannot be read.
     """
     named = named_endpoint(context, endpoint, config_path)

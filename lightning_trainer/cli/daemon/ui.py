@@ -35,7 +35,7 @@ def ui(config_path: Path | None, state_dir: Path | None, port: int, beside: Sequ
         config_path: of the configuration file.
         state_dir: the run's.
         port: 0 takes a free one.
-        beside: state folders of other runs, whose curves are drawn beside this one's.
+        beside: state folders of other runs, whose curves are drawn next to this one's.
 
     Raises:
         LightningError: there is no store, or the port is taken.

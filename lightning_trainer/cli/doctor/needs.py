@@ -58,7 +58,7 @@ def memory_need(config: Config, parameters: Parameters) -> MemoryNeed:
     """Estimate the need of all policies together on this machine; a model of unknown size counts as one of 135 M.
 
     Each trainer has its weights, and those that compute at the same time (``policies_at_once``) their activations.
-    Adapters on one base share a trainer, and are small beside it.
+    Adapters on one base share a trainer, and are small next to it.
     """
     sizes = [_MEASURED_PARAMETERS if count is None else count for count in parameters]
     of_policy = dict(zip((policy.name for policy in config.policy), sizes, strict=True))

@@ -151,7 +151,7 @@ def check_shown(policy: PolicyConfig) -> list[Check]:
 
 
 def nearest(folder: Path) -> Path:
-    """Return the folder, or the nearest above it that can be seen: whoever may not look into one is told so there."""
+    """Return the folder, or the nearest above it that can be seen: users who may not look into one are told there."""
     while not os.path.exists(folder):  # unlike Path.exists, it raises nothing of what may not be looked into
         folder = folder.parent
     return folder

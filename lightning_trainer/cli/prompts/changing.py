@@ -50,7 +50,7 @@ def add_version(
     """Add a text and say which version it is, and what of it a program could not fill in.
 
     Raises:
-        LightningError: the file cannot be read or is no text that could be served, or the text that it derives from is
+        LightningError: the file cannot be read or holds nothing that could be served, or the text it derives from is
             not known.
     """
     text = _text(file)

@@ -1,4 +1,4 @@
-"""``POST /lightning/judge``: recorded attempts judged by the daemon, because somebody asks.
+"""``POST /lightning/judge``: recorded attempts judged by the daemon, on request.
 
 The answer is a stream of JSON lines that ends with the result: a judge may take hours, and a proxy gives up a
 connection on which nothing comes. Whoever hangs up stops the judge; the verdicts until then are stored.
@@ -112,7 +112,7 @@ async def _work(store: Store, sink: SpanSink, hand: ByHand, body: JudgeBody) -> 
 
 
 class _Lines(Response):
-    """Does the work while somebody listens, and says how far it is."""
+    """Does the work while someone listens, and says how far it is."""
 
     def __init__(self, work: Callable[[], Awaitable[Any]], progress: Progress, over: Callable[[], None]) -> None:
         super().__init__()

@@ -278,7 +278,7 @@ def _number_in(spans: Sequence[Span], name: str) -> int | None:
 
 
 def _kept(reason: str) -> str:
-    """Return what is kept of a model's words, which are no reason to lose its text: their beginning, as valid UTF-8."""
+    """Return what is kept of a model's words, which must not cost its text: their beginning, as valid UTF-8."""
     return reason[:LONGEST_REASON].encode("utf-8", "replace").decode()
 
 

@@ -173,7 +173,7 @@ def deal(config: Config, gpus: Sequence[str] | None = None) -> Deal:
     started = len(trainer_groups(config))
     trained = sum(any(policy.train for policy in group) for group in trainer_groups(config))
     if training.world_size > 1 or not trained:
-        trained = started  # those of several processes share no GPU: Ray might put two of them on one
+        trained = started  # trainers of several processes do not share a GPU: Ray might put two of them on one
     on_cluster = config.ray.address is not None
     engines_on_cluster = engine.placement == "cluster"
     wanted = trained * training.world_size if training.device == "cuda" and not on_cluster else 0

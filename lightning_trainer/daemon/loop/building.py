@@ -190,7 +190,7 @@ class Builder:
 
     def _policy_of(self, step: int) -> PolicyConfig:
         policy = self._policy.at_step(step)
-        # A model that reads text alone cannot be trained on an image, whoever answered the call.
+        # A model that reads text alone cannot be trained on an image, no matter who answered the call.
         return policy if self._image_token is not None else policy.model_copy(update={"non_text": "drop"})
 
     async def _deviation_floor(self, step: int) -> float:

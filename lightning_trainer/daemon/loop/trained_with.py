@@ -32,7 +32,7 @@ _OF_THE_BATCH = {
 reference, which is known by its weights."""
 _OBJECTIVE = "algorithm.objective"
 _MEANING = (_OBJECTIVE, "algorithm.advantage", "credit.scheme")
-"""What a batch is made for: with another one of these, credits are no rewards, or attempts nothing to imitate."""
+"""What a batch is made for: with another one of these, credits are not rewards, or attempts nothing to imitate."""
 
 
 _STAGE = "stage.first_step"

@@ -75,7 +75,7 @@ TRANSITIONS: Mapping[LoopState, frozenset[LoopState]] = {
 
 
 class TrainingLoop:
-    """Runs until cancelled. After ``max_steps``, or when two publications were refused, it rests until somebody asks
+    """Runs until cancelled. After ``max_steps``, or when two publications were refused, it rests until someone asks
     for a rollback. A store, an engine or a trainer that is not there is waited for, and what fails again and again is
     tried after growing pauses (it says why): serving and capture are not this loop's to end."""
 

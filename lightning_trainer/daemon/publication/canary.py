@@ -64,7 +64,7 @@ class _Seen:
     judged: dict[str, tuple[int, float]] = field(default_factory=dict)
     """How often judges were asked about these, and when last (seconds, monotonic)."""
     judging: asyncio.Task[None] | None = None
-    """Asks the judges, beside the loop: one that hangs keeps nobody from seeing harm, or from going back."""
+    """Asks the judges, apart from the loop: one that hangs keeps nobody from seeing harm, or from going back."""
     in_question: frozenset[str] = frozenset()
     """About these, which count together once all answers are there: the first answers may be those of one version."""
     shadows: Shadows = field(default_factory=Shadows)
@@ -170,7 +170,7 @@ class Canary:
         named = [self._judges[name] for name in judges_of(seen.policy.reward_weights, self._judges)]
         judges = CanaryJudges(named, self._store, self._say)
         share = f"{self._config.share:.0%}"
-        beside = "answers beside the live version in" if self._config.shadow else "answers"
+        beside = "answers alongside the live version in" if self._config.shadow else "answers"
         self._say(f"version {record.version} {beside} {share} of live rollouts; training waits until that decides")
         try:
             return await self._compared(record, seen, judges, before)

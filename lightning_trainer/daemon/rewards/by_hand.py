@@ -1,4 +1,4 @@
-"""Recorded attempts judged because somebody asks, here or at the daemon; and what that would cost."""
+"""Recorded attempts judged on request, here or at the daemon; and what that would cost."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence

@@ -172,7 +172,7 @@ def _parts(message: dict[str, Any], span: Span, attribute: str) -> Iterator[Part
     parts = message.get("parts")
     if not isinstance(parts, list):
         content = message.get("content")
-        if content is None and isinstance(kind := message.get("type"), str):  # an item that is no message
+        if content is None and isinstance(kind := message.get("type"), str):  # an item that is not a message
             yield Part(kind, _dumped({key: value for key, value in message.items() if key != "type"}), raw=raw)
             return
         yield Part("text", content if isinstance(content, str) else _dumped(content), raw=raw)

@@ -30,7 +30,7 @@ def chat_rows(row: Mapping[str, Any], objective: Literal["sft", "dpo"], where: s
         where: the row's place in its file, for messages.
 
     Raises:
-        DatasetError: the row is a conversation without an answer, its tools are no JSON, or it is not of the form that
+        DatasetError: the row is a conversation without an answer, its tools are not JSON, or it is not of the form that
             its columns promise.
     """
     row = with_chat_columns(row, where)

@@ -48,7 +48,7 @@ def conversations(examples: Iterable[Example]) -> list[Conversation]:
     """Join examples to conversations, each of which has an answer to imitate in exactly one place.
 
     A call continues the conversation of an earlier one of the same agent, attempt and tools if its prompt begins with
-    that one's prompt and answer, to the letter; that a framework gives the answer its agent's name is no other answer.
+    that one's prompt and answer, to the letter; an answer to which a framework adds its agent's name is still the same.
     Of several calls that continue the same one, the first does; the others, and those whose history was rewritten
     (reasoning taken out, a summary), begin a row of their own.
 

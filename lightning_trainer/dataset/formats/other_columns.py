@@ -61,7 +61,7 @@ def _conversation(row: Mapping[str, Any], where: str) -> Row:
 
 def _message(said: Any, where: str) -> Row:
     if not isinstance(said, Mapping) or not isinstance(said.get("value"), str):
-        raise DatasetError(f"{where}: its conversations hold {said!r}, which is no object with from and value")
+        raise DatasetError(f"{where}: its conversations hold {said!r}, which is not an object with from and value")
     role = str(said.get("from"))
     message: Row = {"role": _ROLES.get(role, role), "content": said["value"]}
     if said.get("weight") is not None:

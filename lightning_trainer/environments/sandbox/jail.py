@@ -71,8 +71,8 @@ def enter(prefixes: list[str], limits: dict[str, int]) -> None:
 
 
 def _wait_for(child: int) -> None:
-    """In the outer process: wait for the child and end the way it did, or as soon as whoever writes to us is gone; the
-    kernel then ends the child."""
+    """In the outer process: wait for the child and end the way it did, or as soon as the process that writes to us is
+    gone; the kernel then ends the child."""
     os.close(1)
     poll = select.poll()
     poll.register(0, 0)  # a hang-up is reported whatever is asked for

@@ -29,7 +29,7 @@ def diagnose(case: Case) -> Finding | None:
     if case.attempt.mode is RolloutMode.SHADOW:
         return Finding(
             "shadow",
-            f"attempt {case.attempt_id} is what a candidate answered beside the live version, to be compared with it",
+            f"attempt {case.attempt_id} was answered by a candidate alongside the live version, to be compared with it",
         )
     if case.attempt.mode is RolloutMode.DROPPED:
         return Finding("dropped", f"attempt {case.attempt_id} was taken out of what is trained: {case.dropped}")

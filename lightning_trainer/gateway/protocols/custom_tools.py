@@ -1,7 +1,7 @@
 """Free-form (custom) tools of Responses as functions of one text, since a model is trained to call functions.
 
 The model writes ``{"input": TEXT}``, and the caller gets the text. Another JSON object is passed on as it was written,
-and its call's id is marked, so that the next prompt has it as it was sampled. Arguments that are no JSON object are
+and its call's id is marked, so that the next prompt has it as it was sampled. Arguments that are not a JSON object are
 passed on as they were written, too, and come back as the function's ``input``: the engine takes objects alone.
 Source: OpenAI API reference, custom tools, 2026.
 """

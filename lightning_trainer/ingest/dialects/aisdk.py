@@ -103,7 +103,7 @@ def _moved_parts(message: Message) -> list[Mapping[str, Any]]:
 
 def _moved_answer(span: Span, messages: tuple[Message, ...]) -> tuple[Message, ...]:
     """Return the answer; empty if it called tools and the calls are lost, as those of version 5 and later are."""
-    answers = openllmetry.numbered_answers(span) or messages  # the latter lose a text beside calls
+    answers = openllmetry.numbered_answers(span) or messages  # the latter lose a text next to calls
     lost = text(span, "ai.response.finishReason") == "tool-calls" and not Conversation((), answers).tools_called
     return () if lost else answers
 

@@ -122,7 +122,7 @@ def _as_part(part: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _as_message(message: Message) -> Message:
-    """Drop fields that have the wrong type, and marks of a cache; what LiteLLM has beside the parts becomes parts."""
+    """Drop fields that have the wrong type, and marks of a cache; what LiteLLM has besides the parts becomes parts."""
     role, given = message.get("role"), message.get("parts")
     parts: list[Mapping[str, Any]] = []
     if isinstance(given, list):

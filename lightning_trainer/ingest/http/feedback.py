@@ -191,7 +191,7 @@ async def _known(store: FeedbackStore, subject: Subject) -> None:
         if await store.scan(lambda c: select_of_task(c, rollout_id)):
             raise JsonBodyError(
                 404,
-                f"{rollout_id!r} is no rollout but a task: a rollout has an id of its own, which "
+                f"{rollout_id!r} is a task and not a rollout: a rollout has an id of its own, which "
                 "lt.rollout(task, rollout_id=...) sets",
             )
         raise JsonBodyError(404, f"no span of rollout {rollout_id!r} has been seen; check the id, or send it later")

@@ -2,7 +2,7 @@
 
 A judge that prefers the first position gives two different answers for one pair, which counts as a tie. A pair for
 which an answer cannot be used does not count. Where the budget or the endpoint ends a comparison in the middle, there
-are no scores: they would depend on who had met whom by then.
+are not scores: they would depend on who had met whom by then.
 """
 
 import asyncio

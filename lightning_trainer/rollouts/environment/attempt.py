@@ -85,7 +85,7 @@ class EnvironmentAttempt:
                 sizes, holds_out = one.sizes(), one.holds_out()
         self._sizes = sizes
         self.nothing_held_out = None if holds_out else nothing_held_out(self.name)
-        """A sentence for whoever reads a score, where held-out tasks start like those of training."""
+        """A sentence for readers of a score, where held-out tasks start like those of training."""
         world = environment if isinstance(environment, str) else attempt_label(environment)
         player = () if type(agent) is ChatAgent else (attempt_label(agent),)
         self.run_label = ":".join([world, str(seed), *player])

@@ -67,7 +67,7 @@ class ProgramAgent:
             self._command.run(FileTask(session.task.id, fields))  # the environment scores it, whatever it prints
         finally:
             del self._attempts[secret]
-            with attempt.acting:  # whoever called us gives the environment to the next attempt
+            with attempt.acting:  # our caller gives the environment to the next attempt
                 pass
 
     def stop(self) -> None:

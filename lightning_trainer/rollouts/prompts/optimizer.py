@@ -29,7 +29,7 @@ class PromptOptimizer(Generic[TaskT]):
     attempts are recorded as evaluations: no policy is trained on them.
 
     Raises:
-        LightningError: no prompt is named, one twice, or what is no name.
+        LightningError: no prompt is named, one is named twice, or a name is not valid.
     """
 
     def __init__(

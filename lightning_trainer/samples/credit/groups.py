@@ -3,7 +3,7 @@
 Each agent is compared with itself in the other attempts, so attempts may take different routes through a team. Where
 credit depends on who else took part they may not: then a group is refused whose attempts are by different agents.
 
-Only attempts with something to train count: a baseline of one is no baseline, whatever else the group contains.
+Only attempts with something to train count: one attempt alone is not a baseline, whatever else the group contains.
 """
 
 import math

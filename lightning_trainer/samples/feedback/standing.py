@@ -26,7 +26,7 @@ _LITTLE = 0.25
 """Of an unknown source's weight: less than this is next to nothing."""
 _SURE_DEVIATIONS = 0.84
 """Of the rate of being right, that must fit below one half before a source is named: sure by 80 %. In the first minutes
-an honest source often stands beside those who err, and is named wrongly in every third run if this is zero."""
+an honest source often stands next to those who err, and is named wrongly in every third run if this is zero."""
 
 
 @dataclass(frozen=True, slots=True)

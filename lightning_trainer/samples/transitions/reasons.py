@@ -90,7 +90,7 @@ class Reason(StrEnum):
     BASELINE = "baseline", "The attempt is the baseline of its group: its reward is used, and it is never trained."
     RECORDED = "recorded", "The attempt was recorded for a dataset: `build` takes it, and no step does."
     RETRIED = "retried", "The attempt failed, and another one was made in its place."
-    SHADOW = "shadow", "A candidate answered beside the live version, to be compared with it."
+    SHADOW = "shadow", "A candidate answered alongside the live version, to be compared with it."
     TAKEN_OUT = "dropped", "Somebody took the attempt out of what is trained (`lightning-trainer drop`)."
     FAILED_ATTEMPT = "failed_attempt", "The attempt's code raised, and failed attempts are not wanted."
     ATTEMPT_RUNNING = "attempt_running", "The attempt has not ended yet."

@@ -93,7 +93,7 @@ def is_untrained(connection: Connection, policy: str) -> bool:
 
 def begin_anew(connection: Connection, policy: str, model: str) -> None:
     """Begin an untrained policy anew, from another model: what the earlier one answered is recorded before its start,
-    and is no version's of it any more."""
+    and no longer belongs to a version of it."""
     connection.execute(
         "UPDATE policies SET model = ?, last_seq = (SELECT coalesce(max(seq), 0) FROM spans) WHERE policy = ?",
         (model, policy),

@@ -1,7 +1,7 @@
 """Checkpoints of a backup, and weights of live versions: copied whole, put in place by renaming, and what another run
 may have left under their names set aside.
 
-Invariant: all copies are made, beside their places, before the first is renamed: one that fails changes nothing.
+Invariant: all copies are made, next to their places, before the first is renamed: one that fails changes nothing.
 """
 
 import json

@@ -79,7 +79,7 @@ def forget_source(connection: Connection, source: str, *, now_ns: int) -> Forgot
 
 def forget_rollout(connection: Connection, rollout: str, *, now_ns: int) -> Forgotten:
     """Delete everything of a rollout (by its or an attempt's id): its spans, feedback on it, its rewards, and what
-    candidates answered beside it.
+    candidates answered alongside it.
 
     Raises:
         ForgetError: nothing of it is stored, or it is the name of a task.
@@ -88,7 +88,7 @@ def forget_rollout(connection: Connection, rollout: str, *, now_ns: int) -> Forg
     if not ids and (of_task := select_of_task(connection, rollout)):
         listed = ", ".join(of_task[:_LISTED]) + (f" and {more} more" if (more := len(of_task) - _LISTED) > 0 else "")
         raise ForgetError(
-            f"{rollout!r} is no rollout but a task, of which the rollouts are {listed}: forget one of them, or all "
+            f"{rollout!r} is a task and not a rollout; its rollouts are {listed}: forget one of them, or all "
             f"with `lightning-trainer forget --task {rollout}`"
         )
     return _forget_attempts(connection, "rollout", rollout, ids, now_ns)
@@ -105,13 +105,13 @@ def forget_task(connection: Connection, task: str, *, now_ns: int) -> Forgotten:
 
 
 def attempts_named(connection: Connection, kind: str, name: str) -> list[str]:
-    """Return the attempts of a ``rollout`` or a ``task``; none of what is no attempt."""
+    """Return the attempts of a ``rollout`` or a ``task``; empty if it is neither."""
     rollouts = {"rollout": [name], "task": select_of_task(connection, name)}.get(kind, [])
     return sorted({one for rollout in rollouts for one in _attempts_of(connection, rollout)})
 
 
 def _attempts_of(connection: Connection, rollout: str) -> list[str]:
-    """Return the attempts of a rollout, or the one of this id, with those of candidates beside them."""
+    """Return the attempts of a rollout, or the one of this id, with those of candidates alongside them."""
     rows = connection.execute(
         """SELECT attempt_id FROM attempts WHERE rollout_id = ?1 OR attempt_id = ?1 OR (mode = 'shadow' AND
            (rollout_id >= ?2 AND rollout_id < ?3 OR attempt_id >= ?2 AND attempt_id < ?3)) ORDER BY attempt_id""",
@@ -212,7 +212,7 @@ def _refuse_from_now_on(connection: Connection, rollout: str, attempt_ids: Seque
         ).fetchall()
         forgotten.mark(connection, kind, [name for (name,) in rows], now_ns)
     forgotten.mark(connection, Named.ROLLOUT, [rollout], now_ns)
-    # What a candidate is still answering beside them comes under a name that was not seen yet.
+    # What a candidate is still answering alongside them comes under a name that was not seen yet.
     candidates = connection.execute("SELECT DISTINCT version FROM canaries WHERE ended_ns IS NULL").fetchall()
     connection.executemany(
         "INSERT INTO expired VALUES (?, ?) ON CONFLICT DO NOTHING",

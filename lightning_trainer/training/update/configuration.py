@@ -90,7 +90,7 @@ def _beside_experts(model_dir: Path) -> list[str] | None:
     try:
         of_experts = {name.split(".")[-2] for name in model_headers(model_dir) if ".experts." in name}
     except ValueError:
-        return None  # no safetensors; whoever loads the model says so
+        return None  # no safetensors; loading the model will say so
     return sorted(set(linear_layers(model_dir)) - of_experts - {"gate", "router"}) if of_experts else None
 
 

@@ -1,9 +1,9 @@
 """One base for the adapters of several policies, which take turns in it.
 
 The model has room for the matrices of one adapter, where verl, FSDP and checkpoints find them. A policy whose turn it
-is has its values there, and its own AdamW and schedule in verl's engine; what is the others' lies beside it. So a step,
-a publication and a checkpoint are to the bit what they are for a policy that has the model to itself, and a turn costs
-two copies of an adapter.
+is has its values there, and its own AdamW and schedule in verl's engine; the values of the others are kept
+next to it. So a step, a publication and a checkpoint are to the bit what they are for a policy that has the model to
+itself, and a turn costs two copies of an adapter.
 """
 
 import contextlib

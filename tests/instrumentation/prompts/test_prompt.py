@@ -266,7 +266,7 @@ def test_texts_that_change_with_each_call_do_not_fill_the_process(recording, cap
 def test_what_is_no_prompt_is_the_programmers_to_see(recording):
     with pytest.raises(TypeError, match="takes a name and a text, got str and int"):
         lt.prompt("clerk", 7)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match="'a b' is no name of a prompt"):
+    with pytest.raises(ValueError, match="'a b' cannot name a prompt"):
         lt.prompt("a b", DEFAULT)
     assert lt.prompt("clerk", "") == ""
     assert lt.prompt("clerk", "x" * 70_000) == "x" * 70_000

@@ -139,7 +139,7 @@ def test_calls_of_a_claimed_agent_that_another_policy_answered_are_said(make_pol
     assert (row["policy"], row["served_by"]) == ("math", ["gone", "math", "worker"])
     assert row["not_captured"] == [
         "2 calls answered by policy 'worker', so policy math does not train them: the program names 'worker' as its "
-        "model (or that policy claimed the agent then); name 'math', or a model that is no policy"
+        "model (or that policy claimed the agent then); name 'math', or a model that is not a policy"
     ]
 
 

@@ -132,7 +132,7 @@ def test_trls_ids_and_mask(write):
         (
             {"conversations": [{"from": "gpt"}]},
             "sft",
-            "row 1: its conversations hold {'from': 'gpt'}, which is no object",
+            "row 1: its conversations hold {'from': 'gpt'}, which is not an object",
         ),
         ({"conversations": [{"from": "function_call", "value": "look"}]}, "sft", "row 1: a function_call is not JSON"),
         ({"prompt_ids": [1], "response_ids": 7}, "sft", "row 1: its token ids are not a list of whole numbers"),

@@ -107,7 +107,7 @@ async def test_a_trace_leads_to_its_attempt(client, store) -> None:
     ("body", "status", "sentence"),
     [
         ({"rollout_id": "z", "thumb": "up"}, 404, "no span of rollout 'z' has been seen"),
-        ({"rollout_id": "t", "thumb": "up"}, 404, "'t' is no rollout but a task: a rollout has an id of its own"),
+        ({"rollout_id": "t", "thumb": "up"}, 404, "'t' is a task and not a rollout: a rollout has an id of its own"),
         ({"response_id": "z", "thumb": "up"}, 404, "no span of response 'z' has been seen"),
         ({"trace_id": "f" * 32, "thumb": "up"}, 404, f"no span of trace '{'f' * 32}' has been seen"),
         ({"rollout_id": "r-a", "attempt_id": "b", "thumb": "up"}, 404, "there is no attempt 'b'"),

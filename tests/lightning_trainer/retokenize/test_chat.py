@@ -78,7 +78,7 @@ def test_what_is_not_words_is_refused(message: dict) -> None:
 
 @pytest.mark.parametrize("kind", ["previous_response_id", "web_search_call"])
 def test_what_only_a_provider_has_is_named_and_refused(kind: str) -> None:
-    with pytest.raises(NoWordsError, match=f"an item of the type '{kind}' is no message"):
+    with pytest.raises(NoWordsError, match=f"an item of the type '{kind}' is not a message"):
         chat_messages([{"role": None, "parts": [], "type": kind}])
     with pytest.raises(NoWordsError, match=f"has a part of the kind '{kind}', which is not text"):
         chat_answer({"role": "assistant", "parts": [text("It rains."), {"type": kind}]})

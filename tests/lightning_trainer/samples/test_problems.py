@@ -49,7 +49,7 @@ def test_an_agent_whose_program_names_another_policy_as_its_model_is_said(make_c
     attempts = [make_attempt("a1")]
     assert build_batch([own, moved, judged], attempts, [], policy, 1).problems[:1] == (
         "policy math claims the agent 'worker' and cannot train it: policy worker answered its calls (1), as it does "
-        "where a program names it as the model; name math there, or a model that is no policy",
+        "where a program names it as the model; name math there, or a model that is not a policy",
     )
     others = (moved, make_call("s4", agent="nobody", policy="worker"))
     assert not any("'nobody'" in said for said in build_batch(others, attempts, [], policy, 1).problems)

@@ -123,7 +123,7 @@ async def test_a_name_of_a_task_erases_no_rollout_and_does_not_read_as_if_it_had
     await store.append([make_root(number, name) for number, name in enumerate("abcd", 1)])
     await store.append([said(rollout_id="task")])
     sentence = (
-        "'task' is no rollout but a task, of which the rollouts are rollout-of-a, rollout-of-b, rollout-of-c and 1 "
+        "'task' is a task and not a rollout; its rollouts are rollout-of-a, rollout-of-b, rollout-of-c and 1 "
         "more: forget one of them, or all with `lightning-trainer forget --task task`"
     )
     with pytest.raises(ForgetError) as error:

@@ -152,7 +152,7 @@ class AdapterPublisher:
             return
         publication = live.publication
         now = await score(self._engine, publication.probe.token_ids, live.request)
-        # Before, requests ran beside the probe, which changes the last bits of its scores: not exactly, as when alone.
+        # Before, requests ran during the probe, which changes the last bits of its scores: not exactly, as when alone.
         if (reason := compare(before, now).refusal(publication.tolerance)) is not None:
             raise EngineUnproven(f"{publication.name} is not what it was after the engine slept ({reason})")
 

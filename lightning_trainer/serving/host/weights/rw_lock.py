@@ -21,7 +21,7 @@ class RwLock:
     """An asynchronous readers-writer lock that prefers the writer. One event loop, no threads."""
 
     def __init__(self, abort_timeout_s: float = 60.0) -> None:
-        """``abort_timeout_s``: how long aborted requests have to end, of which computing is no part."""
+        """``abort_timeout_s``: how long aborted requests have to end, which does not include computing."""
         self._abort_timeout_s = abort_timeout_s
         self._readers = 0
         self._writers = 0

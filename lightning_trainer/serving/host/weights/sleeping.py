@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class Sleep:
-    """Of one engine; whoever calls takes care that it is one call at a time."""
+    """Of one engine; the caller makes one call at a time."""
 
     def __init__(self, engine: Any, rw_lock: RwLock) -> None:
         self._engine = engine

@@ -89,7 +89,7 @@ def version_bytes(folder: Path, dtype: str, lora_rank: int | None = None) -> int
     """
     try:
         shapes = published_shapes(folder, lora_rank).values()
-    except (ValueError, KeyError):  # said by whoever loads it
+    except (ValueError, KeyError):  # loading it will say so
         return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     item = 4 if dtype == "float32" else 2
     return item * sum(map(math.prod, shapes)) + _HEADER_BYTES * len(shapes)

@@ -1,4 +1,4 @@
-"""Images to what a vision-language model reads beside its token ids: made by the model's own processor, as it says.
+"""Images to what a vision-language model reads besides its token ids: made by the model's own processor, as it says.
 
 The ids of a prompt come from the engine, with as many placeholders as its processor made of each image. The same
 processor makes the pixels here, and so many placeholders must be in the sample: where they are not, the features would

@@ -32,7 +32,7 @@ TokenValues: TypeAlias = Mapping[str, Sequence[float]]
 
 
 IMAGES = "multi_modal_inputs"
-"""verl's: by sample, what the model reads beside the ids."""
+"""verl's: by sample, what the model reads besides the ids."""
 BEHAVIOR = "behaviour_log_probs"
 """The engine's, whatever the ratio is taken against."""
 

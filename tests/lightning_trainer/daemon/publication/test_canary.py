@@ -543,7 +543,7 @@ async def test_beside_the_live_version_a_candidate_goes_live_by_what_a_judge_say
     run = await in_shadow(1.0, 0.5)
     version = await shadowed_traffic(run, publish(run))
     assert (version.state, run.engine.live["math"].version) == (VersionState.LIVE, 1)
-    assert run.said[0].startswith("version 1 answers beside the live version in 50% of live rollouts")
+    assert run.said[0].startswith("version 1 answers alongside the live version in 50% of live rollouts")
     record = (await run.store.scan(lambda connection: canaries.select(connection, "math", 1, 1)))[1]
     assert record.evidence["means"] == [1.0, 0.5]
     assert record.evidence["rewards"][0] == record.evidence["rewards"][1]

@@ -343,5 +343,5 @@ def test_rows_that_cannot_be_compared_can_be_drawn():
 
 @pytest.mark.parametrize("name", ["my prompt", "", "ä", " writer"])
 def test_what_is_no_name_of_a_prompt_is_refused_before_anything_is_tried(name):
-    with pytest.raises(LightningError, match="is no name of a prompt"):
+    with pytest.raises(LightningError, match="cannot name a prompt"):
         PromptOptimizer(["clerk", name], lambda task: 1.0, endpoint=NOWHERE)

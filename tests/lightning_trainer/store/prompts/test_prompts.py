@@ -170,7 +170,7 @@ async def test_a_text_that_cannot_be_kept_is_refused(store: Store, text: str, sa
 
 async def test_a_name_or_root_that_is_none_is_refused(store: Store) -> None:
     for name in ("", "-a", "a b", "a/b", "a\n", "é", "x" * 65):
-        with pytest.raises(PromptError, match="is no name of a prompt: write 1 to 64 letters"):
+        with pytest.raises(PromptError, match="cannot name a prompt: write 1 to 64 letters"):
             await register(store, A, name)
     await register(store, A, "0." + "x" * 62)
     with pytest.raises(PromptError, match="is not the SHA-256 of the default"):
