@@ -62,7 +62,7 @@ def test_a_judge_that_is_an_old_version_of_the_same_policy_is_refused_where_one_
         'criterion = [{ name = "kind", says = "It is kind." }]\n'
     )
     told = f"{blocks('toml')[0]}\n{judge}"
-    with pytest.raises(ValidationError, match="asks its own old version 'support@v0', which is not served beside"):
+    with pytest.raises(ValidationError, match="asks its own old version 'support@v0', which is not served next to"):
         Config.model_validate(tomllib.loads(told))
     Config.model_validate(tomllib.loads(told.replace("localhost:8321", "other:8321")))
     Config.model_validate(tomllib.loads(told.replace("[policy.canary]", "lora = {}\n[policy.canary]")))
