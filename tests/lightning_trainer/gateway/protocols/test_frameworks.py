@@ -50,7 +50,7 @@ async def test_openai_agents(gateway, api: str, streamed: bool) -> None:
 
     _calls_once(gateway)
     kind = agents.OpenAIResponsesModel if api == "responses" else agents.OpenAIChatCompletionsModel
-    agents.set_tracing_disabled(True)
+    untraced = agents.RunConfig(tracing_disabled=True)  # of this run alone: other tests need the SDK's tracing
 
     @agents.function_tool
     def calculator(expression: str) -> str:
@@ -60,11 +60,11 @@ async def test_openai_agents(gateway, api: str, streamed: bool) -> None:
     async with openai.AsyncOpenAI(**_options(gateway)) as client:
         agent = agents.Agent("a", tools=[calculator], model=kind("sql", openai_client=client))
         if streamed:
-            run = agents.Runner.run_streamed(agent, "6*7?")
+            run = agents.Runner.run_streamed(agent, "6*7?", run_config=untraced)
             async for _ in run.stream_events():
                 pass
         else:
-            run = await agents.Runner.run(agent, "6*7?")
+            run = await agents.Runner.run(agent, "6*7?", run_config=untraced)
     assert run.final_output == "The café is open."
     assert _plain(gateway.engine.requests[1]["messages"]) == _AGAIN
 
