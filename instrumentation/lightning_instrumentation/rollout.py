@@ -2,7 +2,7 @@
 
 A rollout is a trace of its own. Identity follows the code, not the process: rollouts in threads and tasks of one
 process stay separate, and code before or after the block is not part of it. Inside an attempt that a runner or the
-launcher began it is that attempt: its launcher decides what is compared, and what is never trained.
+launcher began it is that attempt: they decide what is compared, and what is never trained.
 """
 
 from __future__ import annotations
@@ -275,7 +275,7 @@ class RunRollout(Rollout):
 def _incoming_mode() -> str | None:
     """Return the mode of the attempt that a request came from, as OpenTelemetry baggage, if it is never trained.
 
-    Nothing else of it counts here: who can reach a server must not choose what its attempts are compared with.
+    Nothing else of it counts here: clients of a server must not choose what its attempts are compared with.
     """
     if runtime(again=True) is None:
         return None

@@ -1,5 +1,5 @@
-"""What the versions of a prompt earn in live attempts: those that are no search's, no evaluation's and no dataset's,
-and that nobody took out.
+"""What the versions of a prompt earn in live attempts: those that belong to no search,
+evaluation or dataset, and that nobody took out.
 
 It is not an experiment: versions are served one after the other, to tasks that nobody has drawn.
 """

@@ -278,7 +278,7 @@ def _number_in(spans: Sequence[Span], name: str) -> int | None:
 
 
 def _kept(reason: str) -> str:
-    """Return what is kept of a model's words, which must not cost its text: their beginning, as valid UTF-8."""
+    """Return the beginning of a model's reason, as valid UTF-8: a bad one must not cost its text."""
     return reason[:LONGEST_REASON].encode("utf-8", "replace").decode()
 
 

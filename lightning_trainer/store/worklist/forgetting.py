@@ -105,7 +105,7 @@ def forget_task(connection: Connection, task: str, *, now_ns: int) -> Forgotten:
 
 
 def attempts_named(connection: Connection, kind: str, name: str) -> list[str]:
-    """Return the attempts of a ``rollout`` or a ``task``; empty if it is neither."""
+    """Return the attempts of a ``rollout`` or a ``task``; empty for any other ``kind``."""
     rollouts = {"rollout": [name], "task": select_of_task(connection, name)}.get(kind, [])
     return sorted({one for rollout in rollouts for one in _attempts_of(connection, rollout)})
 
