@@ -50,6 +50,7 @@ def test_what_ingest_acknowledged_is_stored_and_the_gateway_records_every_call(t
     assert rows["spans per CPU-second to the commit"]["goal"] == ">= 8000"
 
 
+@pytest.mark.slow
 def test_the_cost_of_a_call_is_measured_on_calls_that_were_captured(tmp_path: Path) -> None:
     rows = capture(tmp_path, "--only", "cost")
     ours = [row for what, row in rows.items() if ": ours" in what]

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_sixty_four_play_and_leave_nothing(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
     command = [sys.executable, "-m", "benchmarks.environments", "--quick", "--only", "steps,many", "--json", str(out)]

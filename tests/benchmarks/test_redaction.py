@@ -12,6 +12,7 @@ pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_secrets_are_found_and_other_texts_left_alone(tmp_path):
     out = tmp_path / "figures.json"
     command = [sys.executable, "-m", "benchmarks.redaction", "--quick", "--json", str(out)]

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_every_way_of_sampling_is_measured(tmp_path):
     out = tmp_path / "figures.json"
     command = [sys.executable, "-m", "benchmarks.sampling", "--quick", "--only", "cost", "--json", str(out)]

@@ -19,6 +19,7 @@ def _rows(out: Path, sections: str) -> dict[str, dict]:
     return {row["what"]: row for row in json.loads(out.read_text())["rows"]}
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_daemons_and_weights_are_measured(tmp_path):
     rows = _rows(tmp_path / "figures.json", "ingest,weights")

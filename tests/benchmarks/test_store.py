@@ -12,6 +12,7 @@ pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_every_answer_is_measured_beside_a_history_and_the_size_is_held(tmp_path):
     out = tmp_path / "figures.json"
     command = [sys.executable, "-m", "benchmarks.store", "--quick", "--folder", str(tmp_path), "--json", str(out)]

@@ -28,6 +28,7 @@ def rows(tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_every_span_of_a_workload_is_read_and_its_turns_are_merged(rows):
     found = rows("--only", "speed", "--most", "1000")
     assert list(found) == ["1,000 spans in one rollout", "1,000 spans in rollouts of 300", "a chain 1,000 spans deep"]

@@ -35,6 +35,7 @@ def test_what_is_compared_with_shares_no_code_with_the_project_or_verl(name):
     assert own <= set(REFERENCE)
 
 
+@pytest.mark.slow
 @pytest.mark.verl
 def test_every_formula_is_what_is_trained(tmp_path):
     done = _run("--no-peers", "--json", str(tmp_path / "rows.json"))

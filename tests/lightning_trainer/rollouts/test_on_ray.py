@@ -92,7 +92,9 @@ def test_a_worker_that_dies_is_a_failed_attempt(ray_session, spool: Path) -> Non
     assert ended.error.startswith("RuntimeError: Ray lost the attempt")
 
 
-@pytest.mark.parametrize("how", ["sleeps", "awaits", "clings"])
+@pytest.mark.parametrize(
+    "how", [*(pytest.param(how, marks=pytest.mark.slow) for how in ("sleeps", "awaits")), "clings"]
+)
 def test_what_takes_too_long_gives_its_core_back(how: str, ray_session, spool: Path, monkeypatch) -> None:
     monkeypatch.setattr("lightning_trainer.rollouts.on_ray._END_S", 3.0)
 

@@ -696,6 +696,7 @@ def _segments(world: World) -> dict[str, float | None]:
     return {s.transition_id: s.credit for sample in (batch.samples if batch else ()) for s in sample.segments}
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_the_generator_reaches_every_fate():
     """A promise that is never put to the test is not kept: every reason and every scheme of the policies must occur."""

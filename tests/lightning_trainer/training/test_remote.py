@@ -76,6 +76,7 @@ async def test_what_a_step_draws_at_random_does_not_depend_on_other_trainers_of_
     assert found == [expected[0], expected[0], expected[1], expected[1]]
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 async def test_an_actor_that_is_killed_is_replaced_and_one_that_is_stopped_goes_on_to_the_same_weights(
     settings, batch, tmp_path

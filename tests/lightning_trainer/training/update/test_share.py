@@ -13,7 +13,7 @@ import pytest
 
 from lightning_trainer.types import Sample, TrainingBatch
 
-pytestmark = pytest.mark.verl
+pytestmark = [pytest.mark.verl, pytest.mark.slow]
 
 _TOLERANCE = 1e-5
 _CASES: dict[str, dict[str, Any]] = {
