@@ -170,6 +170,7 @@ def test_the_page_finds_a_better_text_serves_it_and_goes_back(service):
 
 
 def test_what_is_wrong_is_one_sentence(service):
+    service.answers(1)  # a prompt is known once a program has asked for it
     tasks = ("--tasks", "train.jsonl", "--attempts", "100")
     wrong = [
         (("prompts", "show", "nobody"), "there is no prompt 'nobody'"),
