@@ -111,7 +111,6 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.slow
 def test_a_server_that_was_stopped_stops_nobody_and_is_let_go_on():
     done = subprocess.run([sys.executable, "-c", STOPPED], capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr[-3000:]
