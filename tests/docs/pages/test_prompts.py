@@ -120,7 +120,6 @@ def service(lightning, tmp_path_factory):
             daemon.wait(60)
 
 
-@pytest.mark.slow
 def test_the_page_finds_a_better_text_serves_it_and_goes_back(service):
     command = next(line for line in blocks("bash")[0].splitlines() if "optimize" in line)
     words = command.replace("-- python", f"-- {sys.executable}").split()[1:]
