@@ -1,7 +1,8 @@
 """What asking a model may cost: calls, tokens, and money, exceeded at most by an endpoint's misreporting.
 
-A call first reserves the most that it can cost, and is settled at its actual cost. One that is not answered costs
-nothing.
+A call first reserves the most that it can cost, and is settled at its actual cost. One that the endpoint refuses, or
+that does not reach it, costs nothing; for one whose answer does not come in time the reservation stands, since the
+endpoint may have charged for it.
 """
 
 from dataclasses import dataclass

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import cached_property
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import aiohttp
@@ -97,6 +98,7 @@ class ModelClient:
             timeout=aiohttp.ClientTimeout(total=None),
             cookie_jar=aiohttp.DummyCookieJar(),
             connector=aiohttp.TCPConnector(limit=self._config.concurrency),
+            trace_configs=[_telling_what_is_reached()],
             trust_env=not on_this_machine(self._config.base_url),
         )
 
@@ -113,12 +115,14 @@ class ModelClient:
         key = self._key()  # a key that lacks costs nothing
         reserved = budget.reserve(request.tokens, request.max_tokens)
         sent = copy.copy(self._api)
+        reached = asyncio.Event()
         try:
-            status, retry_after, body = await self._post(request, key)
+            status, retry_after, body = await self._post(request, key, reached)
         except aiohttp.ClientError as error:
-            if isinstance(error, aiohttp.ClientConnectorError):
-                budget.release(reserved)  # it was not reached
             return _Failure(f"{type(error).__name__}: {error}")
+        finally:
+            if not reached.is_set():  # also where the timeout ended the attempt to connect
+                budget.release(reserved)
         said = f"HTTP {status}: {_without(key, body)[:_LONGEST_REFUSAL].strip()}"
         if status == 200:
             document = self._document(body)
@@ -135,12 +139,14 @@ class ModelClient:
             raise JudgeError(f"{self._place} refused ({said})")
         return _Failure(said, retry_after)
 
-    async def _post(self, request: Request, key: str | None) -> tuple[int, str, bytes]:
-        """Return status, ``Retry-After``, and body."""
+    async def _post(self, request: Request, key: str | None, reached: asyncio.Event) -> tuple[int, str, bytes]:
+        """Return status, ``Retry-After``, and body; ``reached`` is set once there is a connection to send it on."""
         url = f"{self._config.base_url}{self._api.path}"
         body = json.dumps(self._api.body(self._config.model, request)).encode()
         headers = {"content-type": "application/json", **self._api.headers(key)}
-        async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as response:
+        async with self._session.post(
+            url, data=body, headers=headers, allow_redirects=False, trace_request_ctx=reached
+        ) as response:
             received = bytearray()
             async for part in response.content.iter_any():
                 received += part
@@ -173,6 +179,17 @@ class ModelClient:
             f"{self._place} did not answer in the format of api = {self._config.api!r} ({type(error).__name__}: "
             f"{error})"
         )
+
+
+def _telling_what_is_reached() -> aiohttp.TraceConfig:
+    """Return a configuration that sets the event of each request (its ``trace_request_ctx``) before its first byte."""
+
+    async def set_event(session: aiohttp.ClientSession, context: SimpleNamespace, sent: object) -> None:
+        context.trace_request_ctx.set()
+
+    telling = aiohttp.TraceConfig()
+    telling.on_request_headers_sent.append(set_event)
+    return telling
 
 
 def key_that_lacks(config: Asked) -> str | None:

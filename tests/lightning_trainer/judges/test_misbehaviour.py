@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 
 import pytest
 
@@ -460,6 +461,29 @@ async def test_what_is_not_answered_costs_nothing(judge, judge_config, script, m
     assert not any("its budget is spent" in one.reason for one in judged.values())
     assert (budget.calls, budget.input_tokens, budget.output_tokens) == (0, 0, 0)
     assert budget.refusal is None
+
+
+async def test_an_endpoint_that_takes_no_connection_costs_nothing(judge, judge_config):
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        waiting = [socket.socket() for _ in range(4)]
+        for one in waiting:  # one has the only place, and from then on nobody is answered
+            one.setblocking(False)
+            one.connect_ex(full.getsockname())
+        budget = Budget(judge_config("rubric", budget={"calls": 3}).budget)
+        url = f"http://127.0.0.1:{full.getsockname()[1]}/v1"
+        judged, _ = await judge("rubric", {"a": "It is 6."}, budget, base_url=url, timeout_s=0.5)
+        for one in waiting:
+            one.close()
+    assert "did not answer within timeout_s = 0.5" in judged["a"].reason
+    assert budget.calls == 0
+
+
+async def test_what_is_not_answered_in_time_may_have_cost_all_that_was_reserved(judge, judge_config, script):
+    script.answers = [30.0]
+    budget = Budget(judge_config("rubric", budget={"calls": 3}).budget)
+    await judge("rubric", {"a": "It is 6."}, budget, timeout_s=2)
+    assert budget.calls == 1
+    assert budget.output_tokens > 0
 
 
 async def test_an_endpoint_that_counts_no_tokens_still_costs_calls(judge, judge_config, script):
