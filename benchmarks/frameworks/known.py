@@ -9,6 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
+PROGRAMS = HERE / "programs"
 NODE_MODULES = ROOT / ".venv-frameworks-node" / "node_modules"
 _CURRENT, _OLDER, _BESIDE = (ROOT / f".venv-frameworks{which}" for which in ("", "-older", "-beside"))
 
@@ -18,7 +19,7 @@ class Framework:
     """One row of the table."""
 
     name: str
-    """Of its program."""
+    """Of its program's file, in a folder of ``programs``."""
     title: str
     package: str
     venv: Path | None = _CURRENT
@@ -34,13 +35,19 @@ class Framework:
     @property
     def beside(self) -> bool:
         """Whether it is another instrumentation, whose own spans have to be the same with ours and without."""
-        return self.venv is not None and self.name.startswith("beside_")
+        return self.program.startswith("instrumentations/")
+
+    @property
+    def program(self) -> str:
+        """Return the path of its program below ``programs``, without the suffix."""
+        (file,) = PROGRAMS.glob(f"[!_]*/{self.name}.*")
+        return file.relative_to(PROGRAMS).with_suffix("").as_posix()
 
     @property
     def command(self) -> list[str]:
         if self.venv is None:
-            return ["node", str(HERE / "program.cjs"), self.name]
-        return [str(self.venv / "bin" / "python"), "-m", "benchmarks.frameworks.program", self.name]
+            return ["node", str(HERE / "program.cjs"), self.program]
+        return [str(self.venv / "bin" / "python"), "-m", "benchmarks.frameworks.program", self.program]
 
     @property
     def version(self) -> str | None:

@@ -1,13 +1,13 @@
 // A Node program, as its user wrote it: the base URL is all that it has of us. As program.py, of which it is the twin:
-//   OPENAI_BASE_URL=URL NODE_PATH=.../node_modules node program.cjs NAME 'cell;at-once=4;stream' ...
+//   OPENAI_BASE_URL=URL NODE_PATH=.../node_modules node program.cjs node/NAME 'cell;at-once=4;stream' ...
 "use strict";
 
 const path = require("node:path");
 
 const AGENT = "weatherman";
 
-async function main([name, ...words]) {
-  const { play } = require(path.join(__dirname, "programs", `${name}.cjs`));
+async function main([program, ...words]) {
+  const { play } = require(path.join(__dirname, "programs", `${program}.cjs`));
   const failed = {};
   for (const word of words) {
     const [part, ...options] = word.split(";");

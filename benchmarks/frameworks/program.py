@@ -1,6 +1,6 @@
 """A process: one framework's program, as its user wrote it. Standard library only, and nothing of ours unless asked.
 
-    OPENAI_BASE_URL=URL python -m benchmarks.frameworks.program agno_agent agno/whole 'agno/all;at-once=4;stream'
+    OPENAI_BASE_URL=URL python -m benchmarks.frameworks.program agents/agno_agent agno/whole 'agno/all;at-once=4;stream'
 
 Each further word is a part of the work, counted under its name: how many tasks at once, whether as a stream, and, with
 ``agent=NAME``, in a function with our decorator, which ``without`` leaves out. It prints one line of JSON: the parts
@@ -46,11 +46,11 @@ def _options(named: Sequence[str]) -> dict[str, str]:
 
 
 def main() -> None:
-    name, *words = sys.argv[1:]
+    program, *words = sys.argv[1:]
     parts = [(word.split(";")[0], _options(word.split(";")[1:])) for word in words]
     failed: dict[str, str] = {}
     decorate = _decorator(any("agent" in options and "without" not in options for _, options in parts))
-    play = import_module(f"benchmarks.frameworks.programs.{name}").play
+    play = import_module(f"benchmarks.frameworks.programs.{program.replace('/', '.')}").play
     for part, options in parts:
         agent = options.get("agent")
         count = int(options.get("at-once", 1))

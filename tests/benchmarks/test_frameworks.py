@@ -196,7 +196,7 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTA
 def test_what_the_page_says_of_other_instrumentations_was_tried() -> None:
     """Every import and call in its Python blocks is one of the programs'."""
     made = set()
-    for program in (ROOT / "benchmarks" / "frameworks" / "programs").glob("*.py"):
+    for program in (ROOT / "benchmarks" / "frameworks" / "programs").rglob("*.py"):
         made |= calls(program.read_text(encoding="utf-8"))
     others = [block for block in BLOCKS if "OTLPSpanExporter" not in block]
     assert len(others) == 6

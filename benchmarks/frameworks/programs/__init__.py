@@ -1,1 +1,1 @@
-"""One program a framework: ``play(task)``, as a user would write it."""
+"""One program per framework: ``play(task)``, as a user would write it."""

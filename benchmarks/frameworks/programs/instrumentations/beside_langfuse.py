@@ -10,6 +10,6 @@ os.environ |= {
 
 from langfuse.openai import openai  # noqa: F401  (it wraps the client of that package)
 
-from benchmarks.frameworks.programs import openai_client
+from benchmarks.frameworks.programs.clients import openai_client
 
 play = openai_client.play

@@ -6,7 +6,7 @@ os.environ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] = f"{os.environ['TELEMETRY_URL'
 
 import logfire
 
-from benchmarks.frameworks.programs import openai_client
+from benchmarks.frameworks.programs.clients import openai_client
 
 logfire.configure(send_to_logfire=False, console=False)
 logfire.instrument_openai()

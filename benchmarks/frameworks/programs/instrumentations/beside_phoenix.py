@@ -5,7 +5,7 @@ import os
 from openinference.instrumentation.openai import OpenAIInstrumentor
 from phoenix.otel import register
 
-from benchmarks.frameworks.programs import openai_client
+from benchmarks.frameworks.programs.clients import openai_client
 
 provider = register(endpoint=f"{os.environ['TELEMETRY_URL']}/v1/traces", protocol="http/protobuf", verbose=False)
 OpenAIInstrumentor().instrument(tracer_provider=provider)

@@ -8,7 +8,7 @@ os.environ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"] = "http/protobuf"
 
 import mlflow
 
-from benchmarks.frameworks.programs import openai_client
+from benchmarks.frameworks.programs.clients import openai_client
 
 mlflow.openai.autolog()
 play = openai_client.play

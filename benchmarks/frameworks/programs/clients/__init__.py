@@ -1,0 +1,1 @@
+"""Programs of packages that call a model and have no agents."""
