@@ -93,6 +93,14 @@ def show_prompt(
         print(visible_json([{**asdict(one), **_live_of(earned, one.version)} for one in versions]))
     else:
         _print_table(versions, earned)
+        if live and not earned:
+            TerminalConsole().print(
+                f"no live attempt has asked for {name!r} yet: an attempt is what a program does inside "
+                "lt.rollout(...), or all of a program started with `lightning-trainer run --task ID`",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )
 
 
 def _versions_and_earned(

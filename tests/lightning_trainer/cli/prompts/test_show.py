@@ -47,3 +47,10 @@ def test_what_a_version_changes_is_in_its_json(show):
     assert f"{told.pop('diff')}\n" == changes
     assert told == alone
     assert json.loads(show("clerk@v0", "--json", "--diff"))["diff"] is None, "it has no parent"
+
+
+def test_where_no_attempt_was_live_it_says_what_one_is(show):
+    assert "no live attempt has asked for 'clerk' yet" in show("clerk", "--live")
+    assert "lt.rollout" in show("clerk", "--live")
+    assert "live attempt" not in show("clerk")
+    assert {one["live"] for one in json.loads(show("clerk", "--live", "--json"))} == {None}
