@@ -151,7 +151,9 @@ class Segment:
         self.path = path
 
     def close(self, *, delete: bool) -> None:
+        """Close the file; what is read or written later raises OSError, and meets no file that got its number since."""
         os.close(self._descriptor)
+        self._descriptor = -1
         if delete:
             self.path.unlink(missing_ok=True)
 

@@ -212,10 +212,11 @@ class Sender:
             return self._not_before - now
         self._idle = True  # before looking: a span that comes after the look wakes us
         if now >= self._adopt_at and not self.adopted:
+            self._adopt_at = now + _ADOPT_EVERY_S  # first: whatever is wrong there must not keep our own spans
             with self.opening:
                 self.adopted = list(self._adopt())
-            # If there were some, there may be more.
-            self._adopt_at = now if self.adopted else now + _ADOPT_EVERY_S
+            if self.adopted:
+                self._adopt_at = now  # there may be more
         for spool in [*self._sources(), *self.adopted]:
             if not spool.rows:
                 continue

@@ -41,6 +41,7 @@ class Spool:
         """Oldest first, at least one; only the last one is written to."""
         self._numbered = len(segments)
         self._lock = threading.RLock()  # a finalizer may end a span in the middle of anything
+        self._closed = False
         self.rows = sum(segment.rows for segment in segments)
         self.bytes = sum(segment.bytes for segment in segments)
         """Bytes of the waiting records' bodies; ``rows`` is how many there are."""
@@ -64,7 +65,11 @@ class Spool:
     @classmethod
     def take_over(cls, path: Path) -> Spool | None:
         """Return a spool whose owner has died; None if the owner lives, or the spool has no file or cannot be read."""
-        ownership = Ownership.take(path.with_suffix(_LOCK))
+        try:
+            ownership = Ownership.take(path.with_suffix(_LOCK))
+        except OSError as error:  # another user's
+            _note_busy(path, error)
+            return None
         if ownership is None:
             return None
         segments: list[Segment] = []
@@ -75,7 +80,7 @@ class Spool:
                 failures.note("spool-unreadable", f"the file {file} cannot be read and is set aside", error=error)
                 os.replace(file, file.with_suffix(".unreadable"))
             except OSError as error:
-                failures.note("spool-busy", f"{file} cannot be opened now; it is tried again later", error=error)
+                _note_busy(file, error)
                 for segment in segments:
                     segment.close(delete=False)
                 ownership.release()
@@ -105,8 +110,13 @@ class Spool:
         return segment.read(limit, most_bytes) if segment.rows else []
 
     def forget(self, bodies: Sequence[bytes]) -> None:
-        """Drop the oldest records, which ``read`` returned, because they were accepted."""
+        """Drop the oldest records, which ``read`` returned, because they were accepted.
+
+        In a closed spool they stay, and are delivered once more, which changes nothing: its files may be another's by now.
+        """
         with self._lock:
+            if self._closed:
+                return
             self._segments[0].forget(bodies)
             self.rows -= len(bodies)
             self.bytes -= sum(map(len, bodies))
@@ -157,6 +167,7 @@ class Spool:
     def close(self) -> None:
         """Close the files and release the lock; files without waiting records are deleted."""
         with self._lock:
+            self._closed = True
             for segment in self._segments:
                 segment.close(delete=not segment.rows)
             self._ownership.release(delete=not self.rows)
@@ -198,10 +209,7 @@ def endpoint_folder(spool_dir: Path, endpoint: str, owner: str | None = None) ->
 def owned_folders(spool_dir: Path, owners: Iterable[str]) -> list[Path]:
     """Return the folders of spans that wait for one of these daemons, at any address."""
     wanted = frozenset(owners)
-    try:
-        return sorted(folder for folder in Path(spool_dir).iterdir() if folder.name.partition(".")[2] in wanted)
-    except FileNotFoundError:
-        return []
+    return sorted(folder for folder in _listed(Path(spool_dir)) if folder.name.partition(".")[2] in wanted)
 
 
 def folders_of_tokens(spool_dir: Path, endpoint: str) -> list[Path]:
@@ -246,8 +254,25 @@ def orphans_in(folders: Iterable[Path], *, limit: int | None = None) -> list[Spo
 
 def _spools_in(folders: Iterable[Path]) -> Iterator[Path]:
     for folder in folders:
-        found = [path for path in folder.iterdir() if path.suffix in (SUFFIX, _LOCK)] if folder.is_dir() else []
+        found = [path for path in _listed(folder) if path.suffix in (SUFFIX, _LOCK)]
         yield from (folder / name for name in sorted({path.name.partition(".")[0] for path in found}))
+
+
+def _listed(folder: Path) -> list[Path]:
+    """Return what is in a folder; nothing if there is none, or if it is not this user's to read."""
+    try:
+        return list(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        _note_busy(folder, error)
+        return []
+
+
+def _note_busy(path: Path, error: OSError) -> None:
+    failures.note(
+        "spool-busy", f"{path} cannot be opened now, so spans that wait there do; it is tried again later", error=error
+    )
 
 
 def folder_bytes(folder: Path, *, but: Path | None = None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
@@ -91,9 +92,18 @@ def _outgoing(
     session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Outgoing, dict[str, Any], Redirects | None] | None:
     url = session._build_url(args[1])
-    given = kwargs.get("json") if kwargs.get("json") is not None else kwargs.get("data")
+    given = _serialized(session, kwargs["json"]) if kwargs.get("json") is not None else kwargs.get("data")
     out = join() or going_out("aiohttp", str(url), given, _present(session, kwargs), may_be_routed=not session.closed)
     return None if out is None else _with_additions(session, kwargs, out)
+
+
+def _serialized(session: Any, document: Any) -> Any:
+    """Return a document as the session's own serializer writes it, which may know types that JSON has not."""
+    in_bytes = getattr(session, "_json_serialize_bytes", None)  # aiohttp 3.14
+    if in_bytes is not None:
+        return in_bytes(document)
+    own = session._json_serialize
+    return document if own is json.dumps else own(document)
 
 
 def _fall_back(
@@ -125,9 +135,12 @@ def _own_body(session: Any, kwargs: dict[str, Any]) -> Any:
     """Return the body that aiohttp itself makes of the arguments."""
     if kwargs.get("json") is None:
         return kwargs.get("data")
-    from aiohttp.payload import JsonPayload
+    from aiohttp import payload
 
-    return JsonPayload(kwargs["json"], dumps=session._json_serialize)
+    in_bytes = getattr(session, "_json_serialize_bytes", None)
+    if in_bytes is not None:
+        return payload.JsonBytesPayload(kwargs["json"], dumps=in_bytes)
+    return payload.JsonPayload(kwargs["json"], dumps=session._json_serialize)
 
 
 def _pairs(headers: Any) -> Iterable[tuple[str, str]]:

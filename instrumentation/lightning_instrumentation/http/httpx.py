@@ -320,7 +320,8 @@ def gateway_request(module: Any, request: Any, out: Outgoing) -> Any:
 
 
 def gateway_client(module: Any, client: Any, out: Outgoing) -> Any:
-    """Return the client for it; it uses no proxy, as for spans, and follows no redirects."""
+    """Return the client for it; it uses no proxy, as for spans, follows no redirects, and has as many connections as the
+    caller's."""
     is_async = isinstance(client, module.AsyncClient)
     make = module.AsyncClient if is_async else module.Client
     tls = out.tls()
@@ -328,6 +329,20 @@ def gateway_client(module: Any, client: Any, out: Outgoing) -> Any:
         client,
         (module.__name__, tls),
         # Reading certificates that will not be checked costs 20 ms.
-        lambda: make(trust_env=False, follow_redirects=False, verify=False if tls is None else tls),
+        lambda: make(
+            trust_env=False,
+            follow_redirects=False,
+            verify=False if tls is None else tls,
+            limits=_limits_of(module, client),
+        ),
         is_async=is_async,
+    )
+
+
+def _limits_of(module: Any, client: Any) -> Any:
+    """Return the limits of a client's own connections; none where its transport does not say them."""
+    pool = getattr(client._transport, "_pool", None)
+    return module.Limits(
+        max_connections=getattr(pool, "_max_connections", None),
+        max_keepalive_connections=getattr(pool, "_max_keepalive_connections", None),
     )

@@ -38,16 +38,17 @@ class Pattern:
         """Compile a source, with one group ``secret``, for both engines."""
         return cls(source, re2.compile(without_group(source)), re.compile(source.encode(), re.ASCII))
 
-    def matches(self, view: bytes) -> Iterator[re.Match[bytes]]:
-        """Return the matches in a text of one byte per character.
+    def matches(self, view: bytes, begin: int = 0, end: int | None = None) -> Iterator[re.Match[bytes]]:
+        """Return the matches in a text of one byte per character, or in a part of it.
 
         Raises:
             TooManyCandidatesError: there are more than ``MOST_CANDIDATES``.
         """
-        for number, found in enumerate(self._search.finditer(view)):
+        end = len(view) if end is None else end
+        for number, found in enumerate(self._search.finditer(view, begin, end)):
             if number >= MOST_CANDIDATES:
                 raise TooManyCandidatesError(found.start())
-            match = self._read.match(view, found.start())
+            match = self._read.match(view, found.start(), end)
             if match is not None:
                 yield match
 

@@ -45,6 +45,8 @@ _NAME = re2.compile(f"(?i){_WORDS}")
 _NAME_READ = re.compile(f"(?i){_WORDS}[\\w.-]*".encode(), re.ASCII)
 _NAME_BEFORE = re.compile(rb"[\w.:-]*\Z")
 _LONGEST_NAME = 64
+_LONGEST_VALUE = 4096
+"""Bytes of a value in which another name and value is looked for."""
 _STAND_INS = frozenset({"password1", "pass123", "pw", "****", "xxx"})
 _TEMPLATE = re.compile(r"[{}<>$\[\]]|%[(s]")
 
@@ -154,3 +156,8 @@ def find(view: bytes) -> Iterator[Span]:
         for match in pattern.matches(view):
             if takes(match):
                 yield match.span("secret")
+                continue
+            begin, end = match.span("secret")  # token_url=https://host/?api_key=...: the value has a name in it
+            for inner in pattern.matches(view, begin, min(end, begin + _LONGEST_VALUE)):
+                if takes(inner):
+                    yield inner.span("secret")

@@ -179,7 +179,10 @@ class Body:
 
     def _is_done(self, data: bytes) -> bool:
         done = data.startswith(_DONE)
-        self._done |= done
+        if done and not self._done:
+            self._done = True
+            # OpenAI's client closes the answer here, and what is closed is only noted until the next span begins.
+            self._call.ended()
         return done
 
 

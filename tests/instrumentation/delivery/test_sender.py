@@ -12,6 +12,7 @@ from email.utils import formatdate
 import lightning_instrumentation as lt
 import pytest
 from lightning_instrumentation import runtime
+from lightning_instrumentation.delivery import outbox
 from lightning_instrumentation.delivery import sender as sender_module
 from lightning_instrumentation.delivery.loss_reports import Losses
 from lightning_instrumentation.delivery.spool import endpoint_folder
@@ -243,6 +244,18 @@ def test_our_own_requests_are_suppressed_for_every_instrumentation(recording, mo
     work()
     recording.receiver.wait_for(1)
     assert seen == [True]
+
+
+def test_what_cannot_be_taken_over_keeps_no_span_of_this_process_waiting(recording, monkeypatch):
+    """Before, each round ended there, and nothing was ever sent."""
+
+    def refuse(*_, **__):
+        raise PermissionError("another user's")
+
+    monkeypatch.setattr(outbox, "orphans_in", refuse)
+    work()
+    recording.receiver.wait_for(1)
+    assert lt.flush()
 
 
 def test_a_full_spool_drops_the_newest_and_says_so_once(recording, tmp_path, caplog):

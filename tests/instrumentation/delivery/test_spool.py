@@ -1,6 +1,7 @@
 """A spool keeps what it was given until someone has accepted it, and has one owner."""
 
 import base64
+import contextlib
 import errno
 import json
 import os
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightning_instrumentation.delivery import segment
 from lightning_instrumentation.delivery.memory import MemorySpool
+from lightning_instrumentation.delivery.ownership import Ownership
 from lightning_instrumentation.delivery.segment import Segment, SegmentError
 from lightning_instrumentation.delivery.spool import Spool, default_spool_dir, endpoint_folder, orphaned_spools
 from lightning_instrumentation.failures import failures
@@ -123,6 +125,51 @@ def test_a_process_that_died_before_its_first_span_leaves_nothing(folder, tmp_pa
     (folder / "2-begun.000000.spans").touch()
     assert orphaned_spools(tmp_path, ENDPOINT) == []
     assert list(folder.iterdir()) == []
+
+
+def test_what_is_forgotten_after_the_close_stays_and_no_file_of_the_program_is_touched(folder, tmp_path):
+    """A daemon that answers after ``lt.shutdown`` has given up: the descriptors' numbers are the program's by then."""
+    spool = Spool.create(folder)
+    spool.append(b"x")
+    read = spool.read(1)
+    spool.close()
+    with contextlib.ExitStack() as program:
+        for number in range(6):
+            file = program.enter_context((tmp_path / f"mine-{number}").open("w+b", buffering=0))
+            file.write(b"what the program wrote, longer than a head")
+        spool.forget(read)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            spool._segments[0].forget(read) or spool.append(b"y")
+        assert {file.read_bytes() for file in tmp_path.glob("mine-*")} == {
+            b"what the program wrote, longer than a head"
+        }
+    (taken,) = orphaned_spools(tmp_path, ENDPOINT)
+    assert bodies(taken) == [b"x"]
+    taken.close()
+
+
+@pytest.mark.parametrize("theirs", ["lock", "folder"])
+def test_a_spool_of_another_user_is_left_and_the_others_are_taken(folder, tmp_path, monkeypatch, theirs):
+    for body in (b"mine", b"also mine"):
+        dead = Spool.create(folder)
+        dead.append(body)
+        abandon(dead)
+    refused = endpoint_folder(tmp_path, ENDPOINT, "other") if theirs == "folder" else folder / "0-another.lock"
+    if theirs == "lock":
+        refused.touch()
+    take, listed = Ownership.take, type(folder).iterdir
+
+    def refuse(path):
+        if path == refused:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Ownership, "take", lambda path: refuse(path) or take(path))
+    monkeypatch.setattr(type(folder), "iterdir", lambda path: refuse(path) or listed(path))
+    taken = orphaned_spools(tmp_path, ENDPOINT, ["other", None])
+    assert sorted(body for spool in taken for body in bodies(spool)) == [b"also mine", b"mine"]
+    for spool in taken:
+        spool.close()
+    assert failures.counts()["spool-busy"] > 0
 
 
 def test_what_was_said_to_the_model_is_private_to_the_user(folder):

@@ -12,7 +12,7 @@ import lightning_instrumentation as lt
 import openai
 import pytest
 import requests
-from lightning_instrumentation import semconv
+from lightning_instrumentation import runtime, semconv
 from lightning_instrumentation.wire.call import silence
 from opentelemetry import context
 
@@ -167,6 +167,22 @@ def test_a_stream_that_is_left_ends_its_span(recording, model):
     assert len(spans) == 4
     # aiohttp reads ahead: whether the last one was complete when its caller left is up to the network.
     assert [span.attributes[semconv.STREAM_COMPLETE] for span in spans[:3]] == [False] * 3
+
+
+@pytest.mark.parametrize("library", ["httpx", "openai"])
+def test_a_stream_that_was_read_to_its_last_event_has_ended_then(recording, model, library):
+    """Before, only with the next span: a program that was killed before it began one had lost its last call."""
+    started = runtime.runtime()
+    assert started is not None
+    if library == "openai":
+        with openai.OpenAI(base_url=model.base_url, api_key=KEY) as client:
+            assert list(client.chat.completions.create(model="m", messages=HELLO, stream=True))
+    else:
+        with httpx.stream("POST", f"{model.base_url}/chat/completions", json=chat(stream=True)) as response:
+            assert next(line for line in response.iter_lines() if line == "data: [DONE]")
+    assert started.outbox.waiting + started.outbox.sender.delivered == 1
+    (span,) = recording.spans("chat")
+    assert span.attributes[semconv.STREAM_COMPLETE] is True
 
 
 def test_a_cut_connection_is_an_error_for_the_caller_and_on_the_span(recording, model):

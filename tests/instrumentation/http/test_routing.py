@@ -1,6 +1,7 @@
 """Plain HTTP: calls of claimed agents arrive at the gateway and bring nothing of the user's; all others stay as is."""
 
 import asyncio
+import datetime
 import json
 import threading
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 import requests
 from lightning_instrumentation import runtime, semconv
 from lightning_instrumentation.gateway import routing
+from lightning_instrumentation.http.httpx import gateway_client
+from lightning_instrumentation.http.request import Outgoing
 from lightning_instrumentation.telemetry.packing import unpack_token_ids
 from lightning_instrumentation.wire.call import silence
 
@@ -240,6 +243,38 @@ def test_the_callers_timeout_holds(begin, daemon, host):
             speaking_as("writer", ask)
     assert len(daemon.requests) == 3
     assert not host.requests
+
+
+@pytest.mark.parametrize("library", [httpx, httpx2])
+def test_the_callers_number_of_connections_holds(begin, daemon, library):
+    """Before, it was the library's default, 100, and the calls beyond failed with a PoolTimeout."""
+    begin()
+    out = Outgoing(None, own=True)
+    for most, kept in ((250, 30), (None, None)):
+        with library.Client(limits=library.Limits(max_connections=most, max_keepalive_connections=kept)) as client:
+            own, ours = client._transport._pool, gateway_client(library, client, out)._transport._pool
+            assert ours._max_connections == own._max_connections >= 250
+            assert ours._max_keepalive_connections == own._max_keepalive_connections
+
+
+@pytest.mark.parametrize("in_bytes", [False, True])
+async def test_a_session_writes_what_only_its_own_serializer_can(begin, daemon, host, in_bytes):
+    daemon.select("prose", "writer")
+    begin()
+
+    def serialize(value):
+        return json.dumps(value, default=str)
+
+    own = (
+        {"json_serialize_bytes": lambda value: serialize(value).encode()} if in_bytes else {"json_serialize": serialize}
+    )
+    async with aiohttp.ClientSession(**own) as session:
+        with lt.agent("writer"):
+            body = document(metadata={"of": datetime.date(2026, 1, 2)})
+            async with session.post(f"{host.base_url}/chat/completions", json=body) as response:
+                assert response.status == 200
+    ((_, _, sent),) = daemon.requests
+    assert sent["metadata"] == {"of": "2026-01-02"}
 
 
 def test_a_closed_client_stays_closed(begin, daemon, host):

@@ -336,6 +336,26 @@ def test_every_value_of_a_list_has_the_lists_name(indent):
         assert value not in redactor(())(f"the headers: {text}")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "token_url=https://h.example/cb?api_key={}",
+        "session_url=https://h/x?token={} answered 401",
+        "export AUTH_TOKEN_URL=https://h/oauth/token?client_secret={}",
+        "TOKEN_FILE=/run/x:PASSWORD={}",
+    ],
+)
+def test_a_secret_in_the_value_of_another_name_is_found(text):
+    assert redactor(())(text.format(PART)) == text.format(keys.REPLACEMENT)
+
+
+def test_names_in_the_values_of_names_cost_no_more_than_a_text_may():
+    text = "token_url=" * 100_000
+    began = time.process_time()
+    redactor(())(text)
+    assert time.process_time() - began < 20
+
+
 @pytest.mark.parametrize("name", ["next_token", "token_count", "secret_name", "public_key", "monkey"])
 def test_a_value_whose_name_only_sounds_like_a_secrets_stays(name):
     text = json.dumps({name: token(ALNUM, 24)})
