@@ -296,6 +296,7 @@ class Gathering:
             group_timeout_s=self._policy.group_timeout_s,
             now_ns=time.time_ns(),
             needs_baseline=self._policy_at(None).algorithm.needs_baseline,
+            ungrouped={attempt.attempt_id for attempt in waiting if attempt.group_id == attempt.task_id},
         )
         return len(collection.ready)
 

@@ -172,13 +172,16 @@ def make_trajectory() -> Callable[..., Trajectory]:
     return _trajectory
 
 
-def _attempt_spans(attempt: str, prompt: list[int], start_ns: int, *, task: str = "t", version: int = 0) -> list[Span]:
+def _attempt_spans(
+    attempt: str, prompt: list[int], start_ns: int, *, task: str = "t", version: int = 0, group: str | None = None
+) -> list[Span]:
     """Return an ended attempt of a task with one call of ``solver`` through the gateway."""
     own: dict[str, AttributeValue] = {
         semconv.ROLLOUT_ID: f"r-{attempt}",
         semconv.ATTEMPT_ID: attempt,
         semconv.TASK_ID: task,
         semconv.AGENT_NAME: "solver",
+        **({} if group is None else {semconv.GROUP_ID: group}),
     }
     call: dict[str, AttributeValue] = {
         **own,

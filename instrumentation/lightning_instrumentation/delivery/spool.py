@@ -112,7 +112,7 @@ class Spool:
     def forget(self, bodies: Sequence[bytes]) -> None:
         """Drop the oldest records, which ``read`` returned, because they were accepted.
 
-        In a closed spool they stay, and are delivered once more, which changes nothing: its files may be another's by now.
+        In a closed spool they stay, and are delivered once more, which changes nothing.
         """
         with self._lock:
             if self._closed:

@@ -320,8 +320,8 @@ def gateway_request(module: Any, request: Any, out: Outgoing) -> Any:
 
 
 def gateway_client(module: Any, client: Any, out: Outgoing) -> Any:
-    """Return the client for it; it uses no proxy, as for spans, follows no redirects, and has as many connections as the
-    caller's."""
+    """Return the client for it; it uses no proxy, as for spans, follows no redirects, and may have as many connections
+    as the caller's."""
     is_async = isinstance(client, module.AsyncClient)
     make = module.AsyncClient if is_async else module.Client
     tls = out.tls()

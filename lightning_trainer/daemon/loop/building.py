@@ -66,6 +66,11 @@ _STEPS_REMEMBERED = 1000
 """Of which the moving average of deviations is made; older ones no longer show in it."""
 
 
+_REST_AFTER_BUILD = 4.0
+"""Times as long as a build took: before the next one, whatever has been stored meanwhile."""
+_LOOK_UP_S = 0.5
+
+
 class Builder:
     """Nothing is assigned here: what was built may be thrown away."""
 
@@ -101,8 +106,8 @@ class Builder:
     ) -> Build | None:
         """Build the step, and build it again when spans arrive, while rewards are missing that may still come.
 
-        None when a rollback is asked for meanwhile, or the loop has to look at the records anew. Groups that cannot be
-        built are set aside, and the others go on.
+        None when a rollback or a pause is asked for meanwhile, or the loop has to look at the records anew. Groups that
+        cannot be built are set aside, and the others go on.
 
         Args:
             versions: whose tokens are not stale (``fresh``); None: of any.
@@ -119,7 +124,9 @@ class Builder:
         wait_until_ns = ended_ns + int(self._policy.reward_wait_s * 1e9)
         while True:
             self._stored.clear()
+            began = time.monotonic()
             build = await self._without_poison(attempts, step, versions)
+            rests_until = time.monotonic() + _REST_AFTER_BUILD * (time.monotonic() - began)
             left_s = (wait_until_ns - time.time_ns()) / 1e9
             if not build.unscored or left_s <= 0:
                 return build
@@ -128,11 +135,17 @@ class Builder:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(left_s):
                         await self._stored.wait()
+                        await self._rest(rests_until)
             if self._is_called_away():
                 return None
 
+    async def _rest(self, until: float) -> None:
+        """Wait until then (``time.monotonic``), unless the loop is called away."""
+        while (left_s := until - time.monotonic()) > 0 and not self._is_called_away():
+            await asyncio.sleep(min(left_s, _LOOK_UP_S))
+
     def _is_called_away(self) -> bool:
-        return self._rollbacks.pending is not None or self._rollbacks.changed
+        return self._rollbacks.pending is not None or self._rollbacks.changed or self._rollbacks.paused is not None
 
     async def _without_poison(self, attempts: Sequence[Attempt], step: int, versions: Container[int] | None) -> Build:
         """Build; when that ends in an error, find the groups that it comes from, and build the others."""

@@ -170,7 +170,7 @@ class Steps:
     async def filled(self, attempts: tuple[Attempt, ...], step: int) -> tuple[tuple[Attempt, ...], Build] | None:
         """Build, with further groups while the algorithm asks for them and any come; nothing is assigned here.
 
-        None when a rollback is asked for meanwhile.
+        None when a rollback or a pause is asked for meanwhile.
         """
         taken, patience_s, no_more = self._policy.groups_per_step, self._policy.group_timeout_s, False
         while True:

@@ -9,6 +9,7 @@ its turn is part of the comparison too. Other groups are none of its business.
 import json
 import logging
 import time
+from collections import Counter
 from collections.abc import Sequence, Set
 from dataclasses import replace
 from functools import partial
@@ -95,7 +96,8 @@ class Worklist:
             _log.warning("%s", sentence)
         self._progress.held_attempts = dict(arrived.held)
         now_ns = time.time_ns()
-        await self._let_go(waiting, ended, now_ns)
+        ungrouped = {one.attempt.attempt_id for one in waiting if one.attempt.group_id == one.task_id}
+        await self._let_go(waiting, ended, ungrouped, now_ns)
         return collect(
             arrived.ready,
             group_size=self._policy.group_size,
@@ -105,6 +107,7 @@ class Worklist:
             expecting={attempt.group_id for attempt in ended if attempt.attempt_id in arrived.held},
             needs_baseline=needs_baseline,
             group_by=self._policy.group_by,
+            ungrouped=ungrouped,
         )
 
     async def _of_this_policy(self, waiting: Sequence[WaitingAttempt]) -> list[Attempt]:
@@ -115,9 +118,17 @@ class Worklist:
         near = [one.attempt for one in of_policy(waiting)]
         return list(concerned(await self._grouping.regrouped(near), mine))
 
-    async def _let_go(self, waiting: Sequence[WaitingAttempt], ended: Sequence[Attempt], now_ns: int) -> None:
-        """Let those rest that have waited for longer than a group waits and are in none that has a trained attempt."""
-        groups = {attempt.group_id for attempt in ended if attempt.mode is RolloutMode.TRAIN}
+    async def _let_go(
+        self, waiting: Sequence[WaitingAttempt], ended: Sequence[Attempt], ungrouped: Set[str], now_ns: int
+    ) -> None:
+        """Let those rest that have waited for longer than a group waits and are in none that a step would take."""
+        trained = [attempt for attempt in ended if attempt.mode is RolloutMode.TRAIN]
+        sizes = Counter(attempt.group_id for attempt in trained)
+        groups = {
+            attempt.group_id
+            for attempt in trained
+            if sizes[attempt.group_id] > 1 or attempt.attempt_id not in ungrouped
+        }
         of_a_group = {attempt.attempt_id for attempt in ended if attempt.group_id in groups}
         patience_ns = int(self._policy.group_timeout_s * 1e9)
         idle = {

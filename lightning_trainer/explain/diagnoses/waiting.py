@@ -31,11 +31,14 @@ def diagnose(case: Case) -> Finding | None:
     here = len(case.members)
     if here < policy.group_size:
         name = "group of one" if here == 1 else "group not full"
-        alone = ", and one attempt alone has no other to be compared with" if here == 1 else ""
+        until = f"at most group_timeout_s = {policy.group_timeout_s:g} s after the last"
+        if here == 1:
+            given = any(one.group_id != one.task_id for one in case.members)
+            until = "since one attempt alone has no other to be compared with" + (f", {until}" if given else "")
         return Finding(
             name,
             f"group {group.group_id} has {here} of group_size = {policy.group_size} attempts; it waits for the others, "
-            f"at most group_timeout_s = {policy.group_timeout_s:g} s after the last{alone}",
+            f"{until}",
         )
     if policy.algorithm.needs_baseline and not case.baselines:
         return Finding(

@@ -45,6 +45,7 @@ def collect(
     expecting: Set[str] = frozenset(),
     needs_baseline: bool = False,
     group_by: str = "key",
+    ungrouped: Set[str] = frozenset(),
 ) -> Collection:
     """Sort ended attempts into groups that are ready and groups that are waiting for more.
 
@@ -52,7 +53,9 @@ def collect(
     ended, or when it has heard nothing for ``group_timeout_s`` seconds: a lost attempt must not hold up the others for
     ever. ``heard_ns`` says when each last heard something (``arrivals.py``); unless given, that is when its last
     attempt ended. Groups in ``expecting`` have an attempt that has ended and is held back, so there the waiting has an
-    end of its own. A baseline goes with its group and makes none alone.
+    end of its own. A baseline goes with its group and makes none alone, and nor does a single attempt of those that
+    nobody gave a group (``ungrouped``): there is no other to compare it with, and it would take a group's place in a
+    step.
 
     Of a task or prompt that comes again and again, a step takes the first whole group, and the rest waits where it
     makes one too. A group that was named (``group_by`` is ``key``) has the members that were given to it.
@@ -75,6 +78,8 @@ def collect(
             rest_is_whole = len(trained) >= 2 * group_size and len(baselines) >= 2 * needs_baseline
             taken = needed if rest_is_whole and not named else members
             ready.append((max(attempt.ended_ns or 0 for attempt in needed), group_id, tuple(taken)))
+        elif len(trained) == 1 and trained[0].attempt_id in ungrouped:
+            waiting[group_id] = 1
         elif group_id not in expecting and now_ns - heard.get(group_id, last_ns) > group_timeout_s * 1e9:
             ready.append((last_ns, group_id, tuple(members)))
         else:

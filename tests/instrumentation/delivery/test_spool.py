@@ -129,6 +129,7 @@ def test_a_process_that_died_before_its_first_span_leaves_nothing(folder, tmp_pa
 
 def test_what_is_forgotten_after_the_close_stays_and_no_file_of_the_program_is_touched(folder, tmp_path):
     """A daemon that answers after ``lt.shutdown`` has given up: the descriptors' numbers are the program's by then."""
+    written = b"what the program wrote, longer than a head"
     spool = Spool.create(folder)
     spool.append(b"x")
     read = spool.read(1)
@@ -136,13 +137,11 @@ def test_what_is_forgotten_after_the_close_stays_and_no_file_of_the_program_is_t
     with contextlib.ExitStack() as program:
         for number in range(6):
             file = program.enter_context((tmp_path / f"mine-{number}").open("w+b", buffering=0))
-            file.write(b"what the program wrote, longer than a head")
+            file.write(written)
         spool.forget(read)
         with pytest.raises(OSError, match="Bad file descriptor"):
             spool._segments[0].forget(read) or spool.append(b"y")
-        assert {file.read_bytes() for file in tmp_path.glob("mine-*")} == {
-            b"what the program wrote, longer than a head"
-        }
+        assert {file.read_bytes() for file in tmp_path.glob("mine-*")} == {written}
     (taken,) = orphaned_spools(tmp_path, ENDPOINT)
     assert bodies(taken) == [b"x"]
     taken.close()

@@ -70,6 +70,40 @@ async def test_a_rollback_does_not_wait_for_rewards(daemon):
     await asked
 
 
+async def test_a_pause_does_not_wait_for_rewards_and_nothing_is_trained_after_it(daemon):
+    builder, _, attempts = await daemon(reward_wait_s=600)
+    building = asyncio.create_task(builder.build(attempts, 1))
+    await wait_for_reward(builder)
+    builder._rollbacks.paused = "looking at the data"
+    builder._rollbacks.look_at_pause()
+    async with asyncio.timeout(10):
+        assert await building is None
+
+
+async def test_a_step_that_waits_is_built_again_for_a_small_share_of_the_time(daemon, attempt_spans, monkeypatch):
+    """Before, each span of any rollout had the whole step built again."""
+    builder, sink, attempts = await daemon(reward_wait_s=600)
+    once, took_s = builder._once, []
+
+    async def dear(*arguments):
+        began = time.monotonic()
+        await asyncio.sleep(0.1)
+        build = await once(*arguments)
+        took_s.append(time.monotonic() - began)
+        return build
+
+    monkeypatch.setattr(builder, "_once", dear)
+    building = asyncio.create_task(builder.build(attempts, 1))
+    began = time.monotonic()
+    for number in range(40):
+        await sink.append(attempt_spans(f"live{number}", [1, 2], time.time_ns(), task="live"))
+        await asyncio.sleep(0.05)
+    assert len(took_s) >= 2
+    assert sum(took_s) < 0.5 * (time.monotonic() - began)
+    builder._rollbacks.look_again()
+    assert await building is None
+
+
 async def test_a_clock_that_runs_ahead_holds_nobody_up(daemon, attempt_spans, monkeypatch):
     """By the clock of its client the attempt ends in an hour."""
     builder, sink, _ = await daemon(reward_wait_s=0.05)

@@ -49,6 +49,16 @@ def test_a_group_that_hears_nothing_more_goes_on_with_what_it_has():
     assert [len(m) for _, m in collect(attempts, group_size=4, group_timeout_s=10, now_ns=13 * SECOND).ready] == [3]
 
 
+def test_a_single_attempt_that_nobody_gave_a_group_takes_no_place_in_a_step():
+    """Before, questions that were asked once filled the steps of live traffic, which trained nothing."""
+    alone, pair = [attempt("a", 0, 1)], [attempt("b", n, n) for n in range(2)]
+    for ungrouped, ready in (({"a-0", "b-0", "b-1"}, ["b"]), (set(), ["a", "b"])):
+        found = collect(
+            alone + pair, group_size=4, group_timeout_s=10, now_ns=99 * SECOND, group_by="task", ungrouped=ungrouped
+        )
+        assert sorted(group for group, _ in found.ready) == ready
+
+
 def test_where_a_baseline_is_needed_a_group_waits_for_it_and_it_goes_with_the_group():
     trained = [attempt("a", n, n) for n in range(2)]
     baseline = attempt("a", 9, 5, RolloutMode.BASELINE)
