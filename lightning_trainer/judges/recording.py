@@ -41,19 +41,22 @@ def verdict_spans(
     *,
     started_ns: int,
     again: bool = False,
+    remembered: bool = False,
 ) -> list[Span]:
     """Return an evaluation for each verdict.
 
     Args:
         digest: of the question.
         again: the question was asked before, and these verdicts are additional ones instead of repetitions.
+        remembered: they are those of an earlier time.
     """
     now = max(time.time_ns(), started_ns)
     spans = []
     for verdict in verdicts:
         judged = attempts[verdict.place]
-        # A failure may be followed by a verdict on the same question, which must be a different span.
-        salt = os.urandom(8).hex() if again or verdict.value is None else ""
+        # A failure may be followed by a verdict on the same question, which must be a different span. So must one that
+        # takes the place of another number; derived from that one, it is stored once if two callers give it.
+        salt = os.urandom(8).hex() if again or verdict.value is None else judged.judged_ns or ""
         named = f"{config.name}\n{judged.attempt.attempt_id}\n{verdict.agent}\n{verdict.call}\n{salt}"
         about = _what_it_scores(judged, verdict)
         spans.append(
@@ -69,6 +72,7 @@ def verdict_spans(
                     semconv.ATTEMPT_ID: judged.attempt.attempt_id,
                     **about,
                     **_who_judged(config, verdict),
+                    **({semconv.JUDGE_REMEMBERED: True} if remembered else {}),
                 },
                 events=(SpanEvent(semconv.EVALUATION_EVENT, now, _evaluation(config, verdict, about)),),
                 scope=SCOPE,

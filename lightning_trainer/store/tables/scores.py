@@ -39,6 +39,8 @@ class Score:
     """For a judge: equal for verdicts on the same question."""
     judge: str | None = None
     """For a judge: the fingerprint of its settings at that time."""
+    remembered: bool = False
+    """For a judge: whether it is an answer of an earlier time, used again."""
 
 
 def select(connection: Connection, names: Sequence[str]) -> list[Score]:
@@ -58,7 +60,8 @@ def select(connection: Connection, names: Sequence[str]) -> list[Score]:
             place = place if isinstance(place, int) else None
             judge = span.attributes.get(semconv.JUDGE_FINGERPRINT)
             judge = judge if isinstance(judge, str) else None
-            found.append(Score(attempt_id, name, float(value), event.time_ns, place, span.trace_id, judge))
+            again = span.attributes.get(semconv.JUDGE_REMEMBERED) is True
+            found.append(Score(attempt_id, name, float(value), event.time_ns, place, span.trace_id, judge, again))
     return found
 
 

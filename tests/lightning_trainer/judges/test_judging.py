@@ -12,8 +12,10 @@ from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.judges.judging import Judging
 from lightning_trainer.judges.models.budget import Budget
 from lightning_trainer.judges.registry import make_judge
+from lightning_trainer.judges.reliability.report import judge_report
 from lightning_trainer.judges.scoring_engine import engines_of
 from lightning_trainer.samples.batches import build_batch
+from lightning_trainer.samples.rewards.reward_table import read_outcomes
 from lightning_trainer.store import SqliteStore
 
 GOOD = {"verdicts": [{"criterion": name, "reason": "so", "verdict": True} for name in ("right", "polite")]}
@@ -109,6 +111,75 @@ async def test_rewards_of_the_judge_as_it_was_are_lacking_where_they_would_mix(
     assert {one.attempt_id for one in await judge(store, stricter, ["a", "b", "c"])} == {"c"}
     assert {one.attempt_id for one in await judge(store, stricter, ["a", "b", "c"], renew=True)} == {"a", "b"}
     assert await judge(store, stricter, ["a", "b", "c"], renew=True) == []
+
+
+async def rewards(store, names):
+    """What training reads in the store, by attempt."""
+    read = read_spans(await store.spans_of_attempts(names))
+    attempts = {one.attempt_id: one for one in await store.attempts(attempt_ids=names)}
+    policy = PolicyConfig(name="math", agents=("*",), model="random:tiny", reward="helpful")
+    return read_outcomes(read.evaluations, read.calls, attempts, policy)
+
+
+async def test_a_judge_that_is_set_as_it_was_before_counts_again(store, script, judge_config, attempt_to_judge):
+    """It is not asked again, and that it repeats itself is not counted."""
+    await store.append(attempt_to_judge("a"))
+    config, stricter = judge_config("rubric"), judge_config("rubric", instructions="Be strict.")
+    bad = {"verdicts": [{**one, "verdict": False} for one in GOOD["verdicts"]]}
+    script.answers = [GOOD, bad]
+    for by, value in ((config, 1.0), (stricter, 0.0), (config, 1.0), (stricter, 0.0)):
+        assert [one.value for one in await judge(store, by, ["a"], renew=True)] == [value]
+        assert await rewards(store, ["a"]) == {"a": value}
+        assert await judge(store, by, ["a"], renew=True) == []
+    assert len(script.bodies) == 2
+    report = await store.scan(lambda connection: judge_report(connection, config))
+    assert (report.judged, report.same_again) == (1, None)
+    await judge(store, config, ["a"], again=True)
+    report = await store.scan(lambda connection: judge_report(connection, config))
+    assert report.same_again is not None
+    assert (report.same_again.value, report.same_again.count) == (0.0, 1)
+
+
+class Comparing:
+    """Answers of a ``pairwise`` judge, by the last digit of what attempts answered."""
+
+    def __init__(self, better, unusable=""):
+        self.better = better
+        self.unusable = unusable
+
+    def __call__(self, text):
+        blocks = re.findall(r"<attempt (\w+)>\n(.*?)</attempt", json.loads(text)[1]["content"], re.DOTALL)
+        codes = {digit: code for code, shown in blocks for digit in re.findall(r"It is (\d)", shown)}
+        unusable = self.unusable in codes
+        return {"reason": "", "better": "?" if unusable else codes[self.better(codes)]}
+
+
+async def test_a_group_that_is_judged_again_has_scores_of_one_question(store, script, judge_config, attempt_to_judge):
+    names = ["a7", "a8", "a9"]
+    for name in names:
+        await store.append(attempt_to_judge(name, [f"It is {name[1]}."]))
+    config = judge_config("pairwise", retries=0)
+    script.answers = [Comparing(max, unusable="9")]
+    assert [one.attempt_id for one in await judge(store, config, names) if one.value is None] == ["a9"]
+    script.answers = [Comparing(min)]
+    said = {one.attempt_id: one.value or 0.0 for one in await judge(store, config, names)}
+    assert said["a7"] > said["a8"] > said["a9"]
+    assert await rewards(store, names) == said
+
+
+async def test_a_group_keeps_its_scores_where_another_question_gives_fewer(
+    store, script, judge_config, attempt_to_judge
+):
+    names = ["a7", "a8", "a9"]
+    for name in names:
+        await store.append(attempt_to_judge(name, [f"It is {name[1]}."]))
+    script.answers = [Comparing(max)]
+    before = {one.attempt_id: one.value for one in await judge(store, judge_config("pairwise", retries=0), names)}
+    script.answers = [Comparing(min, unusable="9")]
+    judged = await judge(store, judge_config("pairwise", retries=0), names, again=True)
+    assert [one.value for one in judged] == [None, None, None]
+    assert sum("a9 got no score this time" in one.reason for one in judged) == 2
+    assert await rewards(store, names) == before
 
 
 @pytest.mark.parametrize("kind", ["group", "pairwise", "rubric"])
