@@ -90,12 +90,13 @@ class Judging:
         Raises:
             StoreError: the verdicts could not be stored.
         """
+        started_ns = time.time_ns()
         units = await asyncio.to_thread(self.units, spans, attempts, again, renew)
         if shuffle:
             for unit in units:
                 random.shuffle(unit)
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._judge_unit(unit, budget, again=again)) for unit in units]
+            tasks = [group.create_task(self._judge_unit(unit, budget, started_ns, again=again)) for unit in units]
         return [judged for task in tasks for judged in task.result()]
 
     async def close(self) -> None:
@@ -131,8 +132,9 @@ class Judging:
         asked = any(one.attempt.attempt_id not in scored for one in together)
         return [*([together] if asked else []), *([one] for one in apart)]
 
-    async def _judge_unit(self, unit: Sequence[JudgedAttempt], budget: Budget, *, again: bool) -> list[Judged]:
-        started_ns = time.time_ns()
+    async def _judge_unit(
+        self, unit: Sequence[JudgedAttempt], budget: Budget, started_ns: int, *, again: bool
+    ) -> list[Judged]:
         digest, remembered = "", False
         spending = Budget(part_of=budget)
         try:

@@ -47,6 +47,8 @@ def verdict_spans(
 
     Args:
         digest: of the question.
+        started_ns: when it was asked. The verdicts are of that time, since the newest number counts: what a person gave
+            while the judge was asked comes after them.
         again: the question was asked before, and these verdicts are additional ones instead of repetitions.
         remembered: they are those of an earlier time.
     """
@@ -74,7 +76,7 @@ def verdict_spans(
                     **_who_judged(config, verdict),
                     **({semconv.JUDGE_REMEMBERED: True} if remembered else {}),
                 },
-                events=(SpanEvent(semconv.EVALUATION_EVENT, now, _evaluation(config, verdict, about)),),
+                events=(SpanEvent(semconv.EVALUATION_EVENT, started_ns, _evaluation(config, verdict, about)),),
                 scope=SCOPE,
             )
         )
@@ -156,8 +158,11 @@ def judged_otherwise(spans: Iterable[Span], config: AnyJudge) -> set[str]:
         attempt_id, by = span.attributes.get(semconv.ATTEMPT_ID), span.attributes.get(semconv.JUDGE_FINGERPRINT)
         if span.attributes.get(semconv.JUDGE_NAME) != config.name or not isinstance(by, str):
             continue
-        if isinstance(attempt_id, str) and any(semconv.EVALUATION_SCORE in event.attributes for event in span.events):
-            newest[attempt_id] = max(newest.get(attempt_id, (0, by)), (span.end_ns, by))
+        if not isinstance(attempt_id, str):
+            continue
+        for event in span.events:
+            if semconv.EVALUATION_SCORE in event.attributes:
+                newest[attempt_id] = max(newest.get(attempt_id, (0, by)), (event.time_ns, by))
     return {attempt_id for attempt_id, (_, by) in newest.items() if by != own}
 
 

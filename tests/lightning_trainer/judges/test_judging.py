@@ -1,7 +1,10 @@
 """Verdicts in the store: found again by what was judged, told to be the judge's, and never trained as a call."""
 
+import asyncio
 import json
 import re
+import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -197,6 +200,30 @@ async def test_what_somebody_else_gave_stays(store, script, judge_config, attemp
     assert {one.attempt_id for one in await judge(store, config, ["a", "b", "c"], again=True)} == {"b", "c"}
     evaluations = read_spans(await store.spans_of_attempts(["a"])).evaluations
     assert [one.value for one in evaluations if one.judge is not None] == [1.0 if kind == "rubric" else 0.5]
+
+
+async def test_what_a_person_gives_while_the_judge_is_asked_stays(
+    store, script, judge_config, attempt_to_judge, reward_span
+):
+    asked, answered = threading.Event(), threading.Event()
+
+    def slowly(text):
+        asked.set()
+        answered.wait(10)
+        return GOOD
+
+    script.answers = [slowly]
+    await store.append(attempt_to_judge("a"))
+    judging = asyncio.create_task(judge(store, judge_config("rubric"), ["a"]))
+    await asyncio.to_thread(asked.wait, 10)
+    given = reward_span(0.25, attempt="a")
+    event = replace(given.events[0], time_ns=time.time_ns())
+    await store.append(
+        [replace(given, events=(replace(event, attributes={**event.attributes, semconv.EVALUATION_NAME: "helpful"}),))]
+    )
+    answered.set()
+    assert [one.value for one in await judging] == [1.0]
+    assert await rewards(store, ["a"]) == {"a": 0.25}
 
 
 async def test_a_verdict_is_no_call_and_nothing_of_it_is_trained(store, script, judge_config, attempt_to_judge):
