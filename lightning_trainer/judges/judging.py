@@ -95,9 +95,14 @@ class Judging:
         if shuffle:
             for unit in units:
                 random.shuffle(unit)
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._judge_unit(unit, budget, started_ns, again=again)) for unit in units]
-        return [judged for task in tasks for judged in task.result()]
+        # What one question ends in costs the others no verdict: a task group would stop them.
+        asking = (self._judge_unit(unit, budget, started_ns, again=again) for unit in units)
+        found: list[Judged] = []
+        for of_unit in await asyncio.gather(*asking, return_exceptions=True):
+            if isinstance(of_unit, BaseException):
+                raise of_unit
+            found += of_unit
+        return found
 
     async def close(self) -> None:
         """Cancel the questions in progress."""

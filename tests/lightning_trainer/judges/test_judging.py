@@ -11,6 +11,7 @@ import pytest
 from lightning_instrumentation import semconv
 
 from lightning_trainer.config import Config, PolicyConfig
+from lightning_trainer.errors import StoreError
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.judges.judging import Judging
 from lightning_trainer.judges.models.budget import Budget
@@ -30,9 +31,9 @@ async def store(tmp_path):
         yield opened
 
 
-async def judge(store, config, names, **options):
+async def judge(store, config, names, sink=None, **options):
     """What another process would do: nothing is kept but the store."""
-    judging = Judging(make_judge(config, engines_of(Config(), {}.__getitem__)), store, store.spans_of_trace)
+    judging = Judging(make_judge(config, engines_of(Config(), {}.__getitem__)), sink or store, store.spans_of_trace)
     try:
         attempts = await store.attempts(attempt_ids=names)
         return await judging.judge_group(await store.spans_of_attempts(names), attempts, Budget(), **options)
@@ -224,6 +225,43 @@ async def test_what_a_person_gives_while_the_judge_is_asked_stays(
     answered.set()
     assert [one.value for one in await judging] == [1.0]
     assert await rewards(store, ["a"]) == {"a": 0.25}
+
+
+class Failing:
+    """A sink that refuses what it is given first."""
+
+    def __init__(self, store):
+        self.store = store
+        self.given = 0
+
+    async def append(self, spans):
+        self.given += 1
+        if self.given == 1:
+            raise StoreError("the disk is full")
+        return await self.store.append(spans)
+
+
+async def test_verdicts_that_cannot_be_stored_are_one_error_of_the_store_and_cost_no_other_one(
+    store, script, judge_config, attempt_to_judge
+):
+    for name in "abc":
+        await store.append(attempt_to_judge(name, [f"It is {name}."]))
+    script.answers = [GOOD]
+    sink = Failing(store)
+    with pytest.raises(StoreError, match="the disk is full"):
+        await judge(store, judge_config("rubric"), list("abc"), sink=sink)
+    assert sink.given == 3
+    assert list((await rewards(store, list("abc"))).values()) == [1.0, 1.0]
+
+
+async def test_a_caller_that_is_canceled_leaves_nothing_under_way(store, script, judge_config, attempt_to_judge):
+    for name in "ab":
+        await store.append(attempt_to_judge(name, [f"It is {name}."]))
+    script.answers = [30.0]
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await judge(store, judge_config("rubric"), ["a", "b"])
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 async def test_a_verdict_is_no_call_and_nothing_of_it_is_trained(store, script, judge_config, attempt_to_judge):
