@@ -83,6 +83,8 @@ JUDGE_PLACE: Final = "lightning.judge.place"
 """Index of the evaluated attempt among those judged together."""
 JUDGE_CALL: Final = "lightning.judge.call"
 """Index of the evaluated call in the attempt, if it is about one."""
+JUDGE_REMEMBERED: Final = "lightning.judge.remembered"
+"""Whether the judge's answer of an earlier time was used again."""
 JUDGE_CALLS: Final = "lightning.judge.calls"
 """On a judge's own span: the number of calls for a question; the tokens of all of them are there too."""
 

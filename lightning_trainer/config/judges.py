@@ -48,6 +48,15 @@ class JudgeSection(Asked):
             )
         return self
 
+    @model_validator(mode="after")
+    def _something_else_checks_it(self) -> Self:
+        if self.name in self.checked_by:
+            raise ValueError(
+                f"judge {self.name!r} is checked_by its own verdicts, which always agree with themselves; name rewards "
+                "that somebody else gives, such as a checker's"
+            )
+        return self
+
 
 class ModelJudge(JudgeSection, ModelEndpoint):
     """Settings of judges that ask a model."""

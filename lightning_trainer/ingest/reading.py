@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from lightning_instrumentation import semconv
-from lightning_instrumentation.reward import LARGEST_REWARD
 
 from lightning_trainer.bulk_objects import without_garbage_collection
 from lightning_trainer.ingest.ancestry import Identity, SpanKey, key_of, resolve_identities, unique
 from lightning_trainer.ingest.calls import joined_calls, read_calls, without_abandoned
 from lightning_trainer.ingest.dialects import agentops, lightning
 from lightning_trainer.store.tables.attempts import attempt_of
+from lightning_trainer.store.tables.scores import number_of
 from lightning_trainer.types import Attempt, Call, Evaluation, Span, SpanEvent
 
 _EVALUATION_SPAN = "evaluate "
@@ -114,10 +114,9 @@ def _evaluation(
         problems.append(f"span {span.span_id}: an evaluation has no name and is left out")
         return None
     score = event.attributes.get(semconv.EVALUATION_SCORE)
-    value = float(score) if isinstance(score, int | float) and not isinstance(score, bool) else None
-    if score is not None and (value is None or not abs(value) <= LARGEST_REWARD):
+    value = number_of(score)
+    if score is not None and value is None:
         problems.append(f"span {span.span_id}: the score of evaluation {name!r} is {score!r} and counts as missing")
-        value = None
     explanation = event.attributes.get(semconv.EVALUATION_EXPLANATION)
     evaluated = _evaluated(span, roots)
     return Evaluation(

@@ -57,6 +57,8 @@ class JudgedAttempt:
     settled: bool = False
     """Whether something other than the judge gave the reward of its name, as a person who corrects it. That stays: the
     attempt is only what others are compared with."""
+    judged_ns: int | None = None
+    """When the judge gave its newest number for any part of it; None: never."""
 
     @cached_property
     def digest(self) -> str:
@@ -121,6 +123,11 @@ class JudgedSpans:
         attempt_of = {call.call_id: call.attempt_id for call in self._calls.kept}
         of_calls = {attempt_of[call_id] for call_id in table.of_calls} - {None}
         return {*table.of_attempts, *(attempt_id for attempt_id, _ in table.of_agents), *filter(None, of_calls)}
+
+    def judged_ns(self, name: str) -> dict[str | None, int]:
+        """Return when the judge of that name gave each attempt its newest number."""
+        evaluations = self._reading.evaluations  # by time
+        return {one.attempt_id: one.time_ns for one in evaluations if one.judge == name and one.value is not None}
 
     def _given(self, name: str, evaluations: Iterable[Evaluation]) -> RewardTable:
         return read_rewards(evaluations, self._calls.kept, self._attempts, name, self._calls.repeated)

@@ -90,13 +90,19 @@ class Judging:
         Raises:
             StoreError: the verdicts could not be stored.
         """
+        started_ns = time.time_ns()
         units = await asyncio.to_thread(self.units, spans, attempts, again, renew)
         if shuffle:
             for unit in units:
                 random.shuffle(unit)
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._judge_unit(unit, budget, again=again)) for unit in units]
-        return [judged for task in tasks for judged in task.result()]
+        # What one question ends in costs the others no verdict: a task group would stop them.
+        asking = (self._judge_unit(unit, budget, started_ns, again=again) for unit in units)
+        found: list[Judged] = []
+        for of_unit in await asyncio.gather(*asking, return_exceptions=True):
+            if isinstance(of_unit, BaseException):
+                raise of_unit
+            found += of_unit
+        return found
 
     async def close(self) -> None:
         """Cancel the questions in progress."""
@@ -111,9 +117,12 @@ class Judging:
         """Return what is to be judged, question by question; takes as long as reading the spans."""
         read = JudgedSpans(spans, attempts)
         settled = read.scored(self.name, by_others=True)
-        before = judged_otherwise(spans, self.judge.config) if renew else set()
+        before, judged = judged_otherwise(spans, self.judge.config) if renew else set(), read.judged_ns(self.name)
         scored = settled if again else settled | (read.scored(self.name) - before)
-        known = [replace(one, settled=one.attempt.attempt_id in settled) for one in read.attempts]
+        known = [
+            replace(one, settled=one.attempt.attempt_id in settled, judged_ns=judged.get(one.attempt.attempt_id))
+            for one in read.attempts
+        ]
         lacking = [one for one in known if one.attempt.attempt_id not in scored]
         if not self.judge.whole_group:
             return [[one] for one in lacking]
@@ -128,8 +137,9 @@ class Judging:
         asked = any(one.attempt.attempt_id not in scored for one in together)
         return [*([together] if asked else []), *([one] for one in apart)]
 
-    async def _judge_unit(self, unit: Sequence[JudgedAttempt], budget: Budget, *, again: bool) -> list[Judged]:
-        started_ns = time.time_ns()
+    async def _judge_unit(
+        self, unit: Sequence[JudgedAttempt], budget: Budget, started_ns: int, *, again: bool
+    ) -> list[Judged]:
         digest, remembered = "", False
         spending = Budget(part_of=budget)
         try:
@@ -145,9 +155,11 @@ class Judging:
             _log.exception("judge %s failed with an unexpected error", self.name)
             verdicts = _missing(unit, f"{type(error).__name__}: {error}")
         verdicts = [verdict for verdict in verdicts if not unit[verdict.place].settled]
+        if self.judge.whole_group:
+            verdicts = _comparable(unit, verdicts)
         config = self.judge.config
         digest = digest or question_digest(config, str([one.attempt.attempt_id for one in unit]))
-        spans = verdict_spans(config, digest, unit, verdicts, started_ns=started_ns, again=again)
+        spans = verdict_spans(config, digest, unit, verdicts, started_ns=started_ns, again=again, remembered=remembered)
         if spending.calls:
             spans.append(spending_span(config, digest, spending, started_ns=started_ns))
         await self._sink.append(spans)
@@ -176,6 +188,19 @@ class Judging:
 
 def _missing(unit: Sequence[JudgedAttempt], reason: str) -> list[Verdict]:
     return [Verdict(place, None, reason) for place in range(len(unit))]
+
+
+def _comparable(unit: Sequence[JudgedAttempt], verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
+    """Return the verdicts without their numbers if an attempt that has one from an earlier question got none: that one
+    would count beside those of this question."""
+    lacking = next((one for one in verdicts if one.value is None and unit[one.place].judged_ns is not None), None)
+    if lacking is None:
+        return verdicts
+    why = (
+        f"attempt {unit[lacking.place].attempt.attempt_id} got no score this time ({lacking.reason}), and its earlier "
+        "one cannot be compared with new ones, so the earlier scores stay"
+    )
+    return [one if one.value is None else replace(one, value=None, reason=why) for one in verdicts]
 
 
 def _judged(unit: Sequence[JudgedAttempt], verdicts: Sequence[Verdict], remembered: bool) -> list[Judged]:

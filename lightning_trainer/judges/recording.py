@@ -41,19 +41,24 @@ def verdict_spans(
     *,
     started_ns: int,
     again: bool = False,
+    remembered: bool = False,
 ) -> list[Span]:
     """Return an evaluation for each verdict.
 
     Args:
         digest: of the question.
+        started_ns: when it was asked. The verdicts are of that time, since the newest number counts: what a person gave
+            while the judge was asked comes after them.
         again: the question was asked before, and these verdicts are additional ones instead of repetitions.
+        remembered: they are those of an earlier time.
     """
     now = max(time.time_ns(), started_ns)
     spans = []
     for verdict in verdicts:
         judged = attempts[verdict.place]
-        # A failure may be followed by a verdict on the same question, which must be a different span.
-        salt = os.urandom(8).hex() if again or verdict.value is None else ""
+        # A failure may be followed by a verdict on the same question, which must be a different span. So must one that
+        # takes the place of another number; derived from that one, it is stored once if two callers give it.
+        salt = os.urandom(8).hex() if again or verdict.value is None else judged.judged_ns or ""
         named = f"{config.name}\n{judged.attempt.attempt_id}\n{verdict.agent}\n{verdict.call}\n{salt}"
         about = _what_it_scores(judged, verdict)
         spans.append(
@@ -69,8 +74,9 @@ def verdict_spans(
                     semconv.ATTEMPT_ID: judged.attempt.attempt_id,
                     **about,
                     **_who_judged(config, verdict),
+                    **({semconv.JUDGE_REMEMBERED: True} if remembered else {}),
                 },
-                events=(SpanEvent(semconv.EVALUATION_EVENT, now, _evaluation(config, verdict, about)),),
+                events=(SpanEvent(semconv.EVALUATION_EVENT, started_ns, _evaluation(config, verdict, about)),),
                 scope=SCOPE,
             )
         )
@@ -152,8 +158,11 @@ def judged_otherwise(spans: Iterable[Span], config: AnyJudge) -> set[str]:
         attempt_id, by = span.attributes.get(semconv.ATTEMPT_ID), span.attributes.get(semconv.JUDGE_FINGERPRINT)
         if span.attributes.get(semconv.JUDGE_NAME) != config.name or not isinstance(by, str):
             continue
-        if isinstance(attempt_id, str) and any(semconv.EVALUATION_SCORE in event.attributes for event in span.events):
-            newest[attempt_id] = max(newest.get(attempt_id, (0, by)), (span.end_ns, by))
+        if not isinstance(attempt_id, str):
+            continue
+        for event in span.events:
+            if semconv.EVALUATION_SCORE in event.attributes:
+                newest[attempt_id] = max(newest.get(attempt_id, (0, by)), (event.time_ns, by))
     return {attempt_id for attempt_id, (_, by) in newest.items() if by != own}
 
 

@@ -218,7 +218,7 @@ async def ask_judge(judging: Judging, store: Store, attempts: Sequence[Attempt],
         judged = await judging.judge_group(spans, attempts, budget, renew=True)
     except Exception as error:
         _log.exception("judge %s ended in an error", judging.name)
-        return f"judge {judging.name} ended in an error, and attempts lack its reward: {_plain(error)}"
+        return f"judge {judging.name} ended in an error, and attempts lack its reward: {type(error).__name__}: {error}"
     missing = [one for one in judged if one.value is None]
     return f"judge {judging.name} gave {_no_reward(missing, judged)}" if missing else None
 
@@ -248,9 +248,3 @@ def _no_reward(missing: Sequence[Judged], judged: Sequence[Judged]) -> str:
     if len(missing) > 1:
         which = f"{len(missing)} of {len(judged)} attempts (such as {missing[0].attempt_id})"
     return f"no reward to {which}: {missing[0].reason}"
-
-
-def _plain(error: BaseException) -> str:
-    if isinstance(error, BaseExceptionGroup):
-        return _plain(error.exceptions[0])
-    return f"{type(error).__name__}: {error}"

@@ -1,10 +1,13 @@
 """What asking a model may cost: calls, tokens, and money, exceeded at most by an endpoint's misreporting.
 
-A call first reserves the most that it can cost, and is settled at its actual cost. One that the endpoint refuses, or
-that does not reach it, costs nothing; for one whose answer does not come in time the reservation stands, since the
-endpoint may have charged for it.
+A call first reserves the most that it can cost, and is settled at its actual cost; one that what is left does not
+cover waits for those under way. One that the endpoint refuses, or that does not reach it, costs nothing; for one whose
+answer does not come in time the reservation stands, since the endpoint may have charged for it.
 """
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from lightning_trainer.config.model_endpoint import BudgetConfig
@@ -23,6 +26,14 @@ class Usage:
 
     input_tokens: int
     output_tokens: int
+
+
+@dataclass(slots=True)
+class Charge:
+    """What a call costs, as far as is known."""
+
+    usage: Usage | None
+    """What was reserved, until its caller sets what it cost. None: nothing, and it does not count as a call."""
 
 
 class Budget:
@@ -45,7 +56,11 @@ class Budget:
         self.input_tokens = 0
         self.output_tokens = 0
         self.refusal: str | None = None
-        """Why a call was refused; None if none was, or if more is left by now."""
+        """Why a call was refused; None if none was."""
+        self._under_way = 0
+        """Number of calls whose cost may turn out to be less than is reserved."""
+        self._ended = asyncio.Event()
+        """Set when the next of them ends; then there is another one."""
 
     @property
     def money(self) -> float:
@@ -57,13 +72,41 @@ class Budget:
         """Return ``calls``, ``input_tokens`` and ``output_tokens``."""
         return {"calls": self.calls, "input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
 
-    def reserve(self, input_tokens: int, answer_tokens: int) -> Usage:
-        """Reserve the most that a call can cost.
+    @asynccontextmanager
+    async def reserved(self, input_tokens: int, answer_tokens: int) -> AsyncIterator[Charge]:
+        """Charge the most that a call can cost while it is under way, and from its end on what it cost.
+
+        Where too little is left, this waits for calls that are under way, most of which cost less than is reserved.
 
         Raises:
-            JudgeError: not enough is left; nothing was reserved.
+            JudgeError: not enough is left, and no call is under way.
         """
         most = Usage(input_tokens, answer_tokens)
+        budgets: list[Budget] = [self]
+        while (whole := budgets[-1]._whole) is not None:
+            budgets.append(whole)
+        while (exceeded := next((one for one in budgets if one._exceeded(most) is not None), None)) is not None:
+            if not exceeded._under_way:
+                exceeded.refusal = exceeded._exceeded(most)
+                raise JudgeError(exceeded.refusal)
+            await exceeded._ended.wait()
+        for budget in budgets:
+            budget._under_way += 1
+            budget._add(1, most)
+        charge = Charge(most)
+        try:
+            yield charge
+        finally:
+            for budget in budgets:
+                budget._under_way -= 1
+                budget._add(-1, most)
+                if charge.usage is not None:
+                    budget._add(1, charge.usage)
+                budget._ended.set()
+                budget._ended = asyncio.Event()
+
+    def _exceeded(self, most: Usage) -> str | None:
+        """Return why a call that may cost this much would be too much; None if it would not be."""
         tokens = self.input_tokens + self.output_tokens + most.input_tokens + most.output_tokens
         money = self._cost(self.input_tokens + most.input_tokens, self.output_tokens + most.output_tokens)
         for name, needed, limit in (
@@ -72,35 +115,16 @@ class Budget:
             ("money", money, self.limits.money),
         ):
             if limit is not None and needed > limit:
-                self.refusal = (
+                return (
                     f"its budget is spent: the next call could bring {name} to {needed:g}, and "
                     f"{self._section}.budget.{name} is {limit:g}; raise it{self._instead}"
                 )
-                raise JudgeError(self.refusal)
-        if self._whole is not None:
-            self._whole.reserve(input_tokens, answer_tokens)
-        self.calls += 1
-        self._add(most)
-        return most
+        return None
 
-    def release(self, reserved: Usage) -> None:
-        """Release all of a call that was not answered, and with it what was refused for its sake."""
-        if self._whole is not None:
-            self._whole.release(reserved)
-        self.calls -= 1
-        self._add(Usage(-reserved.input_tokens, -reserved.output_tokens))
-        self.refusal = None
-
-    def settle(self, reserved: Usage, spent: Usage | None) -> None:
-        """Release what a call did not cost; None: the endpoint does not report it, and the reservation stands."""
-        if self._whole is not None:
-            self._whole.settle(reserved, spent)
-        if spent is not None:
-            self._add(Usage(spent.input_tokens - reserved.input_tokens, spent.output_tokens - reserved.output_tokens))
-
-    def _add(self, usage: Usage) -> None:
-        self.input_tokens += usage.input_tokens
-        self.output_tokens += usage.output_tokens
+    def _add(self, sign: int, usage: Usage) -> None:
+        self.calls += sign
+        self.input_tokens += sign * usage.input_tokens
+        self.output_tokens += sign * usage.output_tokens
 
     def _cost(self, input_tokens: int, output_tokens: int) -> float:
         prices = (self.limits.price_input or 0.0, self.limits.price_output or 0.0)

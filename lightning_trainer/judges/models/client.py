@@ -23,7 +23,7 @@ from lightning_instrumentation.gateway.hosts import on_this_machine
 
 from lightning_trainer.config.model_endpoint import Asked, ModelEndpoint
 from lightning_trainer.errors import JudgeError
-from lightning_trainer.judges.models.budget import Budget
+from lightning_trainer.judges.models.budget import Budget, Charge
 from lightning_trainer.judges.models.structured_output import (
     Answer,
     MalformedAnswerError,
@@ -71,9 +71,9 @@ class ModelClient:
         async with self._places:
             failure: _Failure | None = None
             try:
-                async with asyncio.timeout(self._config.timeout_s):
+                async with asyncio.timeout(self._config.timeout_s) as limit:
                     for number in range(_MOST_TRIES):
-                        answer = await self._answer(request, budget)
+                        answer = await self._answer(request, budget, limit)
                         if isinstance(answer, Reply):
                             return answer
                         failure = answer
@@ -106,14 +106,21 @@ class ModelClient:
     def _place(self) -> str:
         return f"{self._config.model} at {self._config.base_url}"
 
-    async def _answer(self, request: Request, budget: Budget) -> "Reply | _Failure":
+    async def _answer(self, request: Request, budget: Budget, limit: asyncio.Timeout) -> "Reply | _Failure":
         """Return what one try gives.
 
         Raises:
             JudgeError: another try would give no more.
         """
         key = self._key()  # a key that lacks costs nothing
-        reserved = budget.reserve(request.tokens, request.max_tokens)
+        now = asyncio.get_running_loop().time
+        left_s = (limit.when() or now()) - now()
+        limit.reschedule(None)  # waiting for what other calls leave of the budget is not the endpoint's time
+        async with budget.reserved(request.tokens, request.max_tokens) as charge:
+            limit.reschedule(now() + left_s)
+            return await self._charged_answer(request, key, charge)
+
+    async def _charged_answer(self, request: Request, key: str | None, charge: Charge) -> "Reply | _Failure":
         sent = copy.copy(self._api)
         reached = asyncio.Event()
         try:
@@ -122,16 +129,16 @@ class ModelClient:
             return _Failure(f"{type(error).__name__}: {error}")
         finally:
             if not reached.is_set():  # also where the timeout ended the attempt to connect
-                budget.release(reserved)
+                charge.usage = None
         said = f"HTTP {status}: {_without(key, body)[:_LONGEST_REFUSAL].strip()}"
         if status == 200:
             document = self._document(body)
             if (failed := _failed_status(document)) is None:
                 reply = self._read(document)
-                budget.settle(reserved, reply.usage)
+                charge.usage = reply.usage or charge.usage  # not every endpoint reports it
                 return reply
             status = failed
-        budget.release(reserved)  # a refusal is free
+        charge.usage = None  # a refusal is free
         # Another question may have learned meanwhile what the endpoint lacks: this one was asked as before that.
         if status in _WRONG and (self._api != sent or self._api.give_up(body.decode(errors="replace").lower())):
             return _Failure(said, learned=True)

@@ -98,7 +98,9 @@ def _same_again(own: Sequence[Score]) -> Estimate | None:
     """Compare each verdict with the one before it on the same question."""
     asked: dict[tuple[str, str], list[Score]] = {}
     for one in own:
-        asked.setdefault((one.attempt_id, one.question), []).append(one)
+        said = asked.setdefault((one.attempt_id, one.question), [])
+        if not (said and one.remembered):  # the same answer says nothing new
+            said.append(one)
     pairs = [(before.value, after.value) for said in asked.values() for before, after in itertools.pairwise(said)]
     same = sum(abs(after - before) <= _SAME for before, after in pairs)
     return wilson(same / len(pairs), len(pairs)) if pairs else None

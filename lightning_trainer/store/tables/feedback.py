@@ -19,6 +19,7 @@ from lightning_trainer.samples.feedback.review import Kept
 from lightning_trainer.store.connection import ALL, Connection
 from lightning_trainer.store.retention.sweep import delete_settled
 from lightning_trainer.store.tables import cursors, forgotten
+from lightning_trainer.store.tables.scores import number_of
 from lightning_trainer.store.worklist import feedback_rewards
 from lightning_trainer.types import Span
 
@@ -279,12 +280,12 @@ def select_verified(connection: Connection, attempt_ids: Collection[str], names:
         span = decode_span(body, scope=scope, resource={})
         for event in span.events:
             told = {**span.attributes, **event.attributes}  # either may say what is scored, and by whom
-            score, name = told.get(semconv.EVALUATION_SCORE), told.get(semconv.EVALUATION_NAME)
+            score, name = number_of(told.get(semconv.EVALUATION_SCORE)), told.get(semconv.EVALUATION_NAME)
             # For the attempt as a whole: a score of one agent or one call does not rate the answer.
             part = semconv.EVALUATION_AGENT in told or semconv.RESPONSE_ID in told or is_feedback(told)
-            if part or name not in names or not isinstance(score, int | float):
+            if part or name not in names or score is None:
                 continue
-            given = (event.time_ns, min(1.0, max(0.0, float(score))))
+            given = (event.time_ns, min(1.0, max(0.0, score)))
             key = (attempt_id, str(name))
             newest[key] = max(newest.get(key, given), given)
     by_attempt: dict[str, list[float]] = {}

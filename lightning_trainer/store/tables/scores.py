@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lightning_instrumentation import semconv
+from lightning_instrumentation.reward import LARGEST_REWARD
 
 from lightning_trainer.otlp.span_codec import decode_span
 from lightning_trainer.samples.feedback.entries import is_feedback
 from lightning_trainer.store.connection import Connection
+from lightning_trainer.types import AttributeValue
 
 LOOKED_AT = 50_000
 """Number of newest evaluations of a name that are read, however many other spans there are."""
@@ -39,6 +41,8 @@ class Score:
     """For a judge: equal for verdicts on the same question."""
     judge: str | None = None
     """For a judge: the fingerprint of its settings at that time."""
+    remembered: bool = False
+    """For a judge: whether it is an answer of an earlier time, used again."""
 
 
 def select(connection: Connection, names: Sequence[str]) -> list[Score]:
@@ -50,16 +54,24 @@ def select(connection: Connection, names: Sequence[str]) -> list[Score]:
         span = decode_span(body, scope=scope, resource={})
         for event in span.events:
             told = {**span.attributes, **event.attributes}  # either may say what is scored, and by whom
-            value, name = told.get(semconv.EVALUATION_SCORE), told.get(semconv.EVALUATION_NAME)
+            value, name = number_of(told.get(semconv.EVALUATION_SCORE)), told.get(semconv.EVALUATION_NAME)
             of_a_part = semconv.EVALUATION_AGENT in told or semconv.RESPONSE_ID in told or is_feedback(told)
-            if of_a_part or not isinstance(name, str) or not isinstance(value, int | float):
+            if of_a_part or not isinstance(name, str) or value is None:
                 continue
             place = span.attributes.get(semconv.JUDGE_PLACE)
             place = place if isinstance(place, int) else None
             judge = span.attributes.get(semconv.JUDGE_FINGERPRINT)
             judge = judge if isinstance(judge, str) else None
-            found.append(Score(attempt_id, name, float(value), event.time_ns, place, span.trace_id, judge))
+            again = span.attributes.get(semconv.JUDGE_REMEMBERED) is True
+            found.append(Score(attempt_id, name, value, event.time_ns, place, span.trace_id, judge, again))
     return found
+
+
+def number_of(score: AttributeValue | None) -> float | None:
+    """Return an evaluation's score as a number; None if it counts as missing, as NaN and a boolean do."""
+    if not isinstance(score, int | float) or isinstance(score, bool):
+        return None
+    return float(score) if abs(score) <= LARGEST_REWARD else None
 
 
 def bounds(connection: Connection, name: str) -> tuple[int | None, int | None]:

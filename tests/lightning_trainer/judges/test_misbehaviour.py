@@ -1,11 +1,15 @@
 """Whatever a model answers, an attempt gets the right score or none: never a wrong one, nor a zero for a failure."""
 
+import asyncio
 import json
 import re
 import socket
+import time
 
 import pytest
 
+from lightning_trainer.config.model_endpoint import BudgetConfig
+from lightning_trainer.errors import JudgeError
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.judges.attempts import JudgedSpans
 from lightning_trainer.judges.models.budget import Budget, estimated_tokens
@@ -339,6 +343,56 @@ async def test_a_budget_bounds_what_is_asked(judge, script, judge_config, limits
     assert all(one.value is not None or "its budget is spent" in one.reason for one in judged.values())
     assert budget.money <= 0.01 or "money" not in limits
     assert budget.input_tokens + budget.output_tokens <= 5000 or "tokens" not in limits
+
+
+async def test_a_call_waits_for_what_those_under_way_leave_of_a_budget(judge, script, judge_config):
+    """Each reserves far more than it costs."""
+
+    def slowly(text):
+        time.sleep(0.05)
+        return GOOD
+
+    script.answers, script.usage = [slowly], (300, 40)
+    budget = Budget(judge_config("rubric", budget={"tokens": 15_000}).budget)
+    judged, _ = await judge("rubric", {f"a{n}": f"It is {n}." for n in range(16)}, budget)
+    assert set(values(judged).values()) == {0.75}
+    assert (budget.spent, budget.refusal) == ({"calls": 16, "input_tokens": 4800, "output_tokens": 640}, None)
+    assert script.most_at_once > 1
+
+
+async def test_waiting_for_a_budget_is_not_the_time_of_the_endpoint(judge, script, judge_config):
+    def slowly(text):
+        time.sleep(0.5)
+        return GOOD
+
+    script.answers = [slowly]
+    budget = Budget(judge_config("rubric", budget={"tokens": 3500}).budget)  # one at a time
+    judged, _ = await judge("rubric", {f"a{n}": f"It is {n}." for n in range(4)}, budget, timeout_s=1.2)
+    assert set(values(judged).values()) == {0.75}
+    assert script.most_at_once == 1
+
+
+@pytest.mark.parametrize("answer", [30.0, b"{", (200, {}, {"choices": []})], ids=["a hang", "cut off", "no choice"])
+async def test_nobody_waits_for_what_a_call_that_failed_may_have_cost(judge, script, judge_config, answer):
+    script.answers = [answer if isinstance(answer, float | tuple) else (200, {}, answer)]
+    budget = Budget(judge_config("rubric", budget={"calls": 1}).budget)
+    async with asyncio.timeout(10):
+        judged, _ = await judge("rubric", {f"a{n}": f"It is {n}." for n in range(3)}, budget, timeout_s=1)
+    assert sorted("its budget is spent" in one.reason for one in judged.values()) == [False, True, True]
+    assert budget.calls == 1
+    assert budget.refusal is not None
+
+
+async def test_who_waits_for_a_budget_can_be_canceled():
+    budget = Budget(BudgetConfig(calls=1))
+    async with budget.reserved(10, 10):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05), Budget(part_of=budget).reserved(10, 10):
+                raise AssertionError("one call is all there is")
+    assert budget.spent == {"calls": 1, "input_tokens": 10, "output_tokens": 10}
+    with pytest.raises(JudgeError, match="its budget is spent"):
+        async with budget.reserved(10, 10):
+            raise AssertionError("one call is all there is")
 
 
 # -- all of a group in one question ----------------------------------------------------------------------------------

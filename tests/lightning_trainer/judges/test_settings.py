@@ -45,6 +45,7 @@ def load(tmp_path):
             'kind = "program"\ncommand = ["x"]\nper = "call"\nwhole_group = true',
             "has per = 'call'; leave one of them out",
         ),
+        (RUBRIC + 'checked_by = ["score", "a"]', "judge 'a' is checked_by its own verdicts"),
         ('kind = "program"', 'write command = [...] or function = "module:function", one of them'),
         ('kind = "program"\ncommand = ["x"]\nfunction = "a:b"', "one of them"),
         ('kind = "program"\ncommand = []', "has an empty command"),

@@ -2,10 +2,11 @@
 
 import sqlite3
 
+import pytest
 from lightning_instrumentation import semconv
 
 from lightning_trainer.store import SqliteStore
-from lightning_trainer.store.tables import scores
+from lightning_trainer.store.tables import feedback, scores
 from lightning_trainer.types import Span, SpanEvent
 
 
@@ -39,6 +40,21 @@ async def test_the_newest_of_each_name_are_read_and_many_verdicts_take_no_label_
     await store.append([evaluation(make_span, 1, "label", "a0", 1.0)])
     await store.append([evaluation(make_span, number, "judge", f"a{number}", 0.5) for number in range(2, 6)])
     assert await told(store, "judge", "label") == [("judge", "a4", 0.5), ("judge", "a5", 0.5), ("label", "a0", 1.0)]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e10, True])
+async def test_what_counts_as_missing_in_training_is_no_label(store, make_root, make_span, value):
+    await store.append([make_root(1, "a"), evaluation(make_span, 2, "label", "a", 1.0)])
+    await store.append([evaluation(make_span, 3, "label", "a", value)])
+    assert await told(store, "label") == [("label", "a", 1.0)]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), True])
+async def test_feedback_is_not_compared_with_what_counts_as_missing(store, make_root, make_span, value):
+    await store.append([make_root(1, "a"), evaluation(make_span, 2, "label", "a", 0.5)])
+    await store.append([evaluation(make_span, 3, "label", "a", value)])
+    verified = await store.scan(lambda connection: feedback.select_verified(connection, ["a"], ["label"]))
+    assert verified == {"a": 0.5}
 
 
 async def test_other_spans_are_not_even_passed_over(tmp_path):

@@ -61,6 +61,13 @@ def test_a_judge_with_hundreds_of_labels_has_nearly_the_weight_that_was_written(
     assert 0.4 * (fix(1.0) - fix(0.0)) * (1 - 0.3 - 0.3) > 0.3
 
 
+def test_a_judge_that_errs_at_thirty_percent_needs_some_hundred_labels_of_each_kind():
+    """As docs/rewards.md says, with the default ``floor``."""
+    enough, few = (reliability("j", pairs(7 * n, 3 * n, 3 * n, 7 * n)) for n in (10, 8))
+    assert correction(enough, 0.2).shrunk == pytest.approx(0.98, abs=0.005)
+    assert "by as little as 0.18, less than floor = 0.2" in (correction(few, 0.2).refused or "")
+
+
 @pytest.mark.parametrize(
     ("known", "sentence"),
     [
