@@ -17,7 +17,14 @@ from lightning_trainer.ingest.dialects.dialect import Message
 from lightning_trainer.judges.attempts import JudgedAttempt, Turn
 from lightning_trainer.judges.models.budget import Budget
 from lightning_trainer.judges.rendering import message_text
-from lightning_trainer.prompts.placeholders import PLACEHOLDER, is_formatted, is_jinja, is_template, runs_in_jinja
+from lightning_trainer.prompts.placeholders import (
+    PLACEHOLDER,
+    in_place_of,
+    is_formatted,
+    is_jinja,
+    is_template,
+    runs_in_jinja,
+)
 from lightning_trainer.prompts.proposer import Proposal
 from lightning_trainer.store.prompts import LONGEST_TEXT, PromptVersion
 
@@ -53,7 +60,7 @@ class ExamplesProposer:
         drawn = random.Random(seed)
         chosen = drawn.sample(sorted(found), min(len(found), drawn.randint(1, self.config.most)))
         text = plain + _HEADING + "".join(f"\n{_filled_in(found[task], plain)}\n" for task in chosen)
-        text = text.rstrip()
+        text = in_place_of(plain, text)
         if len(text) > LONGEST_TEXT:
             raise ProposalError(
                 f"{len(chosen)} examples make a text of {len(text):,} characters, and {LONGEST_TEXT:,} is the most; "

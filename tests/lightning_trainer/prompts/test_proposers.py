@@ -276,6 +276,17 @@ async def test_a_task_that_stands_in_the_system_message_alone_is_shown():
     assert proposal.text.endswith("\n\nUser: calculate\nAssistant: It is 6.")
 
 
+async def test_examples_end_as_the_text_did():
+    """The program writes more after it."""
+    proposer = ExamplesProposer(ExamplesConfig(name="clerk"))
+    plain = " Work it out.\n\n"
+    first = (await proposer.propose(version(plain), attempts(("a", 1.0, None), question=f"{plain}2 * 3"), 0)).text
+    assert first.startswith(plain)
+    assert first.endswith("User: 2 * 3\nAssistant: It is 6.\n\n")
+    told = attempts(("b", 1.0, None), question=f"{first}4 + 2")
+    assert (await proposer.propose(version(first), told, 0)).text == first.replace("2 * 3", "4 + 2")
+
+
 async def test_new_examples_take_the_place_of_the_old_ones():
     proposer = ExamplesProposer(ExamplesConfig(name="clerk"))
     told = attempts(("a", 1.0, None))
