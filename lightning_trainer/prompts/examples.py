@@ -17,7 +17,14 @@ from lightning_trainer.ingest.dialects.dialect import Message
 from lightning_trainer.judges.attempts import JudgedAttempt, Turn
 from lightning_trainer.judges.models.budget import Budget
 from lightning_trainer.judges.rendering import message_text
-from lightning_trainer.prompts.placeholders import PLACEHOLDER, placeholders
+from lightning_trainer.prompts.placeholders import (
+    PLACEHOLDER,
+    in_place_of,
+    is_formatted,
+    is_jinja,
+    is_template,
+    runs_in_jinja,
+)
 from lightning_trainer.prompts.proposer import Proposal
 from lightning_trainer.store.prompts import LONGEST_TEXT, PromptVersion
 
@@ -44,15 +51,16 @@ class ExamplesProposer:
         plain = parent.text.partition(_HEADING)[0]
         found = dict(self._examples(parent.text, attempts))
         if not found:
+            no_jinja = " and have no Jinja in them, which the program would run" if is_jinja(plain) else ""
             raise ProposalError(
                 f"none of {len(attempts)} attempts earned {self.config.least_reward:g} or more with words that fit "
-                f"into {self.config.max_chars:,} characters, so there is no example for {parent.name!r}; lower "
-                "least_reward or raise max_chars in its [[prompt]] section, or try easier tasks"
+                f"into {self.config.max_chars:,} characters{no_jinja}, so there is no example for {parent.name!r}; "
+                "lower least_reward or raise max_chars in its [[prompt]] section, or try easier tasks"
             )
         drawn = random.Random(seed)
         chosen = drawn.sample(sorted(found), min(len(found), drawn.randint(1, self.config.most)))
         text = plain + _HEADING + "".join(f"\n{_filled_in(found[task], plain)}\n" for task in chosen)
-        text = text.rstrip()
+        text = in_place_of(plain, text)
         if len(text) > LONGEST_TEXT:
             raise ProposalError(
                 f"{len(chosen)} examples make a text of {len(text):,} characters, and {LONGEST_TEXT:,} is the most; "
@@ -67,12 +75,15 @@ class ExamplesProposer:
     def _examples(self, text: str, attempts: Sequence[JudgedAttempt]) -> Iterator[tuple[str, str]]:
         """Yield by task what its last good attempt said, the text itself left out."""
         plain = text.partition(_HEADING)[0]
+        is_run = is_jinja(plain)
         for one in sorted(attempts, key=lambda one: one.attempt.started_ns):
             reward = reward_of(one.rewards or {})
             if reward is None or reward < self.config.least_reward or (turn := _turn(one, plain)) is None:
                 continue
             said = _conversation(turn, text, plain)
-            if said is not None and len(said) <= self.config.max_chars:
+            if said is None or (is_run and runs_in_jinja(_filled_in(said, plain))):
+                continue  # whoever wrote to the agent would write code of the program
+            if len(said) <= self.config.max_chars:
                 yield one.attempt.task_id, said
 
 
@@ -143,16 +154,16 @@ def _has(message: Message, text: str) -> bool:
 def _pieces(text: str) -> list[str]:
     """Return what stands between a text's placeholders, as a program's own filling in leaves it."""
     pieces = PLACEHOLDER.split(text)
-    if _is_formatted(text):
+    if is_formatted(text):
         pieces = [piece.replace("{{", "{").replace("}}", "}") for piece in pieces]
+    if is_template(text):
+        pieces = [piece.replace("$$", "$") for piece in pieces]
     return [piece.strip() for piece in pieces if piece.strip()]
 
 
 def _filled_in(example: str, text: str) -> str:
-    """Return the example as the program's own filling in leaves it: braces of ``str.format`` are doubled."""
-    return example.replace("{", "{{").replace("}", "}}") if _is_formatted(text) else example
-
-
-def _is_formatted(text: str) -> bool:
-    """Whether it is filled in by ``str.format``."""
-    return any(name.startswith("{") and not name.startswith("{{") for name in placeholders(text))
+    """Return the example so that the program's own filling in leaves it as it is: braces of ``str.format`` and dollars
+    of ``string.Template`` are doubled."""
+    if is_formatted(text):
+        example = example.replace("{", "{{").replace("}", "}}")
+    return example.replace("$", "$$") if is_template(text) else example

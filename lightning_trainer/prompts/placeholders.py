@@ -4,6 +4,7 @@ Sources: Python's "Format String Syntax" and ``string.Template``; Jinja's templa
 """
 
 import re
+from collections.abc import Iterable
 from string import Formatter
 
 _SPEC = r":(?:(?:.?[<>=^])?[-+ ]?z?#?0?\d*[_,]?(?:\.\d+)?[bcdeEfFgGnosxX%]?|%[^{}]*)"
@@ -12,17 +13,49 @@ _FORMAT = rf"(?<!\{{)\{{(?:[A-Za-z_]\w*|\d*)(?:\.\w+|\[[^\]{{}}]*\])*(?:![rsa])?
 _TEMPLATE = r"\$\{[A-Za-z_]\w*\}|(?<![\w$])\$[A-Za-z_]\w*"
 PLACEHOLDER = re.compile(f"{_JINJA}|{_TEMPLATE}|{_FORMAT}")
 """Of ``str.format``, Jinja, Mustache, and ``string.Template``."""
-_STATEMENT = re.compile(r"\{%(?:(?!\{%).)*?%\}", re.DOTALL)
+_STATEMENT = re.compile(r"\{%(?:(?!\{%).)*?(?:%\}|(?=\{%)|\Z)", re.DOTALL)
+_BRACES = r"\{\{(?:(?!\{\{).)*?\}\}"
+_COMMENT = r"\{#(?:(?!\{#).)*?#\}"
+_EXPRESSION = re.compile(rf"{_BRACES}|{_COMMENT}|\{{\{{|\{{#", re.DOTALL)
+"""Whatever Jinja would evaluate, and its comments; of one that does not end, the beginning."""
+_ONLY_JINJA = re.compile(rf"\{{%(?:(?!\{{%).)*?%\}}|{_COMMENT}|\{{\{{-?\s*[\w(\[][^{{}}:;]*\}}\}}", re.DOTALL)
+"""No JSON, and no code of other languages, whose braces ``str.format`` leaves."""
+_OPENING = re.compile(r"\{[{%#]")
 
 
 def placeholders(text: str) -> set[str]:
     """Return what a program fills in of a text, white space inside of the braces left out."""
-    return {re.sub(r"\s", "", found) for found in PLACEHOLDER.findall(text)}
+    return _without_space(PLACEHOLDER.findall(text))
+
+
+def is_formatted(text: str) -> bool:
+    """Whether a text has placeholders of ``str.format``."""
+    return any(name.startswith("{") and not name.startswith("{{") for name in placeholders(text))
+
+
+def is_template(text: str) -> bool:
+    """Whether a text has placeholders of ``string.Template``."""
+    return any(name.startswith("$") for name in placeholders(text))
+
+
+def is_jinja(text: str) -> bool:
+    """Whether a text may be rendered by Jinja; two braces may also be those that ``str.format`` leaves."""
+    if _ONLY_JINJA.search(text) or any(name.startswith("{{") for name in placeholders(text)):
+        return True
+    return not is_formatted(text) and re.search(_BRACES, text, re.DOTALL) is not None
+
+
+def runs_in_jinja(words: str) -> bool:
+    """Whether Jinja would take some of these words for a program's own, or stumble over them."""
+    return _OPENING.search(words) is not None
 
 
 def misfits(before: str, after: str) -> list[str]:
     """Return why a program that fills in one text could not fill in another in its place; nothing if it can."""
-    lost, new = placeholders(before) - placeholders(after), placeholders(after) - placeholders(before)
+    had, has = placeholders(before), placeholders(after)
+    if is_jinja(before):
+        had, has = (names | _without_space(_EXPRESSION.findall(text)) for names, text in ((had, before), (has, after)))
+    lost, new = had - has, has - had
     said = [f"it lacks {', '.join(sorted(lost))}"] if lost else []
     said += [f"nothing fills in {', '.join(sorted(new))}"] if new else []
     if _statements(before) != _statements(after):
@@ -40,6 +73,10 @@ def in_place_of(before: str, text: str) -> str:
     """Return a text with the white space around it that the one before has: a program may put more after it."""
     start, end = len(before) - len(before.lstrip()), len(before.rstrip())
     return f"{before[:start]}{text.strip()}{before[end:] if end else ''}"
+
+
+def _without_space(found: Iterable[str]) -> set[str]:
+    return {re.sub(r"\s", "", one) for one in found}
 
 
 def _statements(text: str) -> list[str]:

@@ -4,7 +4,6 @@ The daemon could tell how many attempts at a task have ended, and neither by whi
 evaluation writes that down itself.
 """
 
-import hashlib
 import logging
 import threading
 from collections import deque
@@ -17,7 +16,7 @@ from typing import Any, Self
 from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts.attempt import AttemptEnded, Task
 from lightning_trainer.rollouts.journal import JournalFile
-from lightning_trainer.rollouts.task_file import comparable
+from lightning_trainer.rollouts.task_file import comparable, content_key
 
 Versions = Mapping[str, int | None]
 """Each policy's live version; None: there is none, or it is not known."""
@@ -71,7 +70,7 @@ class EvaluationJournal:
 
     def take(self, task: Task) -> AttemptEnded | None:
         """Return the first attempt at the task that was not taken yet; None if there is none."""
-        known = self._known.get(_key(task))
+        known = self._known.get(content_key(task))
         return replace(known.popleft(), task_id=task.id) if known else None  # an id may be no text
 
     def ids_left(self) -> set[str]:
@@ -87,7 +86,7 @@ class EvaluationJournal:
             return
         try:
             if (now := dict(self._versions())) == self._began_with:
-                self._file.append({"task": _key(task), "ended": asdict(ended)})
+                self._file.append({"task": content_key(task), "ended": asdict(ended)})
                 return
         except LightningError as error:
             self._broken = True  # each attempt would wait for a daemon that is away
@@ -116,12 +115,6 @@ class EvaluationJournal:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-def _key(task: Task) -> str:
-    """Return what is equal for tasks of one id and content: files of tasks may count theirs alike."""
-    content = [getattr(task, name, None) for name in ("fields", "input")]
-    return f"{task.id} {hashlib.sha256(comparable(content).encode(errors='replace')).hexdigest()[:16]}"
 
 
 def _told(versions: object) -> str:

@@ -94,6 +94,12 @@ def comparable(content: Any) -> str:
         return _said(content)
 
 
+def content_key(task: Any) -> str:
+    """Return what is equal for tasks of one id and content: files of tasks may count theirs alike."""
+    content = [getattr(task, name, None) for name in ("fields", "input")]
+    return f"{task.id} {hashlib.sha256(comparable(content).encode(errors='replace')).hexdigest()[:16]}"
+
+
 def _said(value: Any) -> str:
     if isinstance(value, set | frozenset):  # in another order at each start
         return str(sorted(map(_said, value)))

@@ -14,6 +14,8 @@ from dataclasses import astuple, dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
 
+from lightning_instrumentation.redaction.rules import RedactionError, Redactor
+
 from lightning_trainer.errors import PromptError, UnknownVersionError
 from lightning_trainer.store.connection import ALL, Connection
 
@@ -102,6 +104,28 @@ def check_text(text: str) -> None:
         raise PromptError(f"the text of a prompt has {len(text):,} characters: give it 1 to {LONGEST_TEXT:,}")
     if "\0" in text or any("\ud800" <= one <= "\udfff" for one in text):
         raise PromptError("the text of a prompt has character 0 or half a character (a lone surrogate): leave it out")
+
+
+def redacted(text: str, redact: Redactor) -> str | None:
+    """Return the text as the rules let it be recorded; None if one of them failed."""
+    try:
+        return redact(text)
+    except RedactionError:
+        return None
+
+
+def check_and_redact(name: str, text: str, reason: str | None, redact: Redactor) -> str | None:
+    """Return the reason of a version as it may be recorded.
+
+    Raises:
+        PromptError: the rules would change the text, which would no longer be what was written or tried.
+    """
+    if redacted(text, redact) != text:
+        raise PromptError(
+            f"this version of prompt {name!r} is not kept, as [daemon] redact would change it: leave out what looks "
+            "like a secret"
+        )
+    return None if reason is None else redacted(reason, redact)
 
 
 def register(connection: Connection, name: str, root: str, text: str, now_ns: int) -> PromptVersion:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from lightning_instrumentation.redaction.rules import redactor
+
 from lightning_trainer.cli.daemon.named_daemon import option_of
 from lightning_trainer.cli.daemon.running_daemon import running_daemon
 from lightning_trainer.cli.prompts.listing import known_versions, split_version
@@ -89,8 +91,9 @@ def _added(config: Config, name: str, text: str, parent: int, reason: str | None
     if url is not None:
         with prompts_of_running(url, config) as asked:
             return asked.add(name, text, parent, reason)
+    said = prompts.check_and_redact(name, text, reason, redactor(config.daemon.redact))
     made = asyncio.run(
-        _write(config, lambda connection: prompts.add(connection, name, text, parent, "person", reason, time.time_ns()))
+        _write(config, lambda connection: prompts.add(connection, name, text, parent, "person", said, time.time_ns()))
     )
     return made.version
 

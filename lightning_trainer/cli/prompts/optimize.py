@@ -20,6 +20,7 @@ from lightning_trainer.report import MeanDifference, PairedDifference, mean_diff
 from lightning_trainer.rollouts import Command, Event
 from lightning_trainer.rollouts.prompts.candidates import Candidate, CandidateTried, Optimized
 from lightning_trainer.rollouts.prompts.client import Spent
+from lightning_trainer.rollouts.prompts.journal import OtherSearchError
 from lightning_trainer.rollouts.prompts.optimizer import PromptOptimizer
 from lightning_trainer.rollouts.run_name import command_label
 from lightning_trainer.rollouts.task_file import read_tasks
@@ -169,7 +170,7 @@ class _Narration:
         """Say what is best so far, and what it cost, if something ends the block: Ctrl-C, SIGTERM, or an error."""
         try:
             yield
-        except BaseException:
+        except BaseException as error:
             best = self._best
             if best is not None and best.parent is not None:
                 commands = ", ".join(
@@ -178,7 +179,8 @@ class _Narration:
                 said = f"best so far: {best.candidate}, {best.mean:.3f} at {best.tasks} validation tasks"
                 _say(self._console, f"{said}; to serve it: {commands}")
             _say_spent(self._console, optimizer.spent)
-            if self._journal is not None and self._anything and self._journal.stat().st_size:
+            goes_on = self._anything and not isinstance(error, OtherSearchError)
+            if self._journal is not None and goes_on and self._journal.stat().st_size:
                 _say(self._console, f"the same command goes on with the search from {self._journal}")
             raise
 

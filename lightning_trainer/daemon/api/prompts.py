@@ -14,7 +14,7 @@ from typing import Annotated
 from fastapi import APIRouter, HTTPException, Path, Query, Request
 from fastapi.responses import JSONResponse
 from lightning_instrumentation import semconv
-from lightning_instrumentation.redaction.rules import RedactionError, Redactor
+from lightning_instrumentation.redaction.rules import Redactor
 from pydantic import BaseModel, ConfigDict, Field
 
 from lightning_trainer.errors import PromptError, ProposalError, StoreError, UnknownVersionError
@@ -170,7 +170,7 @@ class _Prompts:
             raise JsonBodyError(
                 404, f"no version of prompt {name!r} derives from this default: one is registered when its text is sent"
             )
-        if await self._redacted(default) != default:
+        if await asyncio.to_thread(prompts.redacted, default, self._redact) != default:
             raise JsonBodyError(
                 404,
                 f"the default of prompt {name!r} is not registered: [daemon] redact would change it; use it as it is",
@@ -202,7 +202,7 @@ class _Prompts:
             reason = None if made.reason is None else _kept(made.reason)
             try:
                 added = await self._added(name, made.text, parent.version, made.made_by, reason)
-            except (JsonBodyError, PromptError) as error:
+            except PromptError as error:
                 raise ProposalError(str(error), spent=made.spent) from error
             return {**added, "spent": made.spent}
 
@@ -230,25 +230,13 @@ class _Prompts:
         return await _answer(request, LiveBody, use_it)
 
     async def _added(self, name: str, text: str, parent: int, made_by: str, reason: str | None) -> dict:
-        if await self._redacted(text) != text:
-            raise JsonBodyError(
-                422,
-                f"this version of prompt {name!r} is not kept, as [daemon] redact would change it: leave out what "
-                "looks like a secret",
-            )
-        said, now_ns = None if reason is None else await self._redacted(reason), time.time_ns()
+        said = await asyncio.to_thread(prompts.check_and_redact, name, text, reason, self._redact)
+        now_ns = time.time_ns()
         return _shown(
             await self._store.write(
                 lambda connection: prompts.add(connection, name, text, parent, made_by, said, now_ns)
             )
         )
-
-    async def _redacted(self, text: str) -> str | None:
-        """Return the text as the daemon's rules let it be recorded; None if one of them failed."""
-        try:
-            return await asyncio.to_thread(self._redact, text)
-        except RedactionError:
-            return None
 
 
 async def _answer(request: Request, model: type[Body], work: Callable[[Body], Awaitable[dict]]) -> JSONResponse:

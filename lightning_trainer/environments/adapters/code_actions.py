@@ -18,7 +18,10 @@ from typing import Any
 from lightning_trainer.environments.protocol import Action, Observation, Step, Task
 from lightning_trainer.environments.sandbox import Sandbox, SandboxLimits
 
-_BLOCK = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
+_BLOCK = re.compile(r"```[^\n`]+```|```([^\n`]*)\n(.*?)(?:```|\Z)", re.DOTALL)
+"""Of any language, so that what ends one begins no other; and code within a line."""
+_PYTHON = ("", "py", "python", "python3")
+"""Names of blocks that are run."""
 _INSTRUCTIONS = (
     "You have a Python interpreter. Write code in a block (```python ... ```); you are told what it printed, and its "
     "variables stay. Answer without code when you are done."
@@ -56,7 +59,7 @@ class CodeActions:
             ended by then did not pass.
     """
 
-    version = "2"
+    version = "3"
 
     def __init__(
         self,
@@ -85,7 +88,7 @@ class CodeActions:
         return Observation(question, instructions=_INSTRUCTIONS)
 
     def step(self, action: Action) -> Step:
-        code = "\n".join(_BLOCK.findall(action.text)).strip()
+        code = code_in(action.text)
         if not code:
             return self._scored("There is no code." if self._left == self._turns else "")
         self._used = True
@@ -128,6 +131,12 @@ class CodeActions:
                 return passed, ended
             passed += ran.error is None and _same(ran.value, test["expected"])
         return passed, len(self._tests)
+
+
+def code_in(answer: str) -> str:
+    """Return the Python that an answer has in blocks; nothing if it has none."""
+    blocks = _BLOCK.findall(answer)
+    return "\n".join(body for name, body in blocks if body and name.strip().lower() in _PYTHON).strip()
 
 
 def step_timeout_s(options: Mapping[str, Any]) -> float:

@@ -77,6 +77,18 @@ class PromptClient(DaemonClient):
                     raise
             time.sleep(_AGAIN_S)
 
+    def root(self, name: str, version: int) -> str:
+        """Return the digest of the default that a version derives from.
+
+        Raises:
+            LightningError: the daemon cannot be reached, or has no such version.
+        """
+        query = urllib.parse.urlencode({"before": version + 1, "limit": 1})
+        found = self._get(f"{self._url_of(name)}?{query}", timeout_s=30.0)["versions"]
+        if not found or found[0]["version"] != version:
+            raise NotThereError(f"prompt {name!r} has no version {version} at the daemon")
+        return found[0]["root"]
+
     def propose(self, name: str, parent: int, attempts: Sequence[str], *, seed: int) -> Proposed:
         """Have the daemon make a version of a prompt that may be better than its parent.
 

@@ -13,6 +13,7 @@ from lightning_trainer.rollouts.attempt import AttemptEnded, AttemptFunction, Ev
 from lightning_trainer.rollouts.prompts.candidates import named
 from lightning_trainer.rollouts.prompts.journal import Journal
 from lightning_trainer.rollouts.runner import Runner
+from lightning_trainer.rollouts.task_file import content_key
 
 _FLUSH_S = 30.0
 
@@ -43,6 +44,10 @@ class CandidateEvaluator(Generic[TaskT]):
         self._on_event = on_event
         self._serving: Mapping[str, PromptVersion] = {}
         self._journal = Journal(None, "")
+        self._keys: dict[Any, str] = {}
+        """By id, what is equal for tasks of one content, of those that are tried now."""
+        self.taken = 0
+        """Attempts that were taken from the journal."""
         self._worst = failed_reward
         """What a failed attempt counts."""
         self._runner: Runner[Any] = Runner(
@@ -58,22 +63,30 @@ class CandidateEvaluator(Generic[TaskT]):
 
     def begin(self, journal: Journal, attempts: int) -> None:
         """Begin a search of that many attempts, with what its journal has of them."""
-        self._journal, self.attempts_left = journal, attempts
+        self._journal, self.attempts_left, self.taken = journal, attempts, 0
 
     def evaluate(self, versions: Mapping[str, PromptVersion], tasks: Sequence[Any], stage: str) -> list[AttemptEnded]:
         """Return an attempt at each task, made with the versions: a prompt without one is as it is served."""
-        self._serving = versions
+        self._serving, self._keys = versions, {task.id: content_key(task) for task in tasks}
         known: dict[str, AttemptEnded] = {}
         for task in tasks:
             if (said := self._journal.take(self._key(stage, task.id))) is not None:
                 known[task.id] = replace(AttemptEnded(**said), task_id=task.id)
                 self._on_event(known[task.id])
+        self.taken += len(known)
         if missing := [task for task in tasks if task.id not in known]:
             known.update((one.task_id, one) for one in self._runner.evaluated(missing, stage=stage))
             lt.flush(_FLUSH_S)
         ended = [known[task.id] for task in tasks]
         self.attempts_left -= len(ended)
         self._worst = min([self._worst, *(one.reward for one in ended if one.reward is not None)])
+        return ended
+
+    def made_again(self, task: Any) -> AttemptEnded:
+        """Return one more attempt with what the program has now, which neither counts nor is kept or told of."""
+        self._serving, self._keys = {}, {}
+        (ended,) = self._runner.evaluated([task], stage="validation")
+        lt.flush(_FLUSH_S)
         return ended
 
     def rewards(self, ended: Iterable[AttemptEnded]) -> list[float]:
@@ -93,12 +106,14 @@ class CandidateEvaluator(Generic[TaskT]):
 
     def attempt_ended(self, event: Event) -> None:
         """Take what the runner tells: an attempt is kept as soon as it has ended, since others may be interrupted."""
+        if isinstance(event, AttemptEnded) and event.task_id not in self._keys:
+            return
         if isinstance(event, AttemptEnded) and event.stage != "retried":
             self._journal.write(self._key(event.stage, event.task_id), asdict(event))
         self._on_event(event)
 
-    def _key(self, stage: str, task_id: str) -> list[str]:
-        return ["attempt", stage, named(self._serving), task_id]
+    def _key(self, stage: str, task_id: Any) -> list[str]:
+        return ["attempt", stage, named(self._serving), self._keys[task_id]]
 
 
 def failures(ended: Iterable[AttemptEnded]) -> int:

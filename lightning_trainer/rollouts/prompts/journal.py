@@ -12,7 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from lightning_trainer.errors import LightningError
 from lightning_trainer.rollouts.journal import JournalFile
+
+
+class OtherSearchError(LightningError):
+    """A journal's search is not the one that is to go on."""
 
 
 class Journal:
@@ -26,6 +31,7 @@ class Journal:
     """
 
     def __init__(self, path: Path | None, search: str) -> None:
+        self.path = path
         self._lock = threading.Lock()
         self._known: dict[str, deque[Any]] = {}
         self._file: JournalFile | None = None

@@ -95,11 +95,14 @@ class PromptOptimizer(Generic[TaskT]):
             minibatch: how many tasks a text is made from.
             perfect: where all of a minibatch earn this, there is nothing to learn from it.
             journal: a file for what attempts earned and what was proposed: a search that finds there what it did before
-                makes none of it again, and goes on, also with more ``attempts``. None: it begins anew each time.
+                makes none of it again, and goes on, also with more ``attempts``. It makes one attempt that counts for
+                nothing, to see that the program has the same default, and tries tasks anew whose content is another.
+                None: it begins anew each time.
 
         Raises:
-            LightningError: the journal is another search's, there are too few tasks or attempts, the agent does not ask
-                for the prompts, no attempt gets a reward, nothing can be proposed, or the daemon cannot be reached.
+            LightningError: the journal is another search's, or that of another default, there are too few tasks or
+                attempts, the agent does not ask for the prompts, no attempt gets a reward, nothing can be proposed, or
+                the daemon cannot be reached.
         """
         chance = random.Random(self._seed)
         among = search_tasks(tasks, validation, held_out, chance)

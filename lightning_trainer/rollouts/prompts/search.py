@@ -90,7 +90,8 @@ class GepaSearch:
 
     def _base(self) -> Candidate:
         """Try what the program has, and learn which versions of the prompts that is: from the first attempt, whose
-        versions all others get then, or from those that follow."""
+        versions all others get then, or from those that follow. A search that goes on makes the first one again: the
+        program may have another default by now."""
         validated = self._tasks.validation
         versions: dict[str, PromptVersion] = {}
         ended: list[AttemptEnded] = []
@@ -100,6 +101,8 @@ class GepaSearch:
                 self._check_rewarded(ended)
             missing = [name for name in self._names if name not in versions]
             versions = {**versions, **self._used.versions_in(ended, missing, is_last=is_last)}
+            if tasks[0] is validated[0] and self._evaluator.taken:
+                self._used.check_same(versions, self._evaluator.made_again(tasks[0]))
         in_order = {name: versions[name] for name in self._names}
         base = Candidate(in_order, self._evaluator.rewards_by_task(ended))
         self._put_scores(in_order, "validation", base.validation)

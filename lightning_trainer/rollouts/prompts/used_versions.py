@@ -10,7 +10,7 @@ from lightning_instrumentation.prompts.version import PromptVersion
 
 from lightning_trainer.errors import NotThereError
 from lightning_trainer.rollouts.attempt import AttemptEnded
-from lightning_trainer.rollouts.prompts.journal import Journal
+from lightning_trainer.rollouts.prompts.journal import Journal, OtherSearchError
 
 _log = logging.getLogger(__name__)
 _ARRIVES_S = 10.0
@@ -26,6 +26,10 @@ class Used(Protocol):
 
     def used_in(self, name: str, attempts: Sequence[str], *, wait_s: float) -> PromptVersion:
         """As ``PromptClient.used_in``."""
+        ...
+
+    def root(self, name: str, version: int) -> str:
+        """As ``PromptClient.root``."""
         ...
 
 
@@ -64,6 +68,36 @@ class UsedVersions:
             if said:
                 found[name] = PromptVersion(**said)
         return found
+
+    def check_same(self, began_with: Mapping[str, PromptVersion], again: AttemptEnded) -> None:
+        """Check that a program still has the defaults that the versions derive from with which its search began.
+
+        Args:
+            again: an attempt with what the program has now.
+
+        Raises:
+            OtherSearchError: it has another.
+            LightningError: the daemon cannot be reached, or has not got a version any more.
+        """
+        give_up = time.monotonic() + _ARRIVES_S
+        for name, before in began_with.items():
+            try:
+                now = self._daemon.used_in(name, [again.attempt_id], wait_s=max(0.0, give_up - time.monotonic()))
+            except NotThereError:
+                _log.warning(
+                    "the search goes on with %s@v%d, and whether the program still has the default that this derives "
+                    "from is not known: an attempt did not ask for %r, or what it recorded has not come",
+                    name,
+                    before.version,
+                    name,
+                )
+                continue
+            if len({self._daemon.root(name, one) for one in {before.version, now.version}}) > 1:
+                raise OtherSearchError(
+                    f"the journal {self._journal.path} is of another search (it began with {name}@v{before.version}, "
+                    f"and the program has another default by now, that of {name}@v{now.version}); name another file to "
+                    "begin anew"
+                )
 
     def check_reached(
         self, child: Mapping[str, PromptVersion], before: Mapping[str, PromptVersion], attempts: Sequence[str]

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from string import Template
 from typing import Any
 
 import pytest
@@ -187,6 +188,13 @@ def test_placeholders_are_those_of_format_jinja_and_template(text, found):
         ("{% for a in b %}{{ a.c }}{% endfor %}", "{% for a in b %}- {{ a.c }}\n{% endfor %}", None),
         ("{% for a in b %}{{ a.c }}{% endfor %}", "{{ a.c }}", "the same Jinja statements, {% for a in b %}"),
         ("Do.", "Do {% if x %}", "which are none"),
+        ("Hi {{ a }}", "Hi {{ a }} {{ ''.__class__.__mro__ }}", "nothing fills in {{''.__class__.__mro__}}"),
+        ("Hi {{ a }}", "Hi {{ a }} {{ b", "nothing fills in {{"),
+        ("Hi {{ a ~ '!' }}", "Hi", "it lacks {{a~'!'}}"),
+        ("Hi {{ a }}", "Hi {{ a }} {# note", "nothing fills in {#"),
+        ("Hi {{ a }}", "Hi {{ a }}, 50 {% of 100", "the same Jinja statements"),
+        ("Hi {{ a }} {# note #}", "Hello {{ a }} {# note #}", None),
+        ("# Rules {#rules}", "# All rules {#rules} {#more}", None),
     ],
 )
 def test_a_text_that_would_break_the_program_is_known(before, after, said):
@@ -268,6 +276,17 @@ async def test_a_task_that_stands_in_the_system_message_alone_is_shown():
     assert proposal.text.endswith("\n\nUser: calculate\nAssistant: It is 6.")
 
 
+async def test_examples_end_as_the_text_did():
+    """The program writes more after it."""
+    proposer = ExamplesProposer(ExamplesConfig(name="clerk"))
+    plain = " Work it out.\n\n"
+    first = (await proposer.propose(version(plain), attempts(("a", 1.0, None), question=f"{plain}2 * 3"), 0)).text
+    assert first.startswith(plain)
+    assert first.endswith("User: 2 * 3\nAssistant: It is 6.\n\n")
+    told = attempts(("b", 1.0, None), question=f"{first}4 + 2")
+    assert (await proposer.propose(version(first), told, 0)).text == first.replace("2 * 3", "4 + 2")
+
+
 async def test_new_examples_take_the_place_of_the_old_ones():
     proposer = ExamplesProposer(ExamplesConfig(name="clerk"))
     told = attempts(("a", 1.0, None))
@@ -280,7 +299,43 @@ async def test_braces_of_an_example_survive_the_programs_own_formatting():
     told = attempts(("a", 1.0, None), answers=[json.dumps({"sum": 6})])
     text = (await proposer.propose(version("Solve for {who}."), told, 0)).text
     assert '{"sum": 6}' in text.format(who="me")
+    text = (await proposer.propose(version('Solve for {who}, as {{"sum": 1}} or {{ return 1; }}.'), told, 0)).text
+    assert 'Assistant: {"sum": 6}' in text.format(who="me")
     assert '{"sum": 6}' in (await proposer.propose(version("Solve."), told, 0)).text
+
+
+@pytest.mark.parametrize("words", ["{{ ''.__class__ }}", "50 {% of 100?", "{# note"])
+@pytest.mark.parametrize(
+    "text", ["Work for {{ who }}.", "Work.{% if x %} Do.{% endif %}", "Work for {{ 'me' ~ who }}."]
+)
+async def test_an_example_whose_words_jinja_would_run_is_left_out(text, words):
+    proposer = ExamplesProposer(ExamplesConfig(name="clerk"))
+    bad, good = attempts(("a", 1.0, None), question=words), attempts(("b", 1.0, None), question="2 * 3 = {?}")
+    for seed in range(5):
+        made = (await proposer.propose(version(text), [*bad, *good], seed)).text
+        assert made.endswith("done well:\n\nUser: 2 * 3 = {?}\nAssistant: It is 6.")
+    with pytest.raises(ProposalError, match=r"none of 1 attempts .* no Jinja"):
+        await proposer.propose(version(text), bad, 0)
+    assert words in (await proposer.propose(version("Work."), bad, 0)).text, "nothing renders that text"
+
+
+@pytest.mark.parametrize("text", ["Work for {{ who }} as {name}.", "Work for {{ who if who else 'me' }} as {name}."])
+async def test_words_that_the_braces_of_format_would_make_jinja_are_left_out(text):
+    proposer = ExamplesProposer(ExamplesConfig(name="clerk"))
+    with pytest.raises(ProposalError, match="no Jinja"):
+        await proposer.propose(version(text), attempts(("a", 1.0, None), question="{lipsum.__globals__}"), 0)
+
+
+async def test_dollars_of_an_example_survive_the_programs_own_template():
+    proposer = ExamplesProposer(ExamplesConfig(name="clerk"))
+    asked = "What are $5, $HOME and $$ in US$?"
+    plain = "Work for $company, for $$9."
+    first = (await proposer.propose(version(plain), attempts(("a", 1.0, None), question=asked), 0)).text
+    filled_in = Template(first).substitute(company="us")
+    assert f"User: {asked}\n" in filled_in
+    later = attempts(("b", 1.0, None), question=f"{filled_in}\n\n4 + 2")
+    second = (await proposer.propose(version(first), later, 0)).text
+    assert second.endswith("done well:\n\nUser: us\n4 + 2\nAssistant: It is 6."), "without the examples before"
 
 
 async def test_without_a_good_attempt_there_is_no_example():

@@ -12,23 +12,24 @@ from lightning_trainer.cli.prompts import optimize
 from lightning_trainer.cli.rollouts import shown
 from lightning_trainer.cli.terminal.console import TerminalConsole
 from lightning_trainer.errors import ConfigError, LightningError
-from lightning_trainer.rollouts import PromptOptimizer
+from lightning_trainer.rollouts import AttemptEnded, PromptOptimizer
 from lightning_trainer.rollouts.prompts.candidates import Candidate, CandidateTried, Optimized
 from lightning_trainer.rollouts.prompts.client import Spent
+from lightning_trainer.rollouts.prompts.journal import OtherSearchError
 
 BASE = CandidateTried("planner@v0, writer@v0", None, None, 0.25, 12, 3, True, 88)
 LOST = CandidateTried("planner@v1, writer@v0", BASE.candidate, "reflect", 0.0, 3, 0, False, 82)
 KEPT = CandidateTried("planner@v0, writer@v2", BASE.candidate, "examples", 0.75, 12, 0, True, 64)
 
 
-def told(*events: CandidateTried, journal: Path) -> None:
+def told(*events: CandidateTried | AttemptEnded, journal: Path, end: BaseException | None = None) -> None:
     console = TerminalConsole()
     with shown(console, 1, 100) as show:
         narration = optimize._Narration(console, show, journal)
         with narration.of_an_end(PromptOptimizer("clerk", lambda task: 1.0, endpoint="http://127.0.0.1:9")):
             for event in events:
                 narration(event)
-            raise KeyboardInterrupt
+            raise end or KeyboardInterrupt
 
 
 @pytest.fixture
@@ -66,6 +67,13 @@ def test_a_search_that_has_not_begun_or_must_begin_anew_does_not_say_that_it_goe
     journal.write_text("")
     with pytest.raises(KeyboardInterrupt):
         told(BASE, journal=journal)
+    assert "goes on" not in capsys.readouterr().out
+
+
+def test_a_search_that_is_another_by_now_does_not_say_that_it_goes_on(capsys, journal):
+    ended = AttemptEnded("validation", None, "t", 1.0, 0.0, None, "a")
+    with pytest.raises(OtherSearchError):
+        told(ended, journal=journal, end=OtherSearchError("another default"))
     assert "goes on" not in capsys.readouterr().out
 
 

@@ -1,13 +1,16 @@
-"""A search that was interrupted goes on from its journal: nothing of it is made twice."""
+"""A search that was interrupted goes on from its journal: nothing of it is made twice, but one attempt that shows which
+text the program has now."""
 
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 import pytest
 
 from lightning_trainer.errors import LightningError
+from lightning_trainer.rollouts import AttemptEnded
 from lightning_trainer.rollouts.daemon_client import Reached
 from lightning_trainer.rollouts.prompts.client import PromptClient
 from lightning_trainer.rollouts.prompts.journal import Journal
@@ -68,7 +71,10 @@ def test_a_search_goes_on_where_it_was_interrupted_and_finds_what_it_would_have(
     second.made = [("", "", {})] * after  # so that its attempts have ids of their own
     second.asked_for = first.asked_for
     assert found(second, tmp_path / "j.jsonl") == wanted
-    assert len(second.made) == len(whole.made), "what had ended was not made again"
+    assert len(second.made) == len(whole.made) + 1, "what had ended was not made again"
+    assert [event.stage for event in second.events if isinstance(event, AttemptEnded)].count("validation") == [
+        event.stage for event in whole.events if isinstance(event, AttemptEnded)
+    ].count("validation"), "the attempt more counts for nothing"
 
 
 def test_a_search_that_has_ended_goes_on_with_more_attempts(tmp_path):
@@ -89,8 +95,77 @@ def test_a_search_goes_on_where_ids_are_something_else_than_texts(tmp_path):
     second = Script(lambda task, texts: 0.5)
     second.asked_for = first.asked_for
     assert second.search(tasks, attempts=40, journal=tmp_path / "j.jsonl").candidates == found.candidates
-    assert second.made == []
+    assert len(second.made) == 1
     assert found.attempts == wanted.attempts
+
+
+def gone_on(first: Script) -> Script:
+    """Another process, at the same daemon."""
+    second = Script(earns)
+    second.proposals, second.made, second.asked_for = first.proposals, list(first.made), first.asked_for
+    return second
+
+
+@pytest.mark.parametrize("changed", ["validation", "feedback", "held_out"])
+def test_tasks_whose_content_is_another_now_are_tried_anew(tmp_path, changed):
+    given = {
+        "feedback": [{"id": f"f{number}", "q": "old"} for number in range(4)],
+        "validation": [{"id": f"v{number}", "q": "old"} for number in range(4)],
+        "held_out": [{"id": f"h{number}", "q": "old"} for number in range(2)],
+    }
+
+    def search(script: Script) -> None:
+        others = {name: given[name] for name in ("validation", "held_out")}
+        script.search(given["feedback"], **others, attempts=30, journal=tmp_path / "j.jsonl")
+
+    first = Script(earns)
+    search(first)
+    given[changed] = [{**one, "q": "new"} for one in given[changed]]
+    second = gone_on(first)
+    search(second)
+    made = {task for _, task, _ in second.made[len(first.made) + 1 :]}
+    assert made.issuperset(one["id"] for one in given[changed])
+    third = gone_on(second)
+    search(third)
+    assert len(third.made) == len(second.made) + 1
+
+
+def test_a_search_whose_program_has_another_default_by_now_is_another(tmp_path):
+    first = Script(earns)
+    interrupted(first, 9)
+    with pytest.raises(KeyboardInterrupt):
+        first.search(journal=tmp_path / "j.jsonl")
+    written = (tmp_path / "j.jsonl").read_bytes()
+    second = gone_on(first)
+    second.served, second.roots = 7, {7: "another default"}
+    with pytest.raises(LightningError, match=r"j\.jsonl is of another search \(it began with clerk@v0, .*clerk@v7"):
+        second.search(journal=tmp_path / "j.jsonl")
+    assert len(second.made) == len(first.made) + 1
+    assert (tmp_path / "j.jsonl").read_bytes() == written
+
+
+def test_a_search_goes_on_where_another_version_of_the_same_default_is_served_by_now(tmp_path):
+    first = Script(earns)
+    first.search(journal=tmp_path / "j.jsonl", attempts=40)
+    second = gone_on(first)
+    second.served = 2
+    assert second.search(journal=tmp_path / "j.jsonl", attempts=80).base.name == "clerk@v0"
+
+
+def test_a_search_goes_on_where_what_its_program_asked_for_does_not_arrive(tmp_path):
+    first = Script(earns)
+    first.search(journal=tmp_path / "j.jsonl", attempts=40)
+    second = gone_on(first)
+    attempt = second._attempt
+
+    def silent(task: Any) -> float | None:
+        reward = attempt(task)
+        if len(second.made) == len(first.made) + 1:
+            second.asked_for[second._now[1]] = set()
+        return reward
+
+    second.optimizer._evaluator._attempt = silent
+    assert second.search(journal=tmp_path / "j.jsonl", attempts=40).base.name == "clerk@v0"
 
 
 def test_another_searchs_journal_is_refused(tmp_path):
@@ -129,7 +204,7 @@ def test_a_proxy_that_has_not_got_the_page_does_not_erase_the_journal(tmp_path, 
     second.search(journal=tmp_path / "j.jsonl")
     whole = Script(earns)
     whole.search()
-    assert len(second.made) == len(whole.made), "what had ended was not made again"
+    assert len(second.made) == len(whole.made) + 1, "what had ended was not made again"
 
 
 def test_a_search_goes_on_after_a_first_attempt_that_did_not_ask_for_the_prompt(tmp_path):
@@ -144,7 +219,7 @@ def test_a_search_goes_on_after_a_first_attempt_that_did_not_ask_for_the_prompt(
     whole = Script(earns)
     whole.silent = {"clerk"}
     whole.search()
-    assert len(second.made) == len(whole.made), "what had arrived since makes no other search of it"
+    assert len(second.made) == len(whole.made) + 1, "what had arrived since makes no other search of it"
 
 
 def test_a_line_that_was_cut_off_is_made_again(tmp_path):

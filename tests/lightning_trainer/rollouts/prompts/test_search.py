@@ -45,6 +45,8 @@ class Script:
         self.spent = Spent(2, 900, 80)
         """On each proposal, made or not."""
         self.served = 0
+        self.roots: dict[int, str] = {}
+        """Of versions that derive from another default than the others."""
         self.events: list[Any] = []
         self.optimizer = PromptOptimizer(
             names, self._attempt, endpoint=NOWHERE, on_event=self.events.append, concurrency=1
@@ -95,6 +97,9 @@ class Script:
             raise NoProposalError("the budget is spent", self.spent)
         self.proposals += 1
         return Proposed(PromptVersion(self.proposals, f"v{self.proposals}"), "reflect", self.spent)
+
+    def root(self, name: str, version: int) -> str:
+        return self.roots.get(version, "the default")
 
     def put_score(self, name: str, version: int, *, stage: str, mean: float, tasks: int) -> None:
         pass
@@ -222,6 +227,19 @@ def test_what_the_writing_model_was_asked_is_told_with_what_was_asked_in_vain():
     assert script.proposals == 2
     assert found.spent == Spent(2 * 7, 900 * 7, 80 * 7), "two proposals, and five that were refused"
     assert script.optimizer.spent == found.spent
+
+
+def test_the_daemon_says_which_default_a_version_derives_from(monkeypatch):
+    client = PromptClient(Reached(NOWHERE, None, None))
+    asked: list[Any] = []
+
+    def once(*request: Any) -> tuple[int, bytes]:
+        asked.append(request)
+        return 200, json.dumps({"versions": [{"version": 3, "root": "ab"}]}).encode()
+
+    monkeypatch.setattr(client, "_once", once)
+    assert client.root("clerk", 3) == "ab"
+    assert any("/lightning/prompts/clerk?before=4&limit=1" in str(word) for word in asked[0])
 
 
 def test_the_daemon_says_what_a_proposal_cost(monkeypatch):
