@@ -87,6 +87,9 @@ def test_the_parts_of_dapo_can_be_had_alone():
         ({"policy_loss": "geo_mean", "loss_agg_mode": "token-mean"}, "'geo_mean' always averages by seq-mean"),
         ({"policy_loss": "sapo", "loss_agg_mode": "token-mean"}, "'sapo' always averages by seq-mean-token-mean"),
         ({"advantage": "credit", "kl_reward_coef": 0.1}, "with advantage = 'credit' there are only advantages"),
+        ({"advantage": "credit", "overlong": {}}, "with advantage = 'credit' there are only advantages; leave one"),
+        ({"preset": "dapo", "advantage": "credit"}, '(algorithm.overlong = "none" does, where the preset has it)'),
+        ({"preset": "cispo", "advantage": "credit"}, "overlong shaping is taken off rewards"),
         ({"policy_loss": "bypass_mode", "old_logprobs": "trainer"}, "against the engine's logprobs"),
         ({"rollout_rs": "token_k1"}, "rollout_rs = 'token_k1' needs rollout_rs_threshold"),
         ({"rollout_rs": "token_k9", "rollout_rs_threshold": 2.0}, "rollout_rs = 'token_k9' is unknown; there are"),
@@ -107,6 +110,10 @@ def test_what_cannot_be_is_refused_in_a_sentence(algorithm, said):
 def test_the_shaping_of_a_preset_can_be_left_out():
     policy = _policy(credit={"scheme": "gigpo"}, algorithm={"preset": "dapo", "overlong": "none"})
     assert (policy.algorithm.overlong, policy.algorithm.dynamic_sampling) == (None, True)
+    policy = _policy(algorithm={"preset": "dapo", "advantage": "credit", "overlong": "none"})
+    assert (policy.algorithm.overlong, policy.estimator) == (None, "credit")
+    values = _policy(credit={"scheme": "gae_turns"}, algorithm={"preset": "dapo", "advantage": "credit"})
+    assert values.algorithm.overlong is not None, "its advantages are made from the rewards after the shaping"
 
 
 @pytest.mark.parametrize("algorithm", ["rloo", {"overlong": {}}])
