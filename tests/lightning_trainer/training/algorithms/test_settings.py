@@ -91,6 +91,7 @@ def test_the_parts_of_dapo_can_be_had_alone():
         ({"preset": "dapo", "advantage": "credit"}, '(algorithm.overlong = "none" does, where the preset has it)'),
         ({"preset": "cispo", "advantage": "credit"}, "overlong shaping is taken off rewards"),
         ({"policy_loss": "bypass_mode", "old_logprobs": "trainer"}, "against the engine's logprobs"),
+        ({"policy_loss": "bypass_mode", "rollout_is": "token"}, "would have no effect; set bypass_loss = 'reinforce'"),
         ({"rollout_rs": "token_k1"}, "rollout_rs = 'token_k1' needs rollout_rs_threshold"),
         ({"rollout_rs": "token_k9", "rollout_rs_threshold": 2.0}, "rollout_rs = 'token_k9' is unknown; there are"),
         ({"rollout_rs": "token_k3", "rollout_rs_threshold": "0.5_2"}, "token_k3 is never negative"),
@@ -135,4 +136,5 @@ def test_models_and_passes_are_asked_for_only_where_something_needs_them():
     assert AlgorithmConfig(kl_reward_coef=0.1).needs_reference
     assert not AlgorithmConfig().recomputes_old_logprobs
     assert AlgorithmConfig(rollout_is="token").recomputes_old_logprobs
-    assert not AlgorithmConfig(policy_loss="bypass_mode", rollout_is="token").recomputes_old_logprobs
+    inside = AlgorithmConfig(policy_loss="bypass_mode", bypass_loss="reinforce", rollout_is="token")
+    assert not inside.recomputes_old_logprobs
