@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
@@ -56,7 +56,7 @@ class _Now(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield InfoMetricFamily("lightning_trainer", "The daemon that says this.", {"version": __version__})
-        yield _counter("lightning_spans_stored", "Spans that the store holds.", self._counts["spans"])
+        yield _gauge("lightning_spans_stored", "Spans that the store holds.", [({}, self._counts["spans"])])
         yield _gauge("lightning_rollouts", "Rollouts that the store knows.", [({}, self._counts["rollouts"])])
         states = [({"state": state}, count) for state, count in self._counts["attempts"].items()]
         yield _gauge("lightning_attempts", "Attempts by state.", states)
@@ -137,7 +137,3 @@ def _gauge(name: str, about: str, values: Iterable[tuple[dict[str, str], Any]]) 
     for labels, value in values:
         family.add_sample(name, labels, float(value))
     return family
-
-
-def _counter(name: str, about: str, value: float) -> Metric:
-    return CounterMetricFamily(name, about, value=value)

@@ -64,13 +64,11 @@ class OtlpMetrics:
         await asyncio.to_thread(self._send, list(collector.collect()))
 
     def _send(self, families: Sequence[Metric]) -> None:
-        new = [one for one in families if one.name not in self._now and one.type in ("gauge", "counter")]
+        new = [one for one in families if one.name not in self._now and one.type == "gauge"]
         self._now |= dict.fromkeys(self._now, Metric("gone", "", "gauge")) | {one.name: one for one in families}
         for one in new:
-            make = self._meter.create_observable_counter
-            if one.type == "gauge":
-                make = self._meter.create_observable_gauge
-            make(one.name, [self._observed(one.name)], description=one.documentation)
+            observed = [self._observed(one.name)]
+            self._meter.create_observable_gauge(one.name, observed, description=one.documentation)
         self._provider.force_flush(1000 * int(_GIVEN_UP_S))
 
     def _observed(self, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:

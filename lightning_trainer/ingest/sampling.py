@@ -19,8 +19,6 @@ from lightning_trainer.sampling import Shaping, Support
 from lightning_trainer.token_ids import Ids
 from lightning_trainer.types import AttributeValue, Span
 
-_GREEDY = 1e-5
-"""vLLM is greedy below it, and then ignores top-k, top-p, and min-p."""
 _MOST_BIAS = 100.0
 """vLLM clamps biases to this."""
 _SHAPING = (
@@ -141,7 +139,7 @@ def _narrowing(attributes: Mapping[str, AttributeValue]) -> Iterator[str]:
     top_k = number(attributes, semconv.REQUEST_TOP_K)
     min_p = number(attributes, semconv.REQUEST_MIN_P)
     temperature = number(attributes, semconv.REQUEST_TEMPERATURE)
-    if temperature is None or temperature >= _GREEDY:
+    if temperature is None or temperature > 0:  # else vLLM is greedy, and ignores these
         if top_p is not None and top_p < 1:
             yield f"top_p = {top_p:g}"
         if top_k is not None and top_k > 0:

@@ -102,17 +102,18 @@ def _recorded(url: str, connect: _Connect, hint: str, *, as_json: bool, watch_s:
             highlight=False,
             soft_wrap=True,
         )
-        for sentence in _of_store(whole["store"]["write_failure"]):
+        for sentence in _of_store(whole["store"]):
             console.print(sentence)
         if watch_s is None:
             return
         time.sleep(watch_s)
 
 
-def _of_store(write_failure: str | None) -> list[Text]:
-    if write_failure is None:
-        return []
-    return [Text(f"note: no call or span is recorded: {write_failure}", style="yellow")]
+def _of_store(store: dict[str, Any]) -> list[Text]:
+    """What is wrong with the store, one sentence each."""
+    failure, note = store["write_failure"], store["note"]
+    sentences = (None if failure is None else f"no call or span is recorded: {failure}", note)
+    return [Text(f"note: {sentence}", style="yellow") for sentence in sentences if sentence is not None]
 
 
 def _whole(url: str, connect: _Connect) -> dict[str, Any]:
@@ -134,7 +135,7 @@ def _print_json(ask: Callable[[], Any], watch_s: float | None) -> None:
 
 
 def _ask(url: str, connect: _Connect, names: list[str]) -> dict[str, dict[str, Any]]:
-    """What the daemon says of each policy, and the rows of its newest steps."""
+    """What the daemon says of each policy and of the store, and the rows of the policy's newest steps."""
     try:
         with connect() as client:
             whole = client.get("/lightning/status").raise_for_status().json()
@@ -144,8 +145,7 @@ def _ask(url: str, connect: _Connect, names: list[str]) -> dict[str, dict[str, A
                 path = f"/lightning/policies/{quote(name, safe='')}"
                 metrics = client.get(f"{path}/metrics", params=newest).raise_for_status().json()
                 live = client.get(path, params={"limit": 1}).raise_for_status().json()["live_version"]
-                failure = whole["store"]["write_failure"]
-                found[name] = {**whole["policies"][name], "write_failure": failure, "live_version": live, **metrics}
+                found[name] = {**whole["policies"][name], "store": whole["store"], "live_version": live, **metrics}
             return found
     except httpx.HTTPStatusError as error:
         raise LightningError(refusal(url, error.response.status_code, error.response.content)) from error
@@ -182,7 +182,7 @@ def _block(name: str, policy: dict[str, Any]) -> list[Text | Table]:
         parts.append(table)
     for sentence in (*policy["warnings"].values(), *policy["problems"][-3:]):
         parts.append(Text(f"note: {sentence}", style="yellow"))
-    return [*parts, *_of_store(policy["write_failure"])]
+    return [*parts, *_of_store(policy["store"])]
 
 
 def _conversations(counts: dict[str, int]) -> str | None:

@@ -177,7 +177,7 @@ class AlgorithmConfig(Section):
     """Tokens or sequences to reject, by verl's names: ``token_k1``, ``seq_mean_k3``, ...; separated by commas."""
     rollout_rs_threshold: float | str | None = None
     bypass_loss: Literal["ppo_clip", "reinforce"] = "ppo_clip"
-    """The loss inside ``policy_loss = "bypass_mode"``."""
+    """The loss inside ``policy_loss = "bypass_mode"``; only ``reinforce`` is multiplied by ``rollout_is``'s weights."""
     critic: CriticConfig = CriticConfig()
     sft: SftConfig = SftConfig()
     dpo: DpoConfig = DpoConfig()
@@ -215,6 +215,12 @@ class AlgorithmConfig(Section):
         if self.policy_loss == "bypass_mode" and self.old_logprobs == "trainer":
             raise ValueError(
                 "policy_loss = 'bypass_mode' takes its ratio against the engine's logprobs; leave old_logprobs out"
+            )
+        if self.policy_loss == "bypass_mode" and self.rollout_is is not None and self.bypass_loss != "reinforce":
+            raise ValueError(
+                f"policy_loss = 'bypass_mode' multiplies by no weights with bypass_loss = {self.bypass_loss!r}, so "
+                f"rollout_is = {self.rollout_is!r} would have no effect; set bypass_loss = 'reinforce', or leave "
+                "rollout_is out"
             )
         return self
 

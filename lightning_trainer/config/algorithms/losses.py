@@ -71,7 +71,7 @@ POLICY_LOSSES: Mapping[str, PolicyLoss] = {
     ),
     "dro": PolicyLoss("-(A log p - dro_beta / 2 (log r)^2)", "arXiv 2405.19107", ("dro_beta",)),
     "bypass_mode": PolicyLoss(
-        "vanilla or REINFORCE against the engine's own logprobs, with rollout correction inside",
+        "vanilla or REINFORCE against the engine's own logprobs, with rejection, and REINFORCE with weights, inside",
         "verl",
         (*_CLIP, "bypass_loss", "rollout_is", "rollout_rs"),
         per_micro_batch=True,

@@ -191,16 +191,18 @@ class PolicyConfig(Section):
             )
         if self.algorithm.overlong is not None:
             self.algorithm.overlong.longest(self.max_sample_tokens)
-        if self.credit.gives_advantages and not self.credit.needs_values:
+        if self.estimator == estimators.CREDIT and not self.credit.needs_values:
+            by = f"credit scheme {self.credit.scheme!r} gives advantages"
+            if not self.credit.gives_advantages:
+                by = "with advantage = 'credit' there are only advantages"
             if self.algorithm.kl_reward_coef:
                 raise ValueError(
-                    f"kl_reward_coef = {self.algorithm.kl_reward_coef} is taken off rewards, and credit scheme "
-                    f"{self.credit.scheme!r} gives advantages; use kl_loss_coef"
+                    f"kl_reward_coef = {self.algorithm.kl_reward_coef} is taken off rewards, and {by}; use kl_loss_coef"
                 )
             if self.algorithm.overlong is not None:
                 raise ValueError(
-                    f"overlong shaping is taken off rewards, and credit scheme {self.credit.scheme!r} gives "
-                    'advantages; leave one of them out (algorithm.overlong = "none" does, where the preset has it)'
+                    f"overlong shaping is taken off rewards, and {by}; leave one of them out "
+                    '(algorithm.overlong = "none" does, where the preset has it)'
                 )
         return self
 

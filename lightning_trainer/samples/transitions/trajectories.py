@@ -109,7 +109,5 @@ def _transition(
 
 
 def _behavior_temperature(requested: float) -> float:
-    """What vLLM (``SamplingParams``) divided the logits by: below 1e-5 it is greedy and scores at 1; 0.01 is least."""
-    if requested < 1e-5:
-        return 1.0
-    return requested if requested > 0.01 else 0.01
+    """What vLLM (``SamplingParams``) divided the logits by: at 0 it is greedy and scores at 1; above, 0.01 is least."""
+    return 1.0 if requested <= 0 else max(0.01, requested)

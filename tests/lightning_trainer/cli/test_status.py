@@ -18,6 +18,7 @@ READY = EngineStatus(EngineState.READY, 4711, {"math": 3}, 0, 20.0, None)
 GONE = EngineStatus(EngineState.RESTARTING, None, {}, 2, 20.0, "the engine ended: it was killed (SIGKILL)")
 
 NONE_YET = AffinityCounts()
+STORE = {"note": None, "write_failure": None}
 
 
 def engine(*replicas: EngineStatus, conversations: AffinityCounts = NONE_YET) -> dict[str, Any]:
@@ -37,7 +38,7 @@ def show(tmp_path: Path, monkeypatch, capsys):
     path = tmp_path / "lightning.toml"
     path.write_text('[[policy]]\nname = "math"\nagents = ["solver"]\nmodel = "random:tiny"\n')
     phase = {"phase": "collecting", "detail": "", "steps_done": 3, "live_version": 3}
-    policy = {**phase, "rows": [], "warnings": {}, "problems": [], "write_failure": None}
+    policy = {**phase, "rows": [], "warnings": {}, "problems": [], "store": STORE}
     monkeypatch.setattr(shown, "running_daemon", lambda config: "http://127.0.0.1:8321")
 
     def show(engine: dict[str, Any], **more: Any) -> str:
@@ -96,13 +97,22 @@ def test_who_shares_a_trainer_is_shown_where_anybody_does(show):
     assert "one trainer for the adapters of this policy and of code, chat" in said
 
 
-def test_a_store_that_cannot_be_written_is_said_with_policies_and_without(show, tmp_path, monkeypatch, capsys):
-    assert "disk is full" in show(engine(READY), write_failure="the disk is full")
-    assert "recorded" not in show(engine(READY), write_failure=None)
+@pytest.mark.parametrize(
+    ("store", "sentence"),
+    [
+        ({"note": None, "write_failure": "the disk is full"}, "no call or span is recorded: the disk is full"),
+        ({"note": "the store holds 12 MiB", "write_failure": None}, "note: the store holds 12 MiB"),
+    ],
+)
+def test_a_store_that_cannot_be_written_or_is_too_large_is_said_with_policies_and_without(
+    show, tmp_path, monkeypatch, capsys, store: dict[str, Any], sentence: str
+):
+    assert sentence in show(engine(READY), store=store)
+    assert "note" not in show(engine(READY))
     (tmp_path / "lightning.toml").write_text("")
-    answer = {"counts": {"spans": 2, "rollouts": 1}, "store": {"write_failure": "the disk is full"}}
+    answer = {"counts": {"spans": 2, "rollouts": 1}, "store": store}
     monkeypatch.setattr(shown, "_whole", lambda url, config: answer)
     shown.status(tmp_path / "lightning.toml", None, as_json=False, watch_s=None)
     said = capsys.readouterr().out
     assert "spans: 2" in said
-    assert "no call or span is recorded: the disk is full" in said
+    assert sentence in said

@@ -109,6 +109,9 @@ def test_a_greedy_request_is_not_restricted_by_what_vllm_leaves_out_then() -> No
     call, _ = _read(**_asked(temperature=0, top_p=0.5, response_format={"type": "json_object"}))
     assert call.sampling_unknown is not None
     assert "json_object" in call.sampling_unknown
+    call, _ = _read(**_asked(temperature=1e-6, top_p=0.5))
+    assert call.sampling_unknown is not None, "vLLM makes 0.01 of it, and heeds top_p"
+    assert "top_p = 0.5" in call.sampling_unknown
 
 
 @pytest.mark.parametrize("name", ["use_beam_search", "thinking_token_budget", "vllm_xargs", "logits_processors"])

@@ -39,7 +39,9 @@ async def test_a_daemon_elsewhere_is_asked(said, here, daemon_of, monkeypatch):
         shown = await said("status")
         assert "math starting, 0 steps, serving math@v3" in shown
         assert "note: it wanders" in shown
-        assert [*json.loads(await said("status", "--json"))] == ["math"]
+        document = json.loads(await said("status", "--json"))
+        assert [*document] == ["math"]
+        assert document["math"]["store"].items() >= {"media": 0, "note": None, "write_failure": None}.items()
     assert not (here / ".lightning").exists()
 
 

@@ -108,7 +108,7 @@ def _logits(model: LlamaForCausalLM, prompt: list[int], response: list[int]) -> 
 def _log_q(model: LlamaForCausalLM, call: Call) -> Iterator[float]:
     prompt, response = list(call.prompt_ids), list(call.response_ids)
     shaping = call.shaping or Shaping()
-    temperature = 1.0 if call.temperature < 1e-5 else max(call.temperature, 0.01)
+    temperature = 1.0 if call.temperature <= 0 else max(call.temperature, 0.01)
     for place, row in enumerate(_logits(model, prompt, response)):
         for token, bias in shaping.logit_bias:
             row[token] += bias

@@ -22,7 +22,7 @@ def test_there_is_one_trajectory_for_each_agent_of_each_attempt(make_call, make_
     assert (second.transition_id, second.reward, second.parent_id) == ("s3/0", 0.5, "s1/0")
 
 
-@pytest.mark.parametrize(("requested", "behavior"), [(1.0, 1.0), (0.7, 0.7), (0.0, 1.0), (0.001, 0.01)])
+@pytest.mark.parametrize(("requested", "behavior"), [(1.0, 1.0), (0.7, 0.7), (0.0, 1.0), (1e-6, 0.01), (0.001, 0.01)])
 def test_the_temperature_is_what_the_engine_made_of_the_request(requested, behavior, make_call, make_attempt):
     call = make_call("s1", temperature=requested)
     (trajectory,) = trajectories_of([call], {"a1": make_attempt()}, {}, {})

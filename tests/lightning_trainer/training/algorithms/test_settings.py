@@ -87,7 +87,11 @@ def test_the_parts_of_dapo_can_be_had_alone():
         ({"policy_loss": "geo_mean", "loss_agg_mode": "token-mean"}, "'geo_mean' always averages by seq-mean"),
         ({"policy_loss": "sapo", "loss_agg_mode": "token-mean"}, "'sapo' always averages by seq-mean-token-mean"),
         ({"advantage": "credit", "kl_reward_coef": 0.1}, "with advantage = 'credit' there are only advantages"),
+        ({"advantage": "credit", "overlong": {}}, "with advantage = 'credit' there are only advantages; leave one"),
+        ({"preset": "dapo", "advantage": "credit"}, '(algorithm.overlong = "none" does, where the preset has it)'),
+        ({"preset": "cispo", "advantage": "credit"}, "overlong shaping is taken off rewards"),
         ({"policy_loss": "bypass_mode", "old_logprobs": "trainer"}, "against the engine's logprobs"),
+        ({"policy_loss": "bypass_mode", "rollout_is": "token"}, "would have no effect; set bypass_loss = 'reinforce'"),
         ({"rollout_rs": "token_k1"}, "rollout_rs = 'token_k1' needs rollout_rs_threshold"),
         ({"rollout_rs": "token_k9", "rollout_rs_threshold": 2.0}, "rollout_rs = 'token_k9' is unknown; there are"),
         ({"rollout_rs": "token_k3", "rollout_rs_threshold": "0.5_2"}, "token_k3 is never negative"),
@@ -107,6 +111,10 @@ def test_what_cannot_be_is_refused_in_a_sentence(algorithm, said):
 def test_the_shaping_of_a_preset_can_be_left_out():
     policy = _policy(credit={"scheme": "gigpo"}, algorithm={"preset": "dapo", "overlong": "none"})
     assert (policy.algorithm.overlong, policy.algorithm.dynamic_sampling) == (None, True)
+    policy = _policy(algorithm={"preset": "dapo", "advantage": "credit", "overlong": "none"})
+    assert (policy.algorithm.overlong, policy.estimator) == (None, "credit")
+    values = _policy(credit={"scheme": "gae_turns"}, algorithm={"preset": "dapo", "advantage": "credit"})
+    assert values.algorithm.overlong is not None, "its advantages are made from the rewards after the shaping"
 
 
 @pytest.mark.parametrize("algorithm", ["rloo", {"overlong": {}}])
@@ -128,4 +136,5 @@ def test_models_and_passes_are_asked_for_only_where_something_needs_them():
     assert AlgorithmConfig(kl_reward_coef=0.1).needs_reference
     assert not AlgorithmConfig().recomputes_old_logprobs
     assert AlgorithmConfig(rollout_is="token").recomputes_old_logprobs
-    assert not AlgorithmConfig(policy_loss="bypass_mode", rollout_is="token").recomputes_old_logprobs
+    inside = AlgorithmConfig(policy_loss="bypass_mode", bypass_loss="reinforce", rollout_is="token")
+    assert not inside.recomputes_old_logprobs

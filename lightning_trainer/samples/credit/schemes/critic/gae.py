@@ -15,7 +15,7 @@ would have had.
 **Tokens**: as for turns, with sampled tokens for turns, as applied by Ouyang et al. (arXiv 2203.02155); before
 whitening it equals verl's ``gae``. Tokens that were not sampled (prompts, tool output) are not time steps, so the step
 after a call's last token is the next call's first. Nor are the tokens of a call that is not trained: what it earned is
-met at the last trained token before it.
+met one time step after the last trained token before it, with the value of what follows, so ``gamma`` discounts both.
 
 **Both**: over turns first, then over the tokens inside each turn. With the critic's values before each token and
 ``V_k`` that before the last token of turn ``k``:
