@@ -72,7 +72,10 @@ class InBytes(Protocol):
 
 
 def possible(connection: Connection, attempts: Sequence[Attempt], wanted: Sequence[InBytes]) -> list[bool]:
-    """Return for each attempt whether its spans, and those that name only its rollout, can hold everything."""
+    """Return for each attempt whether its spans, and those that name only its rollout, can hold everything.
+
+    An attempt can where other spans may belong to it by their trace or response id: these are not searched here.
+    """
     missing = {one.attempt_id: set(range(len(wanted))) for one in attempts}
     attempt_of: dict[str, list[str]] = {}
     for one in attempts:
@@ -83,9 +86,15 @@ def possible(connection: Connection, attempts: Sequence[Attempt], wanted: Sequen
         for owner in (attempt_id,) if attempt_id in missing else attempt_of.get(rollout_id, ()):
             if lacking := missing[owner]:
                 lacking -= {index for index in lacking if wanted[index].may_be_in(body)}
-    return [not missing[one.attempt_id] for one in attempts]
+    joined = {attempt_id for (attempt_id,) in connection.execute(_JOINED, (json.dumps([*missing]),))}
+    return [not missing[one.attempt_id] or one.attempt_id in joined for one in attempts]
 
 
+_JOINED = """
+    SELECT DISTINCT attempt_id FROM spans AS own WHERE attempt_id IN (SELECT value FROM json_each(?))
+    AND (EXISTS (SELECT 1 FROM spans AS other WHERE other.trace_id = own.trace_id AND other.attempt_id IS NULL)
+         OR EXISTS (SELECT 1 FROM spans AS other
+                    WHERE other.response_id = own.response_id AND other.attempt_id IS NULL))"""
 _BODIES = """
     SELECT attempt_id, rollout_id, body FROM spans WHERE attempt_id IN (SELECT value FROM json_each(?))
     UNION ALL

@@ -18,6 +18,7 @@ from lightning_trainer.errors import MalformedTelemetryError
 from lightning_trainer.otlp.span_codec import attributes_from_proto
 from lightning_trainer.types import AttributeValue, Span
 
+_LONGEST_SHOWN = 64
 _DEEPEST = 30
 """Maximum nesting of arrays and maps in one value: spans are stored as protobuf, which cannot be read back beyond 100
 nested messages, and each level of a map takes three."""
@@ -105,7 +106,7 @@ def hex_id(document: Mapping[str, Any], key: str) -> bytes:
     try:
         return bytes.fromhex(digits)
     except _UNREADABLE:
-        raise MalformedTelemetryError(f"{key} is {digits!r}, which is not hex digits") from None
+        raise MalformedTelemetryError(f"{key} is {repr(digits)[:_LONGEST_SHOWN]}, which is not hex digits") from None
 
 
 def _enumerator(enumeration: Any, value: Any) -> Any:
@@ -126,8 +127,10 @@ def _any_value(value: Any, depth: int) -> AnyValue:
     if depth > _DEEPEST:
         raise MalformedTelemetryError(f"an attribute's value is nested more than {_DEEPEST} levels deep; write it flat")
     if value is not None and not isinstance(value, Mapping):
+        # What it says may be a secret, and long: redaction comes later, and this goes to the log.
         raise MalformedTelemetryError(
-            f"an attribute's value is {value!r}, not an object such as {{'stringValue': ...}}"
+            f"an attribute's value has the type {type(value).__name__} and is not an object such as "
+            "{'stringValue': ...}"
         )
     for kind, content in (value or {}).items():
         if content is None:

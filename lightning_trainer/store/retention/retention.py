@@ -95,6 +95,8 @@ class Retention:
     size: StoreSize = field(default_factory=lambda: StoreSize(0, 0, 0))
     """As it was after the last commit."""
     _position: int = 0
+    _deleted: int = 0
+    """Spans that were deleted since the search for the oldest ones began anew."""
     _media_position: int = 0
     _media_deleted: int = 0
     _no_media_until_s: float = 0.0
@@ -198,9 +200,12 @@ class Retention:
             if sweep.delete_batches(connection, policy, step):
                 return
         found = sweep.delete_spans(connection, self._position, 2**62, wanted_by=self._wanted(), now_ns=time.time_ns())
-        if not found.position and not self._position:
-            self._nothing_until_s = time.monotonic() + _LOOK_AGAIN_S
         self._position = found.position
+        self._deleted += found.deleted
+        if not found.position:  # the end was reached
+            if not self._deleted:
+                self._nothing_until_s = time.monotonic() + _LOOK_AGAIN_S
+            self._deleted = 0
 
     def _oldest_media(self, connection: Connection) -> None:
         found = sweep.delete_media(connection, self._media_position, wanted_by=self._wanted(), now_ns=time.time_ns())
@@ -244,7 +249,7 @@ class Retention:
                 wanted_by=self._wanted(),
                 now_ns=time.time_ns(),
             )
-            if found.position:
+            if found.position or found.deleted:
                 cursors.move(connection, f"retention/{policy}", found.position)
                 return True
         return False

@@ -183,9 +183,13 @@ def delete_rows(connection: Connection, seqs: Sequence[int]) -> int:
 def delete_step_spans(
     connection: Connection, policy: str, after: int, until: int, *, wanted_by: Collection[str], now_ns: int
 ) -> Slice:
-    """Delete the spans consumed by the steps after ``after`` and up to ``until``; positions are steps."""
+    """Delete spans consumed by the steps after ``after`` and up to ``until``; positions are steps.
+
+    The position stays before the first of these steps for as long as something was deleted: more of it may be left.
+    """
     rows = connection.execute(
         """SELECT step, attempt_id FROM assignments WHERE policy = ? AND step > ? AND step <= ?
+           AND EXISTS (SELECT 1 FROM spans WHERE spans.attempt_id = assignments.attempt_id)
            ORDER BY step, position LIMIT ?""",
         (policy, after, until, _NAMES),
     ).fetchall()
@@ -197,9 +201,11 @@ def delete_step_spans(
         for _, attempt_id in rows
         if not _is_wanted(connection, attempt_id, asked)
     )
-    # The last step may have more attempts than were read; if it is the only one, it has been read as far as possible.
-    position = rows[-1][0] if len(rows) < _NAMES or rows[0][0] == rows[-1][0] else rows[-1][0] - 1
-    return Slice(position, deleted)
+    first, last = rows[0][0], rows[-1][0]
+    if deleted:
+        return Slice(first - 1, deleted)
+    # All that was read is wanted. The last step may have more; if it is the only one, it was read as far as possible.
+    return Slice(last if len(rows) < _NAMES or first == last else last - 1)
 
 
 def delete_batches(connection: Connection, policy: str, until: int) -> int:

@@ -15,6 +15,7 @@ from lightning_trainer.store.schema import MIGRATIONS, migrate
 from lightning_trainer.store.tables import arrivals, attempts, feedback, participations
 from lightning_trainer.store.upkeep.check import Reading
 from lightning_trainer.store.upkeep.files import STORE, enough_room, held, put_in_place, set_aside
+from lightning_trainer.store.worklist import waiting
 
 _BY_NUMBER = {
     "resources": "id",
@@ -164,6 +165,7 @@ def _copy_spans(old: sqlite3.Connection, new: sqlite3.Connection, repaired: Repa
     for _, *row in reading.by_number("seq"):
         if checksum is not None and row[checksum] is not None and zlib.crc32(row[body]) != row[checksum]:
             reading.damaged.append(f"row {row[0]}: its bytes are not those that were stored")
+            reading.read -= 1
             continue
         new.execute(insert, row)
     _note(reading, repaired)
@@ -185,6 +187,9 @@ def _mend(new: sqlite3.Connection, repaired: Repaired, newest_checkpoints: Mappi
         )
     if {"attempts", "arrivals", "participations", "outer_traces"} & repaired.lost.keys():
         _tell_again(new, repaired)
+    if "waiting" in repaired.lost:
+        waiting.enroll_again(new)
+        repaired.sentences.append("which attempts wait for a step is found out anew at the next start")
     for table in ("assignments", "ledger"):
         policy = "policy" if table == "assignments" else "step_policy"
         new.execute(f"DELETE FROM {table} WHERE ({policy}, step) NOT IN (SELECT policy, step FROM steps)")
@@ -200,18 +205,26 @@ def _mend(new: sqlite3.Connection, repaired: Repaired, newest_checkpoints: Mappi
 
 
 def _tell_again(new: sqlite3.Connection, repaired: Repaired) -> None:
-    """Rebuild missing attempts from the spans."""
+    """Rebuild from the spans what is lost of attempts, and what other tables say of them."""
     known = {attempt_id for (attempt_id,) in new.execute("SELECT attempt_id FROM attempts")}
+    uncounted = "arrivals" in repaired.lost
+    if uncounted:
+        new.execute("DELETE FROM arrivals")  # what is left would be counted twice
+    others_lost = bool({"participations", "outer_traces"} & repaired.lost.keys())
     rows = new.execute("SELECT attempt_id, body, scope FROM spans WHERE attempt_id IS NOT NULL ORDER BY attempt_id")
     told = 0
     for attempt_id, body, scope in rows.fetchall():
-        if attempt_id not in known:
-            span = decode_span(body, scope=scope, resource={})
+        missing = attempt_id not in known
+        if not (missing or uncounted or others_lost):
+            continue
+        span = decode_span(body, scope=scope, resource={})
+        if missing:
             attempts.upsert(new, [span])
+        if missing or uncounted:
             arrivals.count(new, [span])
-            participations.note(new, [span])
-            feedback.note_outer_traces(new, [span])
-            told += 1
+        participations.note(new, [span])
+        feedback.note_outer_traces(new, [span])
+        told += 1
     if told:
         repaired.sentences.append(f"what {told} spans say of their attempts was read from them again")
 

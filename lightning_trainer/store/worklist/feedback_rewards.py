@@ -1,6 +1,7 @@
 """The rewards made from feedback, in their own table next to their spans, and how to forget them and the feedback."""
 
 import json
+import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -114,8 +115,9 @@ def delete_spans(connection: Connection, keys: Iterable[tuple[str, str]]) -> int
         if name.startswith("evaluate "):
             seqs.append(seq)
         else:
-            span = _without_feedback(decode_span(body, scope=scope, resource={}))
-            connection.execute("UPDATE spans SET body = ? WHERE seq = ?", (encode_span(span), seq))
+            body = encode_span(_without_feedback(decode_span(body, scope=scope, resource={})))
+            left = (body, zlib.crc32(body), seq)
+            connection.execute("UPDATE spans SET body = ?, checksum = ? WHERE seq = ?", left)
     return delete_rows(connection, seqs)
 
 

@@ -102,6 +102,11 @@ def enroll(connection: Connection, policy: str, *, earlier: bool) -> None:
     connection.execute(_PUT_ALL, {"policy": policy, "now_ns": time.time_ns()})
 
 
+def enroll_again(connection: Connection) -> None:
+    """Have each policy's next start scan all attempts, because the list was lost."""
+    connection.execute(f"UPDATE policies SET enrolled = NULL WHERE {_NOTED}")
+
+
 def stay_out(connection: Connection, policy: str) -> None:
     """Begin the list of a policy that is frozen from its first start on when it no longer is (``only_for``)."""
     connection.execute(

@@ -7,6 +7,7 @@ import sqlite3
 from collections import OrderedDict
 
 import pytest
+from lightning_instrumentation import semconv
 
 from lightning_trainer.config.file import load_config
 from lightning_trainer.dashboard.reading import search as searching
@@ -15,6 +16,8 @@ from lightning_trainer.dashboard.reading.recorded_text import WantedName, Wanted
 from lightning_trainer.dashboard.reading.search import Search, search
 from lightning_trainer.dashboard.reading.summaries import SummaryCache
 from lightning_trainer.store.scan import read_only
+from lightning_trainer.store.sqlite import in_memory
+from lightning_trainer.types import Span
 
 
 @pytest.fixture
@@ -86,6 +89,24 @@ def test_what_has_no_time_left_says_where_it_goes_on_and_nothing_is_missed(run_s
         before = page.next
     assert found == everything == ["unclaimed"]
     assert pages > 3
+
+
+def test_a_call_that_names_its_attempt_by_the_span_above_it_is_found():
+    trace, ids = "a" * 32, {semconv.ROLLOUT_ID: "r", semconv.ATTEMPT_ID: "a", semconv.TASK_ID: "task"}
+    root = Span(trace, "1" * 16, None, "rollout", 1, 9, {**ids, semconv.ROLLOUT_ROOT: True})
+    said = json.dumps([{"role": "user", "parts": [{"type": "text", "content": "Where is my parcel?"}]}])
+    told = {
+        semconv.OPERATION: semconv.CHAT,
+        semconv.AGENT_NAME: "support",
+        semconv.RESPONSE_ID: "r1",
+        semconv.INPUT_MESSAGES: said,
+        semconv.OUTPUT_MESSAGES: "[]",
+    }
+    call = Span(trace, "2" * 16, "1" * 16, "chat m", 2, 4, told, scope="another.instrumentation")
+    with in_memory([root, call]) as connection:
+        connection.execute("BEGIN")
+        for wanted, count in ((Search(text="parcel"), 1), (Search(agent="sup*"), 1), (Search(text="letter"), 0)):
+            assert len(search(connection, wanted, SummaryCache(), ()).rows) == count
 
 
 def test_rows_that_say_enough_themselves_are_not_read(run_search, monkeypatch):

@@ -16,7 +16,15 @@ from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.scan import read_only
 from lightning_trainer.store.tables.rollouts import select_rated_tasks
 from lightning_trainer.store.upkeep.backup import back_up
-from lightning_trainer.store.worklist.forgetting import forget_response, forget_rollout, forget_task, forget_trace
+from lightning_trainer.store.upkeep.check import check
+from lightning_trainer.store.worklist.forgetting import (
+    forget_response,
+    forget_rollout,
+    forget_source,
+    forget_task,
+    forget_trace,
+)
+from lightning_trainer.types import SpanEvent
 
 
 @pytest.fixture
@@ -74,6 +82,20 @@ async def test_what_is_part_of_a_rollout_is_erased_with_it(store, make_root, mak
     with pytest.raises(ForgetError, match="is part of rollout 'rollout-of-a': `lightning-trainer forget --rollout"):
         await erase(store, forget, root.trace_id if forget is forget_trace else "one")
     assert await left(store) == ["1", "2"]
+
+
+async def test_a_call_whose_feedback_was_forgotten_is_sound(tmp_path, make_span):
+    """Before, `store check` called it damaged, and `store repair` deleted it."""
+    told = {semconv.EVALUATION_NAME: "helpful", semconv.EVALUATION_SCORE: 1.0, semconv.FEEDBACK_SOURCE: "ann"}
+    ids = {semconv.RESPONSE_ID: "one", semconv.ROLLOUT_ID: "r", semconv.ATTEMPT_ID: "a", semconv.OPERATION: "chat"}
+    call = replace(make_span(1, attributes=ids), name="chat", events=(SpanEvent(semconv.EVALUATION_EVENT, 5, told),))
+    async with SqliteStore(tmp_path / "lightning.sqlite") as store:
+        await store.append([call])
+        done = await erase(store, forget_source, "ann")
+        assert done.feedback == 1
+        assert await left(store) == ["1"]
+    with read_only(tmp_path / "lightning.sqlite") as connection:
+        assert {one.what: one.number for one in check(connection)}["spans"] == 0
 
 
 async def test_what_was_forgotten_is_in_no_byte_of_the_store_nor_of_a_backup_made_afterwards(tmp_path, attempt_spans):

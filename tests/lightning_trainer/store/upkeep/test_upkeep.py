@@ -7,6 +7,7 @@ import sqlite3
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -345,7 +346,7 @@ async def test_a_flipped_bit_that_sqlite_does_not_see_is_found_by_the_checksum(t
     assert found["spans"].number == 1
     assert "its bytes are not those that were stored" in found["spans"].damaged[0]
     repaired = repair(tmp_path, {})
-    assert (repaired.rows["spans"], len(repaired.lost["spans"])) == (205, 1)
+    assert (repaired.rows["spans"], len(repaired.lost["spans"])) == (204, 1)
     async with SqliteStore(path) as store:
         assert (await store.counts())["spans"] == 204
 
@@ -414,6 +415,41 @@ async def test_a_bad_page_of_spans_costs_little_more_than_what_lies_on_it(tmp_pa
     async with SqliteStore(path) as store:
         with pytest.raises(DamagedStoreError, match="`store repair` keeps everything else"):
             await store.spans_of_attempts([f"a{step}" for step in range(1, 6)])
+
+
+@pytest.mark.parametrize("lost", ["waiting", "participations", "arrivals"])
+async def test_what_is_known_of_waiting_attempts_beside_their_spans_is_found_out_anew(tmp_path, make_root, lost):
+    """Before, none of them was ever trained, or an incomplete one looked complete, and nothing said so."""
+    path = tmp_path / "lightning.sqlite"
+    told = {semconv.SEQUENCE: "n", semconv.SEQUENCE_STARTED: 3, semconv.POLICY: "p"}
+    async with SqliteStore(path) as store:
+        await store.enroll("p")
+        for number in range(1, 301):
+            root = make_root(number, f"a{number}")
+            call = replace(
+                root,
+                span_id=f"{number + 9000:016x}",
+                scope=semconv.GATEWAY_SCOPE,
+                attributes={
+                    **{name: root.attributes[name] for name in (semconv.ATTEMPT_ID, semconv.ROLLOUT_ID)},
+                    **told,
+                    semconv.SEQUENCE_NUMBER: 1,
+                },
+            )
+            await store.append([root, call])
+        before = {one.attempt.attempt_id: (one.took_part, one.lacking) for one in await store.waiting_attempts("p")}
+    assert set(before.values()) == {(True, 2)}
+    with closing(sqlite3.connect(path)) as connection:
+        (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (lost,)).fetchone()
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    spoil(path, {page - 1})
+    repaired = repair(tmp_path, {})
+    assert repaired.lost.keys() == {lost}
+    assert repaired.sentences
+    async with SqliteStore(path) as store:
+        await store.enroll("p")
+        waiting = await store.waiting_attempts("p")
+    assert {one.attempt.attempt_id: (one.took_part, one.lacking) for one in waiting} == before
 
 
 async def test_a_batch_that_cannot_be_read_is_not_trained_on_and_training_goes_on_before_it(tmp_path, make_root):
