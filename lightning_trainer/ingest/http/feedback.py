@@ -170,6 +170,9 @@ async def trains_nothing(store: FeedbackStore, subject: Subject) -> str | None:
     """Return why a rating of this subject trains nothing; None if it may."""
     attempt_id = await store.scan(lambda connection: feedback_table.attempt_of(connection, subject))
     if attempt_id is None:
+        unseen = f"attempt {subject.attempt_id!r}" if subject.attempt_id else f"rollout {subject.rollout_id!r}"
+        if subject.attempt_id or subject.rollout_id:
+            return f"it rates no attempt: no span of {unseen} has been seen; it counts once its spans come"
         return _NO_ATTEMPT
     if await store.scan(lambda connection: expired_among(connection, [attempt_id])):
         return "the spans of its attempt were deleted: it trains nothing"
