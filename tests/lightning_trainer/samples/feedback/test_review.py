@@ -1,5 +1,7 @@
 """What counts and what waits: quarantine, caps, the latest word of a source, and the reward that is left."""
 
+from dataclasses import replace
+
 import pytest
 
 from lightning_trainer.config.sections import FeedbackConfig
@@ -42,6 +44,38 @@ def test_the_latest_word_of_a_source_counts_and_can_be_taken_back():
     assert outcome(kept[::-1]).value == 1.0
     back = [*kept, said(3, "a", None, at=92 * HOUR, taken_back=True)]
     assert outcome(back).value is None
+
+
+@pytest.mark.parametrize(
+    ("taken_back", "values"),
+    [
+        ({"response_id": "r1"}, {None: 0.0, "r1": None, "r2": 0.0}),
+        ({"response_id": "r2"}, {None: 1.0, "r1": 1.0, "r2": None}),
+        ({"response_id": None}, {None: None, "r1": None, "r2": None}),
+    ],
+    ids=str,
+)
+def test_a_rating_that_is_taken_back_leaves_what_its_source_says_of_other_responses(taken_back, values):
+    """Before: without the thumb on one turn, that on another was gone too."""
+    kept = [said(1, "a", 1.0, at=90 * HOUR, response_id="r1"), said(2, "a", 0.0, at=91 * HOUR, response_id="r2")]
+    back = [*kept, said(3, "a", None, at=92 * HOUR, taken_back=True, **taken_back)]
+    assert outcome(back).value == values[None]
+    of_calls = {one.response_id: one.value for one in review(back, {}, FeedbackConfig(scores="call"), NOW).outcomes}
+    assert {name: of_calls[name] for name in ("r1", "r2")} == {name: values[name] for name in ("r1", "r2")}
+    again = [*back, said(4, "a", 0.5, at=93 * HOUR, response_id="r1")]
+    assert outcome(again).value == 0.5
+
+
+def test_a_score_that_is_deleted_leaves_another_score_of_its_source():
+    """What is said under one id of Langfuse's has one trace."""
+    first, second = said(1, "a", 1.0, at=90 * HOUR), said(2, "a", 0.0, at=91 * HOUR)
+    changed = said(1, "a", 0.5, at=92 * HOUR, span_id="2" * 16)
+    deleted = said(1, "a", None, at=93 * HOUR, span_id="3" * 16, taken_back=True)
+    assert outcome([first, second, changed]).value == 0.5
+    assert outcome([first, second, changed, deleted]).value == 0.0
+    nothing = said(3, "a", None, at=94 * HOUR, taken_back=True)
+    assert outcome([first, second, changed, nothing]).value is None
+    assert outcome([first, nothing, said(4, "a", 0.0, at=95 * HOUR), replace(deleted, given_ns=NOW)]).value == 0.0
 
 
 def test_feedback_waits_in_quarantine_unless_its_source_is_trusted():
