@@ -49,6 +49,11 @@ class Kept:
     """By the daemon's clock."""
 
     @property
+    def withdraws(self) -> bool:
+        """Whether it only takes back: then it neither waits nor counts against a cap, since it makes no reward."""
+        return self.taken_back and not self.edited
+
+    @property
     def key(self) -> tuple[str, str]:
         return self.trace_id, self.span_id
 
@@ -131,14 +136,15 @@ def review(kept: Sequence[Kept], verified: Mapping[str, float], config: Feedback
     states = dict(_states(kept, config, trusted, now_ns))
     waits_ns = quarantine_ns(config)
     releases = [one.received_ns + waits_ns for one in kept if states[one.key] is State.QUARANTINED]
-    counted = [one for one in kept if states[one.key] is State.COUNTED and one.attempt_id is not None]
-    rated = [one for one in counted if one.value is not None or one.taken_back]
-    about = {_target(one, config): one for one in rated}
+    # What waits makes no reward yet, but its source does not stand by what it said before.
+    said_of = [one for one in kept if states[one.key] in (State.COUNTED, State.QUARANTINED)]
+    counted = [one for one in said_of if states[one.key] is State.COUNTED]
+    about = {_target(one, config): one for one in counted if one.value is not None or one.taken_back}
     opinions = [
         Opinion(source, target, one.value)
-        for target, latest in _latest(counted, config).items()
+        for target, latest in _latest(said_of, config).items()
         for source, one in latest.items()
-        if one.value is not None
+        if one.value is not None and states[one.key] is State.COUNTED
     ]
     right = {target: verified[one.attempt_id or ""] for target, one in about.items() if one.attempt_id in verified}
     standing = standings(opinions, right, trusted)
@@ -206,7 +212,8 @@ def _states(
     of_all: Counter[int] = Counter()
     for one in sorted(kept, key=lambda k: (k.received_ns, k.key)):
         hour = hour_began_ns(one.received_ns)
-        if one.source not in trusted:
+        free = one.source in trusted or one.withdraws
+        if not free:
             of_source[one.source, hour] += 1
             # What is over its source's own cap leaves the room for others as it is.
             within = of_source[one.source, hour] <= config.source_per_hour
@@ -216,7 +223,7 @@ def _states(
                 continue
         if one.attempt_id is None:
             yield one.key, State.UNMATCHED
-        elif one.source not in trusted and now_ns - one.received_ns < waits_ns:
+        elif not free and now_ns - one.received_ns < waits_ns:
             yield one.key, State.QUARANTINED
         else:
             yield one.key, State.COUNTED

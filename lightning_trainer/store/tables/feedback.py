@@ -253,12 +253,20 @@ def count_of(connection: Connection, attempt_id: str) -> int:
 
 
 def said_lately(connection: Connection, since_ns: int) -> dict[str, int]:
-    """Return by source how much feedback has arrived since then."""
+    """Return by source how much feedback has arrived since then, without what only takes some back."""
     # Grouped by an expression, so that the index by source is not read as a whole.
     rows = connection.execute(
-        "SELECT min(source), count(*) FROM feedback WHERE received_ns >= ? GROUP BY source || ''", (since_ns,)
+        """SELECT min(source), count(*) FROM feedback WHERE received_ns >= ? AND (taken_back = 0 OR edited = 1)
+           GROUP BY source || ''""",
+        (since_ns,),
     )
     return dict(rows)
+
+
+def is_kept(connection: Connection, trace_id: str, span_id: str) -> bool:
+    """Whether the feedback of this span is kept."""
+    found = connection.execute("SELECT 1 FROM feedback WHERE trace_id = ? AND span_id = ?", (trace_id, span_id))
+    return found.fetchone() is not None
 
 
 def newest(connection: Connection) -> tuple[int, int]:

@@ -86,6 +86,37 @@ def test_feedback_waits_in_quarantine_unless_its_source_is_trusted():
     assert outcome(fresh, trusted=("a*",)).value == 1.0
 
 
+@pytest.mark.parametrize(("value", "later"), [(None, None), (0.0, 0.0)], ids=["taken back", "changed"])
+def test_what_a_source_has_withdrawn_in_quarantine_is_never_a_reward(value, later):
+    """Before: from the end of its own quarantine to that of the later word, it was, and a step could take it."""
+    kept = [
+        said(1, "a", 1.0, at=NOW - 10 * MINUTE),
+        said(2, "a", value, at=NOW - MINUTE, taken_back=value is None),
+        said(3, "b", 0.5, at=NOW - 20 * MINUTE),
+    ]
+    for at, expected in ((NOW - 1, 0.5), (NOW, 0.5), (NOW + 9 * MINUTE, 0.5 if later is None else 0.25)):
+        (one,) = review(kept, {}, FeedbackConfig(), at).outcomes
+        assert one.value == pytest.approx(expected, abs=0.05)
+    alone = review(kept[:2], {}, FeedbackConfig(), NOW).outcomes
+    assert [one.value for one in alone] == [None], "a reward that was made of the first word is retracted"
+
+
+def test_a_rating_is_taken_back_at_once_and_whatever_the_caps_are():
+    now = NOW - MINUTE
+    kept = [said(1, "a", 1.0, at=now - 20 * MINUTE), said(2, "a", None, at=now, taken_back=True)]
+    for config in (FeedbackConfig(), FeedbackConfig(source_per_hour=1), FeedbackConfig(all_per_hour=1)):
+        found = review(kept, {}, config, now)
+        assert (found.states[kept[1].key], found.outcomes[0].value) == (State.COUNTED, None)
+    edited = [*kept, said(3, "a", None, at=NOW, taken_back=True, edited=True)]
+    state = review(edited, {}, FeedbackConfig(), NOW).states[edited[2].key]
+    assert state is State.QUARANTINED, "an edit beside it waits"
+
+
+def test_a_word_that_exceeds_a_cap_leaves_what_its_source_said_before():
+    kept = [said(1, "a", 1.0, at=NOW - 20 * MINUTE), said(2, "a", 0.0, at=NOW - 20 * MINUTE + 1)]
+    assert outcome(kept, source_per_hour=1).value == 1.0
+
+
 def test_what_a_source_says_beyond_its_cap_does_not_count_and_what_came_before_does():
     kept = [said(number, "busy", 1.0, attempt_id=f"a{number}") for number in range(5)]
     found = review(kept, {}, FeedbackConfig(source_per_hour=3), NOW)
