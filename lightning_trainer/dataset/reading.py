@@ -4,8 +4,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from lightning_instrumentation import semconv
+
 from lightning_trainer.config import PolicyConfig
-from lightning_trainer.ingest.ancestry import unique
+from lightning_trainer.ingest.ancestry import outer_of, unique
 from lightning_trainer.ingest.dialects import agentops
 from lightning_trainer.ingest.reading import Reading, read_spans
 from lightning_trainer.retokenize.grading import Scorer, retokenized
@@ -33,6 +35,8 @@ class Recording:
     problems: tuple[str, ...] = ()
     edits: tuple[Entry, ...] = ()
     """Edited answers, and what takes feedback back, oldest first; empty unless words were requested."""
+    outer_traces: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """The attempts that were made in a trace of the program's own (Langfuse's, say), by which edits may name them."""
     embedded: Mapping[str, bytes] = field(default_factory=dict)
     """Images and the like that the spans of a file carried themselves, by hash."""
 
@@ -58,7 +62,18 @@ def read_recording(spans: Sequence[Span], *, with_words: bool = False) -> Record
         words=words_of(spans) if with_words else {},
         problems=(*reading.problems, *_missing_spans(spans, attempts)),
         edits=edits_of(spans) if with_words else (),
+        outer_traces=_outer_traces(spans) if with_words else {},
     )
+
+
+def _outer_traces(spans: Sequence[Span]) -> dict[str, frozenset[str]]:
+    """Return the attempts of each trace that spans of theirs name as the one around them, as the store notes them."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for span in spans:
+        outer, attempt_id = outer_of(span), span.attributes.get(semconv.ATTEMPT_ID)
+        if outer is not None and isinstance(attempt_id, str):
+            found[outer[0]].add(attempt_id)
+    return {trace_id: frozenset(attempts) for trace_id, attempts in found.items()}
 
 
 def _exported_attempts(spans: Sequence[Span], reading: Reading, known: Mapping[str, Attempt]) -> dict[str, Attempt]:

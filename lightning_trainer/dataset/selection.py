@@ -4,7 +4,7 @@ An edited answer, what someone wanted an agent to say, is a demonstration and th
 so it has no token ids, and neither has its pair, even if those of the answer that it replaces are known.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
@@ -159,6 +159,8 @@ class _Edits:
     """How many were left out because what they edit is."""
     of_others: int
     """How many were left out because another agent gave the answer."""
+    of_nothing: int
+    """How many were left out because what they name is no answer, or several."""
 
     def problems(self, without_words: int) -> tuple[str, ...]:
         """Say what became of edited answers that are not examples."""
@@ -172,6 +174,10 @@ class _Edits:
             )
         if self.of_others:
             said.append(f"{self.of_others} edited answers are of other agents and are left out")
+        if self.of_nothing:
+            said.append(
+                f"{self.of_nothing} edited answers are left out: what they name is no recorded answer, or several"
+            )
         if without_words:
             said.append(f"{without_words} edited answers are left out: the words of what they answer were not recorded")
         return tuple(said)
@@ -184,21 +190,23 @@ def _edits(recording: Recording, policy: PolicyConfig, needs: Needs, calls: Sequ
         calls: those that can be examples.
     """
     kept = deduplicate(recording.calls).kept
-    found = by_call(recording.edits, kept)
+    found, of_nothing = by_call(recording.edits, kept, recording.outer_traces)
     usable = {call.call_id: found[call.call_id] for call in calls if call.call_id in found}
     of_others = sum(call.call_id in found for call in kept if not policy.claims(call.agent))
     without_example = len(found) - len(usable) - of_others
     if needs is Needs.TOKENS:
-        return _Edits({}, len(usable), without_example, of_others)
-    return _Edits(usable, 0, without_example, of_others)
+        return _Edits({}, len(usable), without_example, of_others, of_nothing)
+    return _Edits(usable, 0, without_example, of_others, of_nothing)
 
 
 EDITED = "edit"
 """Takes the place of the name of the model that answered."""
 
 
-def by_call(edits: Iterable[Entry], calls: Iterable[Call]) -> Mapping[str, str]:
-    """Return the newest edit of each call's answer, by call id.
+def by_call(
+    edits: Iterable[Entry], calls: Iterable[Call], outer_traces: Mapping[str, Collection[str]]
+) -> tuple[Mapping[str, str], int]:
+    """Return the newest edit of each call's answer, by call id, and how many are of no call, or of none for certain.
 
     An edit that does not name a response replaces the attempt's last answer, whichever agent gave it. If several calls
     have the response id that it names, it replaces the one in the attempt or rollout that it names; if that does not
@@ -207,23 +215,30 @@ def by_call(edits: Iterable[Entry], calls: Iterable[Call]) -> Mapping[str, str]:
     Args:
         edits: oldest first, with what takes feedback back: without a response, all that its source said of the attempt.
         calls: all that were recorded, of all agents, whether or not they can be examples.
+        outer_traces: the attempts that were made in a trace of the program's own.
     """
     about: dict[tuple[str, str], list[Call]] = {}
     for call in sorted(calls, key=attrgetter("start_ns", "call_id")):
         for kind in _KINDS:
             if (name := getattr(call, kind)) is not None:
                 about.setdefault((kind, name), []).append(call)
+    for trace_id, attempts in outer_traces.items():
+        within = [call for attempt_id in attempts for call in about.get(("attempt_id", attempt_id), ())]
+        about.setdefault(("trace_id", trace_id), within)
     said: dict[str, dict[tuple[str, str], str]] = {}
+    of_nothing: dict[Subject, dict[tuple[str, str], str]] = {}
     for entry in edits:
         named, who = _named(entry.subject, about), (entry.source, entry.name)
         if entry.taken_back:
-            for call in named:
-                said.get(call.call_id, {}).pop(who, None)
-        if named and entry.correction is not None:
-            of_call = said.setdefault(named[-1].call_id, {})
+            for of_call in (said.get(call.call_id, {}) for call in named):
+                of_call.pop(who, None)
+            of_nothing.get(entry.subject, {}).pop(who, None)
+        if entry.correction is not None:
+            of_call = said.setdefault(named[-1].call_id, {}) if named else of_nothing.setdefault(entry.subject, {})
             of_call.pop(who, None)  # what is said last stands last
             of_call[who] = entry.correction
-    return {call_id: [*of_call.values()][-1] for call_id, of_call in said.items() if of_call}
+    newest = {call_id: [*of_call.values()][-1] for call_id, of_call in said.items() if of_call}
+    return newest, sum(map(len, of_nothing.values()))
 
 
 _KINDS = ("response_id", "attempt_id", "trace_id", "rollout_id")
@@ -231,19 +246,31 @@ _KINDS = ("response_id", "attempt_id", "trace_id", "rollout_id")
 
 
 def _named(subject: Subject, about: Mapping[tuple[str, str], list[Call]]) -> list[Call]:
-    """Return the calls that the most exact name is of, oldest first; none if it is a response id of several."""
-    kind = next((kind for kind in _KINDS if getattr(subject, kind) is not None), None)
-    if kind is None:
-        return []
-    found = about.get((kind, getattr(subject, kind)), [])
-    if kind == "response_id":
-        for other in ("attempt_id", "rollout_id"):
-            wanted = getattr(subject, other)
-            if wanted is not None and len(found) > 1:
-                found = [call for call in found if getattr(call, other) in (None, wanted)]
-        if len({(call.trace_id, call.span_id) for call in found}) > 1:
-            return []
-    return found
+    """Return the calls that the most exact name is of, oldest first; none if it is a response id or a trace of several.
+
+    A trace that says nothing of the rollout named beside it is passed over, as in the store.
+    """
+    for kind in _KINDS:
+        if (name := getattr(subject, kind)) is None:
+            continue
+        found = about.get((kind, name), [])
+        if kind == "response_id":
+            return _of_one_response(subject, found)
+        if kind == "trace_id":
+            if subject.rollout_id is not None:
+                found = [call for call in found if call.rollout_id in (None, subject.rollout_id)]
+            if not found or len({call.attempt_id for call in found} - {None}) > 1:
+                continue
+        return found
+    return []
+
+
+def _of_one_response(subject: Subject, found: list[Call]) -> list[Call]:
+    for other in ("attempt_id", "rollout_id"):
+        wanted = getattr(subject, other)
+        if wanted is not None and len(found) > 1:
+            found = [call for call in found if getattr(call, other) in (None, wanted)]
+    return found if len({(call.trace_id, call.span_id) for call in found}) == 1 else []
 
 
 def edited(example: Example, correction: str) -> Example | None:

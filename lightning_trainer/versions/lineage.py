@@ -14,6 +14,7 @@ from lightning_trainer.store.records import Rollback, StepState
 from lightning_trainer.store.tables import steps as step_table
 from lightning_trainer.store.tables import versions as version_table
 from lightning_trainer.store.worklist.forgetting import TrainedStep
+from lightning_trainer.types import VersionState
 
 
 class Lineage:
@@ -67,7 +68,7 @@ class MadeWith:
     versions: tuple[int, ...]
     """Ascending."""
     before: int
-    """The parent of the first of the steps: the newest version without it."""
+    """The newest version that the first of the steps continued from and that was served; rollback refuses others."""
 
     @property
     def sentence(self) -> str:
@@ -97,8 +98,15 @@ def made_with(connection: Connection, steps: Collection[TrainedStep]) -> list[Ma
         lineage = Lineage(changed, version_table.select_rollbacks(connection, policy))
         trained = [step for step in changed if states[step] is StepState.TRAINED]
         versions = tuple(one for one in trained if set(lineage.path(one)) & set(taken))
-        found.append(MadeWith(policy, tuple(taken), waiting, versions, lineage.parent(taken[0]) or 0))
+        earlier = lineage.path(lineage.parent(taken[0]) or 0)
+        before = next((one for one in reversed(earlier) if _was_served(connection, policy, one)), 0)
+        found.append(MadeWith(policy, tuple(taken), waiting, versions, before))
     return found
+
+
+def _was_served(connection: Connection, policy: str, version: int) -> bool:
+    known = version_table.select_one(connection, policy, version)
+    return known is not None and known.state in (VersionState.LIVE, VersionState.RETIRED)
 
 
 @dataclass(frozen=True, slots=True)

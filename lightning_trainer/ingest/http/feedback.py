@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from lightning_trainer.config.sections import FeedbackConfig
 from lightning_trainer.errors import StoreError
 from lightning_trainer.ingest.http.bodies import JsonBodyError, error_response, read_json
-from lightning_trainer.samples.feedback.entries import LONGEST_NAME, LONGEST_TEXT, Subject, feedback_span
+from lightning_trainer.samples.feedback.entries import LONGEST_NAME, LONGEST_TEXT, Subject, entries_of, feedback_span
 from lightning_trainer.samples.feedback.review import hour_began_ns, is_trusted, within_caps
 from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.retention.sweep import expired_among
@@ -101,7 +101,7 @@ def feedback_router(store: FeedbackStore, sink: SpanSink, config: FeedbackConfig
             return error.response()
         except StoreError as error:
             return error_response(503, str(error), retry_after_s=1)
-        waits_s = 0 if is_trusted(body.source, config) else config.quarantine
+        waits_s = 0 if is_trusted(body.source, config) or _withdraws(span) else config.quarantine
         answer = {"accepted": True, "new": new, "counts_in_s": waits_s}
         rates = body.thumb is not None or body.score is not None
         if rates and (reason := await trains_nothing(store, subject)) is not None:
@@ -115,9 +115,11 @@ async def take(store: FeedbackStore, sink: SpanSink, config: FeedbackConfig, spa
     """Store feedback; return whether it is new.
 
     Raises:
-        JsonBodyError: more came in this hour than counts (429).
+        JsonBodyError: more came in this hour than counts (429); never of what only takes back, or is stored already.
     """
-    if not is_trusted(source, config):
+    key = (span.trace_id, span.span_id)
+    free = is_trusted(source, config) or _withdraws(span)
+    if not free and not await store.scan(lambda c: feedback_table.is_kept(c, *key)):
         since_ns = hour_began_ns(time.time_ns())
         said = within_caps(await store.scan(lambda c: feedback_table.said_lately(c, since_ns)), config)
         for number, most, who in (
@@ -129,6 +131,11 @@ async def take(store: FeedbackStore, sink: SpanSink, config: FeedbackConfig, spa
                     429, f"{number} pieces of feedback came in this hour of {who} = {most}; send it later"
                 )
     return bool(await sink.append([span]))
+
+
+def _withdraws(span: Span) -> bool:
+    """Whether it only takes feedback back, which counts at once and against no cap, as in the review."""
+    return any(one.taken_back and one.correction is None for one in entries_of(span))
 
 
 def _span(body: FeedbackBody) -> Span:
@@ -170,6 +177,9 @@ async def trains_nothing(store: FeedbackStore, subject: Subject) -> str | None:
     """Return why a rating of this subject trains nothing; None if it may."""
     attempt_id = await store.scan(lambda connection: feedback_table.attempt_of(connection, subject))
     if attempt_id is None:
+        unseen = f"attempt {subject.attempt_id!r}" if subject.attempt_id else f"rollout {subject.rollout_id!r}"
+        if subject.attempt_id or subject.rollout_id:
+            return f"it rates no attempt: no span of {unseen} has been seen; it counts once its spans come"
         return _NO_ATTEMPT
     if await store.scan(lambda connection: expired_among(connection, [attempt_id])):
         return "the spans of its attempt were deleted: it trains nothing"

@@ -49,6 +49,11 @@ class Kept:
     """By the daemon's clock."""
 
     @property
+    def withdraws(self) -> bool:
+        """Whether it only takes back: then it neither waits nor counts against a cap, since it makes no reward."""
+        return self.taken_back and not self.edited
+
+    @property
     def key(self) -> tuple[str, str]:
         return self.trace_id, self.span_id
 
@@ -131,18 +136,17 @@ def review(kept: Sequence[Kept], verified: Mapping[str, float], config: Feedback
     states = dict(_states(kept, config, trusted, now_ns))
     waits_ns = quarantine_ns(config)
     releases = [one.received_ns + waits_ns for one in kept if states[one.key] is State.QUARANTINED]
-    counted = [one for one in kept if states[one.key] is State.COUNTED and one.attempt_id is not None]
-    by_target: dict[str, dict[str, Kept]] = {}
-    for one in sorted(counted, key=lambda k: (k.given_ns, k.received_ns, k.key)):
-        if one.value is not None or one.taken_back:
-            by_target.setdefault(_target(one, config), {})[one.source] = one  # the latest word of a source counts
-    opinions, about = [], {}
-    for target, latest in by_target.items():
-        for source, one in latest.items():
-            about[target] = one
-            if one.value is not None and not one.taken_back:
-                opinions.append(Opinion(source, target, one.value))
-    right = {target: verified[one.attempt_id] for target, one in about.items() if one.attempt_id in verified}
+    # What waits makes no reward yet, but its source does not stand by what it said before.
+    said_of = [one for one in kept if states[one.key] in (State.COUNTED, State.QUARANTINED)]
+    counted = [one for one in said_of if states[one.key] is State.COUNTED]
+    about = {_target(one, config): one for one in counted if one.value is not None or one.taken_back}
+    opinions = [
+        Opinion(source, target, one.value)
+        for target, latest in _latest(said_of, config).items()
+        for source, one in latest.items()
+        if one.value is not None and states[one.key] is State.COUNTED
+    ]
+    right = {target: verified[one.attempt_id or ""] for target, one in about.items() if one.attempt_id in verified}
     standing = standings(opinions, right, trusted)
     by_source: dict[str, Counter[State]] = {}
     for one in kept:
@@ -159,6 +163,32 @@ def review(kept: Sequence[Kept], verified: Mapping[str, float], config: Feedback
 
 def _target(one: Kept, config: FeedbackConfig) -> str:
     return target_of(one.attempt_id or "", one.response_id if config.scores == "call" else None, one.name)
+
+
+def _latest(said: Sequence[Kept], config: FeedbackConfig) -> dict[str, dict[str, Kept]]:
+    """Return by target and source the latest rating that its source has not taken back since.
+
+    What takes back names a score of Langfuse's (whose words share a trace), a response, or all of the attempt.
+    """
+
+    def by(one: Kept) -> tuple[str | None, str, str]:
+        return one.attempt_id, one.name, one.source
+
+    scores = {(by(one), one.trace_id) for one in said if not one.taken_back}
+    without_scores: set[tuple[tuple, str]] = set()
+    without_responses: set[tuple[tuple, str | None]] = set()
+    latest: dict[str, dict[str, Kept]] = {}
+    for one in sorted(said, key=lambda k: (k.given_ns, k.received_ns, k.key), reverse=True):
+        score, response = (by(one), one.trace_id), (by(one), one.response_id)
+        if one.taken_back and score in scores:
+            without_scores.add(score)
+        elif one.taken_back:
+            without_responses.add(response)
+        elif score in without_scores or not without_responses.isdisjoint((response, (by(one), None))):
+            continue
+        elif one.value is not None:
+            latest.setdefault(_target(one, config), {}).setdefault(one.source, one)
+    return latest
 
 
 def _outcome(about: Kept, voices: Sequence[tuple[str, float, float]], config: FeedbackConfig) -> Outcome:
@@ -182,7 +212,8 @@ def _states(
     of_all: Counter[int] = Counter()
     for one in sorted(kept, key=lambda k: (k.received_ns, k.key)):
         hour = hour_began_ns(one.received_ns)
-        if one.source not in trusted:
+        free = one.source in trusted or one.withdraws
+        if not free:
             of_source[one.source, hour] += 1
             # What is over its source's own cap leaves the room for others as it is.
             within = of_source[one.source, hour] <= config.source_per_hour
@@ -192,7 +223,7 @@ def _states(
                 continue
         if one.attempt_id is None:
             yield one.key, State.UNMATCHED
-        elif one.source not in trusted and now_ns - one.received_ns < waits_ns:
+        elif not free and now_ns - one.received_ns < waits_ns:
             yield one.key, State.QUARANTINED
         else:
             yield one.key, State.COUNTED

@@ -83,7 +83,7 @@ def _row(connection: Connection, entry: Entry, received_ns: int) -> tuple:
     return (
         *(entry.trace_id, entry.span_id, entry.source, entry.kind, entry.name),
         *(subject.rollout_id, subject.attempt_id),
-        _attempt(connection, subject.rollout_id, subject.attempt_id, subject.response_id, None),
+        attempt_of(connection, subject),
         *(subject.response_id, subject.trace_id, entry.value, entry.taken_back, entry.correction is not None),
         *(entry.given_ns, received_ns),
     )
@@ -152,7 +152,11 @@ def _attempt(
     response_id: str | None,
     trace_id: str | None,
 ) -> str | None:
-    """Return the attempt that the ids identify; for a rollout its last one; None if it is unknown or ambiguous."""
+    """Return the attempt that the ids identify; for a rollout its last one; None if it is unknown or ambiguous.
+
+    A rollout's response or trace says which of its attempts is meant, and never leads to another rollout: several may
+    share both.
+    """
     if attempt_id is not None:
         row = connection.execute(
             "SELECT attempt_id FROM attempts WHERE attempt_id = ?1 AND (?2 IS NULL OR rollout_id = ?2)",
@@ -160,16 +164,19 @@ def _attempt(
         ).fetchone()
         return None if row is None else row[0]
     of_work = "attempt_id IS NOT NULL AND name NOT LIKE 'evaluate %'"
+    of_rollout = "(?2 IS NULL OR attempt_id IN (SELECT attempt_id FROM attempts WHERE rollout_id = ?2))"
     for name, known in (
-        (response_id, f"spans WHERE response_id = ? AND {of_work}"),
-        (trace_id, f"spans WHERE trace_id = ? AND {of_work}"),
-        (trace_id, "outer_traces WHERE trace_id = ?"),
+        (response_id, f"spans WHERE response_id = ?1 AND {of_work}"),
+        (trace_id, f"spans WHERE trace_id = ?1 AND {of_work}"),
+        (trace_id, "outer_traces WHERE trace_id = ?1"),
     ):
         if name is not None:
-            rows = connection.execute(f"SELECT DISTINCT attempt_id FROM {known} LIMIT 2", (name,)).fetchall()
+            rows = connection.execute(
+                f"SELECT DISTINCT attempt_id FROM {known} AND {of_rollout} LIMIT 2", (name, rollout_id)
+            ).fetchall()
             if len(rows) == 1:
                 return rows[0][0]
-            if rows:
+            if rows and rollout_id is None:
                 return None
     if rollout_id is None:
         return None
@@ -247,12 +254,20 @@ def count_of(connection: Connection, attempt_id: str) -> int:
 
 
 def said_lately(connection: Connection, since_ns: int) -> dict[str, int]:
-    """Return by source how much feedback has arrived since then."""
+    """Return by source how much feedback has arrived since then, without what only takes some back."""
     # Grouped by an expression, so that the index by source is not read as a whole.
     rows = connection.execute(
-        "SELECT min(source), count(*) FROM feedback WHERE received_ns >= ? GROUP BY source || ''", (since_ns,)
+        """SELECT min(source), count(*) FROM feedback WHERE received_ns >= ? AND (taken_back = 0 OR edited = 1)
+           GROUP BY source || ''""",
+        (since_ns,),
     )
     return dict(rows)
+
+
+def is_kept(connection: Connection, trace_id: str, span_id: str) -> bool:
+    """Whether the feedback of this span is kept."""
+    found = connection.execute("SELECT 1 FROM feedback WHERE trace_id = ? AND span_id = ?", (trace_id, span_id))
+    return found.fetchone() is not None
 
 
 def newest(connection: Connection) -> tuple[int, int]:

@@ -6,12 +6,13 @@ So redelivery brings nothing back, and nothing readable is kept of what was eras
 import hashlib
 import json
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from enum import Enum
 
 from lightning_instrumentation import semconv
 
 from lightning_trainer.store.connection import Connection
-from lightning_trainer.types import Span
+from lightning_trainer.types import Span, SpanEvent
 
 
 class Named(Enum):
@@ -40,9 +41,10 @@ def mark(connection: Connection, kind: Named, names: Collection[str], until_ns: 
 
 
 def without(connection: Connection, spans: Sequence[Span]) -> Sequence[Span]:
-    """Return the spans without those that were forgotten."""
+    """Return the spans without those that were forgotten, and without feedback that others carry as an event."""
     names = [list(_names(span)) for span in spans]
-    hashes = {name: _hashed(*name) for of_span in names for name in of_span}
+    carried = {(Named.SOURCE, source) for span in spans for event in span.events if (source := _source(event))}
+    hashes = {name: _hashed(*name) for name in carried.union(*names)}
     if not hashes:
         return spans
     rows = connection.execute(
@@ -52,11 +54,20 @@ def without(connection: Connection, spans: Sequence[Span]) -> Sequence[Span]:
     until = dict(rows.fetchall())
     if not until:
         return spans
-    return [
-        span
-        for span, of_span in zip(spans, names, strict=True)
-        if all(span.end_ns > until.get(hashes[name], -1) for name in of_span)
-    ]
+    until_of = {name: until.get(hashed, -1) for name, hashed in hashes.items()}
+    left = []
+    for span, of_span in zip(spans, names, strict=True):
+        if all(span.end_ns > until_of[name] for name in of_span):
+            events = tuple(
+                event
+                for event in span.events
+                if (source := _source(event)) is None or event.time_ns > until_of[Named.SOURCE, source]
+            )
+            if len(events) == len(span.events):
+                left.append(span)
+            elif not span.name.startswith("evaluate "):
+                left.append(replace(span, events=events))
+    return left
 
 
 def change_mark(connection: Connection) -> int:
@@ -75,6 +86,12 @@ def _names(span: Span) -> Iterator[tuple[Named, str]]:
     for name, kind in _NAMES:
         if isinstance(value := span.attributes.get(name), str):
             yield kind, value
+
+
+def _source(event: SpanEvent) -> str | None:
+    """Return who says what an event carries; None if it is no feedback."""
+    source = event.attributes.get(semconv.FEEDBACK_SOURCE)
+    return source if isinstance(source, str) and source else None
 
 
 def _hashed(kind: Named, name: str) -> str:

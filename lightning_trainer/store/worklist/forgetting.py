@@ -173,7 +173,8 @@ def _forget_outside(
     of_it = "trace_id = ?1 OR response_id IN (SELECT value FROM json_each(?2))"
     inside = connection.execute(
         f"""SELECT rollout_id FROM attempts WHERE attempt_id IN (SELECT attempt_id FROM spans WHERE trace_id IN
-            (SELECT trace_id FROM spans WHERE {of_it})) LIMIT 1""",
+            (SELECT trace_id FROM spans WHERE {of_it}) UNION SELECT attempt_id FROM outer_traces WHERE trace_id = ?1)
+            ORDER BY rollout_id LIMIT 1""",
         (trace, listed),
     ).fetchone()
     if inside is not None:

@@ -72,8 +72,46 @@ def test_where_ids_are_asked_for_edits_are_left_out_and_said(spans, make_policy)
 
 
 def test_an_edit_of_something_else_changes_nothing(spans, make_policy):
-    others = [*spans[:-2], edit("x", response_id="nobody"), edit("y", trace_id="f" * 32)]
-    assert len(demonstrations(recorded(others), make_policy()).examples) == 2
+    others = [*spans[:-2], edit("x", response_id="nobody", rollout_id="rollout-a2"), edit("y", trace_id="f" * 32)]
+    for found in (demonstrations(recorded(others), make_policy()), preferences(recorded(others), make_policy())):
+        assert "2 edited answers are left out: what they name is no recorded answer, or several" in found.problems
+    assert answers(demonstrations(recorded(others), make_policy())) == {"a1": "5", "a2": "6"}
+    taken = feedback_span(Subject(trace_id="f" * 32), source="editor", kind="person", name="feedback", taken_back=True)
+    found = demonstrations(recorded([*others, taken]), make_policy())
+    assert any("1 edited answers are left out: what they name" in one for one in found.problems)
+
+
+def within(spans, trace_id: str):
+    """As made within a trace of the program's own."""
+    outer = {semconv.OUTER_SPAN: f"{trace_id}-{'1' * 16}"}
+    return [replace(one, attributes={**one.attributes, **outer}) for one in spans]
+
+
+@pytest.mark.parametrize(
+    ("about", "written"),
+    [
+        ({"trace_id": "c" * 32}, {"a1": "5", "a2": "five", "a3": "7"}),
+        ({"trace_id": "c" * 32, "rollout_id": "rollout-a2"}, {"a1": "5", "a2": "five", "a3": "7"}),
+        ({"trace_id": "d" * 32, "rollout_id": "rollout-a2"}, {"a1": "5", "a2": "five", "a3": "7"}),
+        ({"trace_id": "e" * 32, "rollout_id": "rollout-a3"}, {"a1": "5", "a2": "6", "a3": "five"}),
+        ({"trace_id": "e" * 32}, {"a1": "5", "a2": "6", "a3": "7"}),
+        ({"trace_id": "c" * 32, "rollout_id": "rollout-a3"}, {"a1": "5", "a2": "6", "a3": "five"}),
+    ],
+    ids=["program's trace", "and rollout", "unknown trace and rollout", "shared trace and rollout", "shared", "other"],
+)
+def test_an_edit_may_name_the_trace_of_the_program_that_an_attempt_was_made_in(
+    attempt_spans, make_policy, about, written
+):
+    """Before: Langfuse's corrections, which name Langfuse's trace, were written nowhere, and nothing said so."""
+    spans = [
+        *within(attempt_spans("a1", 1, reward=1.0), "e" * 32),
+        *within(attempt_spans("a2", 2, reward=1.0, answer="6"), "c" * 32),
+        *within(attempt_spans("a3", 3, reward=1.0, answer="7"), "e" * 32),
+    ]
+    found = demonstrations(recorded([*spans, edit("five", **about)]), make_policy())
+    assert answers(found) == written
+    said = "1 edited answers are left out: what they name is no recorded answer, or several"
+    assert (said in found.problems) is ("five" not in written.values())
 
 
 @pytest.mark.parametrize(("quarantine", "written"), [("0s", ["5", "five"]), ("10m", ["5", "6"])])

@@ -136,6 +136,23 @@ async def test_a_source_beyond_its_cap_is_told_so_and_a_trusted_one_has_none(cli
         assert (await client.post(_URL, json={**body, "source": "crm"})).status_code == 200
 
 
+async def test_a_source_beyond_its_cap_may_take_back_and_send_again_what_is_stored(client) -> None:
+    """Before: 429, so that a rating could not be withdrawn, and a retry looked like a loss."""
+    body = {"source": "busy", "rollout_id": "r-a"}
+    for number in range(3):
+        await client.post(_URL, json={**body, "thumb": "up", "id": f"click-{number}"})
+    again = await client.post(_URL, json={**body, "thumb": "up", "id": "click-2"})
+    assert (again.status_code, again.json()["new"]) == (200, False)
+    back = await client.post(_URL, json={**body, "thumb": "none"})
+    assert (back.status_code, back.json()["counts_in_s"]) == (200, 0)
+    edit = await client.post(_URL, json={**body, "thumb": "none", "edit": "Better."})
+    assert edit.status_code == 429
+    other = {**body, "source": "other"}
+    for thumb in ("none", "none", "none", "up"):
+        answer = await client.post(_URL, json={**other, "thumb": thumb})
+        assert answer.status_code == 200, "taking back takes no room"
+
+
 @pytest.mark.parametrize(
     ("source", "number", "seconds_before", "status"),
     [

@@ -76,6 +76,16 @@ async def test_a_scores_metadata_name_what_it_is_about(client, store, metadata, 
     assert (one.attempt_id, one.response_id) == (attempt_id, response_id)
 
 
+async def test_the_reason_names_the_rollout_that_has_not_been_seen(client, store) -> None:
+    """Before: it said that what the score names belongs to no rollout, or to several attempts."""
+    (root, *_) = await store.spans_of_attempts(["a"])
+    about = {"traceId": root.trace_id, "name": "thumbs", "value": 1, "metadata": {"rollout_id": "r-later"}}
+    answer = await client.post(_SCORES, json=about)
+    assert answer.json()["reason"] == (
+        "it rates no attempt: no span of rollout 'r-later' has been seen; it counts once its spans come"
+    )
+
+
 async def test_langfuses_client_sends_lists_of_scores(client, store) -> None:
     about = {"name": "thumbs", "metadata": {"rollout_id": "r-a", "user_id": "u7"}}
     scores: list = [{**about, "id": "s1", "value": 1.0}, {**about, "id": "s2", "value": 0.25, "sessionId": "s"}]

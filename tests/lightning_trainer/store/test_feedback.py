@@ -127,6 +127,43 @@ async def test_feedback_may_name_the_trace_of_the_program_that_an_attempt_was_ma
     assert (found.feedback, await rows(store, "outer_traces")) == (2, 1)
 
 
+@pytest.mark.parametrize("shared", ["the program's trace", "a response id"])
+@pytest.mark.parametrize("arrived", [["a0", "a1"], ["a0"], []], ids=["both", "the other rollout", "neither"])
+async def test_feedback_that_names_its_rollout_is_of_no_other_one_whatever_else_it_names(
+    store, attempt_spans, shared, arrived
+):
+    """Before: of a trace with two rollouts, the one that had arrived first was rated for good."""
+
+    def spans_of(name: str) -> list[Span]:
+        spans = within(attempt_spans(name, [1], 10), "c" * 32)
+        same = {semconv.RESPONSE_ID: "chatcmpl-1"}
+        return [
+            replace(span, attributes={**span.attributes, **same}) if semconv.RESPONSE_ID in span.attributes else span
+            for span in spans
+        ]
+
+    about = {"trace_id": "c" * 32} if shared == "the program's trace" else {"response_id": "chatcmpl-1"}
+    await store.append([span for name in arrived for span in spans_of(name)])
+    await store.append([said("u1", 1.0, rollout_id="r-a1", **about)])
+    settler = FeedbackSettler(OPEN, store, store)
+    await settler.settle()
+    assert await rewards(store, "a0", "a1") == ({"a1": 1.0} if "a1" in arrived else {})
+    await store.append([span for name in ("a0", "a1") if name not in arrived for span in spans_of(name)])
+    await settler.settle()
+    assert await rewards(store, "a0", "a1") == {"a1": 1.0}
+
+
+async def test_feedback_on_a_rollout_is_of_the_attempt_whose_trace_it_names(store, attempt_spans):
+    """Before: of the last attempt, if the attempts' spans had come first."""
+    first, second = (
+        [replace(one, attributes={**one.attributes, semconv.ROLLOUT_ID: "r"}) for one in attempt_spans(name, [1], at)]
+        for name, at in (("a0", 10), ("a1", 20))
+    )
+    await store.append([*first, *second, said("u1", 1.0, rollout_id="r", trace_id=first[0].trace_id)])
+    await FeedbackSettler(OPEN, store, store).settle()
+    assert await rewards(store, "a0", "a1") == {"a0": 1.0}
+
+
 def select_settled(connection: Connection) -> list[tuple]:
     return connection.execute("SELECT * FROM settled ORDER BY target, number").fetchall()
 

@@ -14,6 +14,7 @@ from lightning_trainer.errors import ForgetError
 from lightning_trainer.samples.feedback.entries import Subject, feedback_span
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.scan import read_only
+from lightning_trainer.store.tables import feedback
 from lightning_trainer.store.tables.rollouts import select_rated_tasks
 from lightning_trainer.store.upkeep.backup import back_up
 from lightning_trainer.store.upkeep.check import check
@@ -53,23 +54,23 @@ async def left(store) -> list[str]:
 
 
 async def test_a_response_is_forgotten_with_all_records_of_its_call_and_feedback_on_it(store, calls):
-    feedback = [said(response_id="one"), said(response_id="two")]
-    await store.append([*calls, *feedback])
+    given = [said(response_id="one"), said(response_id="two")]
+    await store.append([*calls, *given])
     done = await erase(store, forget_response, "one")
     assert (done.name, done.feedback, done.attempts, done.spans) == ("one", 1, 0, 3)
-    assert set(await left(store)) == {"1", "3", feedback[1].span_id.lstrip("0")}
-    assert await store.append([calls[1], calls[3], feedback[0]]) == 0, "the spool sends it once more"
+    assert set(await left(store)) == {"1", "3", given[1].span_id.lstrip("0")}
+    assert await store.append([calls[1], calls[3], given[0]]) == 0, "the spool sends it once more"
     with pytest.raises(ForgetError, match="nothing of a response 'one' is stored; check the id"):
         await erase(store, forget_response, "one")
 
 
 async def test_a_trace_is_forgotten_with_what_was_recorded_elsewhere_of_its_responses(store, calls):
-    feedback = [said(trace_id=f"{1:032x}"), said(response_id="two")]
-    await store.append([*calls, *feedback])
+    given = [said(trace_id=f"{1:032x}"), said(response_id="two")]
+    await store.append([*calls, *given])
     done = await erase(store, forget_trace, f"{1:032x}")
     assert (done.feedback, done.spans) == (2, 6)
     assert await left(store) == []
-    assert await store.append([*calls, *feedback]) == 0
+    assert await store.append([*calls, *given]) == 0
     later = replace(said(trace_id=f"{9:032x}"), trace_id=f"{8:032x}")
     assert await store.append([later]) == 1
 
@@ -96,6 +97,48 @@ async def test_a_call_whose_feedback_was_forgotten_is_sound(tmp_path, make_span)
         assert await left(store) == ["1"]
     with read_only(tmp_path / "lightning.sqlite") as connection:
         assert {one.what: one.number for one in check(connection)}["spans"] == 0
+
+
+async def test_a_trace_of_the_programs_own_that_a_rollout_was_made_in_is_erased_with_the_rollout(store, attempt_spans):
+    """Before: it was said to be erased, and the rollout and its reward stayed."""
+    outer = {semconv.OUTER_SPAN: f"{'c' * 32}-{'1' * 16}"}
+    spans = [replace(one, attributes={**one.attributes, **outer}) for one in attempt_spans("a0", [1], 10)]
+    await store.append([*spans, said(trace_id="c" * 32)])
+    with pytest.raises(ForgetError, match="part of rollout 'r-a0': `lightning-trainer forget --rollout r-a0` erases"):
+        await erase(store, forget_trace, "c" * 32)
+    assert len(await left(store)) == len(spans) + 1
+    done = await erase(store, forget_rollout, "r-a0")
+    assert (done.attempts, done.feedback, await left(store)) == (1, 1, [])
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["stored before", "in a spool"])
+@pytest.mark.parametrize("name", ["chat m", "evaluate feedback"])
+async def test_feedback_that_an_event_alone_tells_the_source_of_is_not_stored_again(store, attempt_spans, name, known):
+    """Before: only a source among the span's own attributes was known again."""
+    root, call = attempt_spans("a0", [1], 10)
+
+    def event(source: str, at_ns: int) -> SpanEvent:
+        told = {semconv.EVALUATION_NAME: "feedback", semconv.EVALUATION_SCORE: 1.0, semconv.FEEDBACK_SOURCE: source}
+        return SpanEvent(semconv.EVALUATION_EVENT, at_ns, told)
+
+    carrier = replace(call, name=name, events=(event("u", 15), SpanEvent("other", 15, {})))
+    given = [root, carrier, said(rollout_id="r-a0")]
+    await store.append(given if known else [root, given[2]])
+    await erase(store, forget_source, "u")
+    assert await store.append(given) == int(name == "chat m" and not known)
+    assert await store.scan(feedback.select) == []
+    (event_names,) = [
+        [one.name for one in span.events]
+        for span in await store.spans_of_attempts(["a0"])
+        if span.span_id == carrier.span_id
+    ] or [[]]
+    assert event_names == (["other"] if name == "chat m" else [])
+    later = [
+        replace(carrier, span_id="f" * 16, events=(event("u", time.time_ns()),)),
+        replace(carrier, span_id="e" * 16, events=(event("v", 15),)),
+    ]
+    assert await store.append(later) == 2, "what is said later, and what others said, is new"
+    assert [one.source for one in await store.scan(feedback.select)] == ["u", "v"]
 
 
 async def test_what_was_forgotten_is_in_no_byte_of_the_store_nor_of_a_backup_made_afterwards(tmp_path, attempt_spans):

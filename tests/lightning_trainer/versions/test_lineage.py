@@ -1,10 +1,15 @@
 """Repeating a path's steps gives the weights that the run had, whatever was rolled back to in between."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lightning_trainer.store import SqliteStore
 from lightning_trainer.store.records import Rollback
-from lightning_trainer.versions.lineage import Lineage
+from lightning_trainer.store.worklist.forgetting import TrainedStep
+from lightning_trainer.types import PolicyVersion, StepReport, TrainingBatch, VersionState
+from lightning_trainer.versions.lineage import Lineage, made_with
+from lightning_trainer.versions.rollback import record_rollback
 
 
 def test_without_rollbacks_every_step_follows_the_one_before():
@@ -25,6 +30,30 @@ def test_a_rollback_leaves_a_branch_behind_that_can_be_gone_back_to():
 def test_of_two_rollbacks_without_a_step_between_the_later_counts():
     lineage = Lineage([1, 2, 3], [Rollback(3, 1, 0), Rollback(3, 2, 0)])
     assert lineage.path() == (0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("states", "before"),
+    [
+        ((VersionState.LIVE, VersionState.RETIRED, VersionState.REFUSED, VersionState.LIVE), 1),
+        ((VersionState.LIVE, VersionState.RETIRED, VersionState.RETIRED, VersionState.LIVE), 2),
+        ((VersionState.LIVE, VersionState.REFUSED, VersionState.TRAINED, VersionState.LIVE), 0),
+    ],
+)
+async def test_the_version_before_data_was_trained_is_one_that_rollback_takes(tmp_path, states, before):
+    """Before: the parent, also if it was refused, and so does rollback refuse it."""
+    async with SqliteStore(tmp_path / "s.sqlite") as store:
+        for number, state in enumerate(states):
+            reason = "its canary is undecided" if state is VersionState.REFUSED else None
+            await store.put_version(PolicyVersion("math", number, number, state, 1, reason=reason))
+            if number:
+                batch = TrainingBatch("math", number, ())
+                await store.assign(batch, policy="math", step=number, attempt_ids=[], ledger=[])
+                await store.finish_step("math", StepReport(number, {}, {}, 1, 1, 1, {}))
+        (made,) = await store.scan(lambda c: made_with(c, [TrainedStep("math", 3, "trained", 1)]))
+        assert (made.versions, made.before) == ((3,), before)
+        assert f"rollback math@v{before}`" in made.sentence
+        assert (await record_rollback(store, "math", made.before, checkpoints=[1, 2, 3])).version == before
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(0, 30)), max_size=40))

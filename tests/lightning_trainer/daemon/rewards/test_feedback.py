@@ -28,7 +28,15 @@ from lightning_trainer.store.upkeep import journal
 from lightning_trainer.store.upkeep.backup import back_up
 from lightning_trainer.store.worklist import feedback_rewards
 from lightning_trainer.store.worklist.forgetting import forget_rollout, forget_source
-from lightning_trainer.types import LedgerRow, Outcome, SpanEvent, StepReport, TrainingBatch
+from lightning_trainer.types import (
+    LedgerRow,
+    Outcome,
+    PolicyVersion,
+    SpanEvent,
+    StepReport,
+    TrainingBatch,
+    VersionState,
+)
 
 OPEN = FeedbackConfig.model_validate({"quarantine": "0s"})
 
@@ -174,6 +182,7 @@ async def test_the_daemon_answers_and_says_which_versions_were_trained_with_it(s
     await step(store, 2, ["a0"])
     await step(store, 3, ["a1"])
     await step(store, 4, ["b1"], trained=False)
+    await store.put_version(PolicyVersion("math", 1, 1, VersionState.RETIRED, 1))
     app = FastAPI()
     app.include_router(feedback_api(store, OPEN))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://daemon") as client:

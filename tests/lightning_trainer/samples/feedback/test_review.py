@@ -1,5 +1,7 @@
 """What counts and what waits: quarantine, caps, the latest word of a source, and the reward that is left."""
 
+from dataclasses import replace
+
 import pytest
 
 from lightning_trainer.config.sections import FeedbackConfig
@@ -44,12 +46,75 @@ def test_the_latest_word_of_a_source_counts_and_can_be_taken_back():
     assert outcome(back).value is None
 
 
+@pytest.mark.parametrize(
+    ("taken_back", "values"),
+    [
+        ({"response_id": "r1"}, {None: 0.0, "r1": None, "r2": 0.0}),
+        ({"response_id": "r2"}, {None: 1.0, "r1": 1.0, "r2": None}),
+        ({"response_id": None}, {None: None, "r1": None, "r2": None}),
+    ],
+    ids=str,
+)
+def test_a_rating_that_is_taken_back_leaves_what_its_source_says_of_other_responses(taken_back, values):
+    """Before: without the thumb on one turn, that on another was gone too."""
+    kept = [said(1, "a", 1.0, at=90 * HOUR, response_id="r1"), said(2, "a", 0.0, at=91 * HOUR, response_id="r2")]
+    back = [*kept, said(3, "a", None, at=92 * HOUR, taken_back=True, **taken_back)]
+    assert outcome(back).value == values[None]
+    of_calls = {one.response_id: one.value for one in review(back, {}, FeedbackConfig(scores="call"), NOW).outcomes}
+    assert {name: of_calls[name] for name in ("r1", "r2")} == {name: values[name] for name in ("r1", "r2")}
+    again = [*back, said(4, "a", 0.5, at=93 * HOUR, response_id="r1")]
+    assert outcome(again).value == 0.5
+
+
+def test_a_score_that_is_deleted_leaves_another_score_of_its_source():
+    """What is said under one id of Langfuse's has one trace."""
+    first, second = said(1, "a", 1.0, at=90 * HOUR), said(2, "a", 0.0, at=91 * HOUR)
+    changed = said(1, "a", 0.5, at=92 * HOUR, span_id="2" * 16)
+    deleted = said(1, "a", None, at=93 * HOUR, span_id="3" * 16, taken_back=True)
+    assert outcome([first, second, changed]).value == 0.5
+    assert outcome([first, second, changed, deleted]).value == 0.0
+    nothing = said(3, "a", None, at=94 * HOUR, taken_back=True)
+    assert outcome([first, second, changed, nothing]).value is None
+    assert outcome([first, nothing, said(4, "a", 0.0, at=95 * HOUR), replace(deleted, given_ns=NOW)]).value == 0.0
+
+
 def test_feedback_waits_in_quarantine_unless_its_source_is_trusted():
     fresh = [said(1, "a", 1.0, at=NOW - MINUTE)]
     found = review(fresh, {}, FeedbackConfig(), NOW)
     assert (set(found.states.values()), found.outcomes) == ({State.QUARANTINED}, ())
     assert found.next_release_ns == NOW - MINUTE + 10 * MINUTE
     assert outcome(fresh, trusted=("a*",)).value == 1.0
+
+
+@pytest.mark.parametrize(("value", "later"), [(None, None), (0.0, 0.0)], ids=["taken back", "changed"])
+def test_what_a_source_has_withdrawn_in_quarantine_is_never_a_reward(value, later):
+    """Before: from the end of its own quarantine to that of the later word, it was, and a step could take it."""
+    kept = [
+        said(1, "a", 1.0, at=NOW - 10 * MINUTE),
+        said(2, "a", value, at=NOW - MINUTE, taken_back=value is None),
+        said(3, "b", 0.5, at=NOW - 20 * MINUTE),
+    ]
+    for at, expected in ((NOW - 1, 0.5), (NOW, 0.5), (NOW + 9 * MINUTE, 0.5 if later is None else 0.25)):
+        (one,) = review(kept, {}, FeedbackConfig(), at).outcomes
+        assert one.value == pytest.approx(expected, abs=0.05)
+    alone = review(kept[:2], {}, FeedbackConfig(), NOW).outcomes
+    assert [one.value for one in alone] == [None], "a reward that was made of the first word is retracted"
+
+
+def test_a_rating_is_taken_back_at_once_and_whatever_the_caps_are():
+    now = NOW - MINUTE
+    kept = [said(1, "a", 1.0, at=now - 20 * MINUTE), said(2, "a", None, at=now, taken_back=True)]
+    for config in (FeedbackConfig(), FeedbackConfig(source_per_hour=1), FeedbackConfig(all_per_hour=1)):
+        found = review(kept, {}, config, now)
+        assert (found.states[kept[1].key], found.outcomes[0].value) == (State.COUNTED, None)
+    edited = [*kept, said(3, "a", None, at=NOW, taken_back=True, edited=True)]
+    state = review(edited, {}, FeedbackConfig(), NOW).states[edited[2].key]
+    assert state is State.QUARANTINED, "an edit beside it waits"
+
+
+def test_a_word_that_exceeds_a_cap_leaves_what_its_source_said_before():
+    kept = [said(1, "a", 1.0, at=NOW - 20 * MINUTE), said(2, "a", 0.0, at=NOW - 20 * MINUTE + 1)]
+    assert outcome(kept, source_per_hour=1).value == 1.0
 
 
 def test_what_a_source_says_beyond_its_cap_does_not_count_and_what_came_before_does():
