@@ -4,6 +4,7 @@ import asyncio
 import gc
 import json
 import pickle
+from typing import Any
 
 import aiohttp
 import httpx
@@ -176,7 +177,8 @@ def test_a_stream_that_was_read_to_its_last_event_has_ended_then(recording, mode
     assert started is not None
     if library == "openai":
         with openai.OpenAI(base_url=model.base_url, api_key=KEY) as client:
-            assert list(client.chat.completions.create(model="m", messages=HELLO, stream=True))
+            hello: Any = HELLO
+            assert list(client.chat.completions.create(model="m", messages=hello, stream=True))
     else:
         with httpx.stream("POST", f"{model.base_url}/chat/completions", json=chat(stream=True)) as response:
             assert next(line for line in response.iter_lines() if line == "data: [DONE]")

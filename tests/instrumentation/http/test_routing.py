@@ -249,7 +249,8 @@ def test_the_callers_timeout_holds(begin, daemon, host):
 def test_the_callers_number_of_connections_holds(begin, daemon, library):
     """Before, it was the library's default, 100, and the calls beyond failed with a PoolTimeout."""
     begin()
-    out = Outgoing(None, own=True)
+    no_call: Any = None
+    out = Outgoing(no_call, own=True)
     for most, kept in ((250, 30), (None, None)):
         with library.Client(limits=library.Limits(max_connections=most, max_keepalive_connections=kept)) as client:
             own, ours = client._transport._pool, gateway_client(library, client, out)._transport._pool
@@ -265,9 +266,9 @@ async def test_a_session_writes_what_only_its_own_serializer_can(begin, daemon, 
     def serialize(value):
         return json.dumps(value, default=str)
 
-    own = (
-        {"json_serialize_bytes": lambda value: serialize(value).encode()} if in_bytes else {"json_serialize": serialize}
-    )
+    own: dict[str, Any] = {"json_serialize": serialize}
+    if in_bytes:
+        own = {"json_serialize_bytes": lambda value: serialize(value).encode()}
     async with aiohttp.ClientSession(**own) as session:
         with lt.agent("writer"):
             body = document(metadata={"of": datetime.date(2026, 1, 2)})
