@@ -108,13 +108,14 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=12.0)
     parser.add_argument("--at-once", type=int, default=12, help="people who are in the shop")
     parser.add_argument("--users", type=int, default=40)
+    parser.add_argument("--attackers", type=float, default=0.1, help="share of the users; 0: nobody attacks")
     parser.add_argument("--think-s", type=float, default=1.0, help="between two questions of one person")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--endpoint", default="http://127.0.0.1:8321")
     options = parser.parse_args()
     lt.init(options.endpoint)
     client = openai.OpenAI(base_url=f"{options.endpoint}/v1", api_key="unused", timeout=300, max_retries=0)
-    everybody, seconds = users(options.users), 60 * options.minutes
+    everybody, seconds = users(options.users, attackers=options.attackers), 60 * options.minutes
     try:
         answer(client, QUESTIONS[0])  # the engine may still be starting
     except openai.OpenAIError as error:

@@ -40,6 +40,7 @@ def test_what_users_like(answer: str, liked: bool) -> None:
 def test_a_tenth_of_the_users_attacks_and_the_others_err_as_often_as_they_are_said_to() -> None:
     everybody = USERS["users"](40)
     assert sum(user.attacks for user in everybody) == 4
+    assert not any(user.attacks for user in USERS["users"](40, attackers=0.0))
     chance = random.Random(0)
     good = "Wash it by hand with mild soap."
     thumbs = {user: [user.thumb(good, chance) for _ in range(500)] for user in everybody}
