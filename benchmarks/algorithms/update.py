@@ -89,18 +89,18 @@ def compare(
         credit = case.value_formula
         return plain.step(policy_dir, reference_dir, critic, batch, case.formula, credit, HORIZON, **changed)
 
-    found = [_beside(case, ours, formula(), case.source)]
+    found = [_against(case, ours, formula(), case.source)]
     if case.peer is None or peers is None:
         return found
     peer, name = case.peer, peers.name_of(case.peer)
     if peer.gives == "gae":
-        return [*found, _beside(case, ours, formula(gae=peers.gae), f"{name}, {case.source}")]
+        return [*found, _against(case, ours, formula(gae=peers.gae), f"{name}, {case.source}")]
     answer = peers.train(peer, [_as_json(sample) for sample in batch])
     if peer.gives == "advantages":
         assert answer.advantages is not None
-        return [*found, _beside(case, ours, formula(given=answer.advantages), f"{name}, {case.source}")]
+        return [*found, _against(case, ours, formula(given=answer.advantages), f"{name}, {case.source}")]
     loss = None if peer.gives == "advantages and gradient" else answer.loss
-    return [*found, _beside_library(case, ours, answer, name, loss)]
+    return [*found, _against_library(case, ours, answer, name, loss)]
 
 
 def _learner(case: Case, policy_dir: Path, reference_dir: Path, attention: str) -> Learner:
@@ -122,7 +122,7 @@ def _learner(case: Case, policy_dir: Path, reference_dir: Path, attention: str) 
     )
 
 
-def _beside(case: Case, ours: Ours, expected: plain.Step, name: str) -> Comparison:
+def _against(case: Case, ours: Ours, expected: plain.Step, name: str) -> Comparison:
     differences = [
         _off(ours.metrics["actor/pg_loss"], expected.policy_loss),
         _off(ours.metrics["loss"], expected.loss),
@@ -145,7 +145,7 @@ def _beside(case: Case, ours: Ours, expected: plain.Step, name: str) -> Comparis
     )
 
 
-def _beside_library(case: Case, ours: Ours, answer: Answer, name: str, loss: float | None) -> Comparison:
+def _against_library(case: Case, ours: Ours, answer: Answer, name: str, loss: float | None) -> Comparison:
     return Comparison(
         case.kind,
         case.name,

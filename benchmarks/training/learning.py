@@ -54,9 +54,9 @@ def run(quick: bool) -> list[Row]:
     plain = made["plain"]
     return [
         *(row for name, runs in made.items() for row in _rows(name, runs)),
-        _beside_plain("2 mini-batches", plain, made["2 mini-batches"]),
-        _beside_plain("2 epochs", plain, made["2 epochs"]),
-        _beside_a_forced_tool(plain, made["forced tool"]),
+        _against_plain("2 mini-batches", plain, made["2 mini-batches"]),
+        _against_plain("2 epochs", plain, made["2 epochs"]),
+        _against_a_forced_tool(plain, made["forced tool"]),
     ]
 
 
@@ -96,20 +96,20 @@ def _rows(name: str, runs: _Runs) -> Iterator[Row]:
     yield Row("learning", f"{name}: tokens without a choice", mean("sampling/no_choice"), note="share, masked")
 
 
-def _beside_plain(name: str, plain: _Runs, other: _Runs) -> Row:
+def _against_plain(name: str, plain: _Runs, other: _Runs) -> Row:
     shared_s = min(steps[-1]["cpu_s"] for steps in (*plain, *other))
     one, more = ([_last(_until(steps, shared_s)) for steps in runs] for runs in (plain, other))
     what = f"reward at {shared_s / 60:.0f} CPU-minutes: {name} less plain"
-    return at_least("learning", what, fmean(more) - fmean(one), -_NOISE, "", _beside(more, one))
+    return at_least("learning", what, fmean(more) - fmean(one), -_NOISE, "", _both(more, one))
 
 
-def _beside_a_forced_tool(plain: _Runs, forced: _Runs) -> Row:
+def _against_a_forced_tool(plain: _Runs, forced: _Runs) -> Row:
     one, more = (list(map(_gain, runs)) for runs in (plain, forced))
     what = "gain in reward: forced tool less plain"
-    return at_least("learning", what, fmean(more) - fmean(one), -_NOISE, "", _beside(more, one))
+    return at_least("learning", what, fmean(more) - fmean(one), -_NOISE, "", _both(more, one))
 
 
-def _beside(more: Sequence[float], one: Sequence[float]) -> str:
+def _both(more: Sequence[float], one: Sequence[float]) -> str:
     return " and ".join(", ".join(f"{value:.3f}" for value in values) for values in (more, one))
 
 

@@ -69,7 +69,7 @@ def run(quick: bool) -> list[Row]:
         return _trained(command, plan, kept / name)
 
     best, fastest, searched = _searched(plan, peer, quick)
-    theirs = fastest if quick else peer(_beside(best, ours), "trl")
+    theirs = fastest if quick else peer(_next_to(best, ours), "trl")
     rows = [*searched, *_rows(ours, theirs), Row("trl", "what differs", None, note=_DIFFERENCES)]
     shutil.rmtree(kept)
     return rows
@@ -106,7 +106,7 @@ def _seconds(side: Record) -> float:
     return side.median(lambda step: step.seconds)
 
 
-def _beside(plan: Plan, ours: Record) -> Plan:
+def _next_to(plan: Plan, ours: Record) -> Plan:
     """The other side's plan: past the goal there is nothing more to learn from it."""
     if ours.reached_at is None:
         return plan

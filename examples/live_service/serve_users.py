@@ -4,9 +4,9 @@
     python examples/live_service/serve_users.py --minutes 12
 
 The daemon trains whenever enough answered questions have their feedback, and serves the new version by itself. At the
-end this prints which share of the answers was liked, by quarters of the time, and whom the daemon believes least. The
-program knows what users like; the daemon sees thumbs alone, some of them wrong, some of attackers, and a tenth of the
-answers checked by the shop itself.
+end this prints which share of the answers was liked, by quarters of the time and for questions that the traffic left
+out, and whom the daemon believes least. The program knows what users like; the daemon sees thumbs alone, some of them
+wrong, some of attackers, and a tenth of the answers checked by the shop itself.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from pathlib import Path
 
 import lightning_instrumentation as lt
 import openai
-from users import QUESTIONS, User, is_liked, users
+from users import HELD_OUT, QUESTIONS, User, is_liked, users
 
 CONFIG = Path(__file__).with_name("lightning.toml")
 VOICES = 3
@@ -83,6 +83,22 @@ def visit(client: openai.OpenAI, everybody: list[User], record: Record, chance: 
     record.add(is_liked(text))
 
 
+def ask_held_out(client: openai.OpenAI, times: int, at_once: int) -> None:
+    """Ask the questions that the traffic left out, so many times each, without training on them."""
+
+    def ask(question: str) -> bool | None:
+        try:
+            with lt.rollout(question, input=question, mode="evaluate"):
+                return is_liked(answer(client, question))
+        except openai.OpenAIError:
+            return None
+
+    with ThreadPoolExecutor(at_once) as pool:
+        answered = [liked for liked in pool.map(ask, HELD_OUT * times) if liked is not None]
+    if answered:
+        print(f"questions not asked before: {sum(answered) / len(answered):.1%} of {len(answered)} answers liked")
+
+
 def report(record: Record, seconds: float) -> None:
     for quarter in range(4):
         count, share = record.share(quarter * seconds / 4, (quarter + 1) * seconds / 4)
@@ -109,6 +125,9 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=12, help="people who are in the shop")
     parser.add_argument("--users", type=int, default=40)
     parser.add_argument("--attackers", type=float, default=0.1, help="share of the users; 0: nobody attacks")
+    parser.add_argument(
+        "--held-out", type=int, default=10, help="times that each held-out question is asked at the end"
+    )
     parser.add_argument("--think-s", type=float, default=1.0, help="between two questions of one person")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--endpoint", default="http://127.0.0.1:8321")
@@ -150,6 +169,8 @@ def main() -> None:
             over.set()  # Ctrl-C ends the visits, and the report is of those that were
     lasted = min(seconds, time.monotonic() - record.began)
     lt.flush(30)
+    with contextlib.suppress(KeyboardInterrupt):  # the report is made without them
+        ask_held_out(client, options.held_out, options.at_once)
     report(record, lasted)
 
 

@@ -17,6 +17,21 @@ QUESTIONS = (
     "How do I repair a hole in a tent?",
     "When will my order arrive?",
 )
+HELD_OUT = (
+    "How do I dry a wet tent?",
+    "Which backpack is right for a week?",
+    "How warm is a fleece jacket?",
+    "Can I exchange gloves that are too small?",
+    "How do I clean a camping stove?",
+    "What is a good knife for the forest?",
+    "How long does a climbing rope last?",
+    "Which shoes are best for running in the rain?",
+    "How do I store skis in summer?",
+    "What do I need for a night in the mountains?",
+    "How do I repair a zip?",
+    "Where is my parcel?",
+)
+"""Questions that are asked after the traffic only, and never trained."""
 MOST_WORDS = 16
 """Users want to read no more than this, and a whole sentence."""
 

@@ -95,7 +95,7 @@ class Shadow:
         try:
             body = {name: value for name, value in request.body.items() if name not in ("stream", "stream_options")}
             asked = replace(request, body=body)
-            exchange = Exchange(asked, _beside(caller, version), Sampler(policy, version), CallRecord(self._sink))
+            exchange = Exchange(asked, _as_shadow(caller, version), Sampler(policy, version), CallRecord(self._sink))
             answer = await lease.upstream.complete(asked.api, asked.upstream(served_name))
             if not answer.is_success:
                 raise EngineError(f"it answered {answer.status}")
@@ -108,7 +108,7 @@ class Shadow:
             lease.release()
 
 
-def _beside(caller: Caller, version: int) -> Caller:
+def _as_shadow(caller: Caller, version: int) -> Caller:
     """Return the caller for the record: the rollout's shadow."""
     said: Mapping[str, str] = caller.attributes
     attributes = {

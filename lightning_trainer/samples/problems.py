@@ -173,7 +173,7 @@ def demonstrations_too_long(ledger: Iterable[LedgerRow], policy: PolicyConfig) -
     ]
 
 
-def losses(ledger: Iterable[LedgerRow], policy: PolicyConfig) -> list[str]:
+def unused_calls(ledger: Iterable[LedgerRow], policy: PolicyConfig) -> list[str]:
     """Say how many calls of the policy's agents could not be used for what was, or was not, recorded of them."""
     tokens: dict[str, int] = {}
     calls: dict[str, int] = {}

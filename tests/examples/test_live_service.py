@@ -49,6 +49,10 @@ def test_a_tenth_of_the_users_attacks_and_the_others_err_as_often_as_they_are_sa
     assert sum(wrong) / len(wrong) == pytest.approx(0.1, abs=0.02)
 
 
+def test_held_out_questions_are_none_of_those_that_are_asked_and_trained() -> None:
+    assert not set(USERS["HELD_OUT"]) & set(USERS["QUESTIONS"])
+
+
 def test_its_daemon_learns_from_thumbs_alone() -> None:
     config = load_config(FOLDER / "lightning.toml")
     policy = config.only_policy
@@ -73,7 +77,7 @@ def _serving_users(url: str, *options: str) -> Iterator[subprocess.Popen]:
 def test_ctrl_c_ends_the_visits_and_the_report_is_of_the_time_until_then() -> None:
     with (
         serving(lambda request: {"content": "Wash it by hand."}) as (url, requests),
-        _serving_users(url.removesuffix("/v1"), "--think-s", "0.05") as running,
+        _serving_users(url.removesuffix("/v1"), "--think-s", "0.05", "--held-out", "2") as running,
     ):
         deadline = time.monotonic() + 60
         while len(requests) < 200 and running.poll() is None and time.monotonic() < deadline:
@@ -84,6 +88,9 @@ def test_ctrl_c_ends_the_visits_and_the_report_is_of_the_time_until_then() -> No
     quarters = [line.partition(": ")[2] for line in said.splitlines() if line.startswith("quarter")]
     assert len(quarters) == 4
     assert all(quarter.endswith("answers liked") for quarter in quarters[1:3]), said
+    assert "questions not asked before: 100.0% of 24 answers liked" in said
+    asked = {str(request["messages"][-1]["content"]) for request in requests}
+    assert set(USERS["HELD_OUT"]) <= asked
 
 
 def test_a_service_without_a_daemon_says_so_in_one_sentence() -> None:

@@ -77,7 +77,7 @@ def shortest(timeout: Any) -> float:
     return min(map(shortest, parts), default=float("inf"))
 
 
-async def beside_loop(function: Callable[[], T]) -> T:
+async def off_loop(function: Callable[[], T]) -> T:
     """Call what may wait in a thread of its own, and await it; on a loop that is not asyncio's or trio's, call it here.
 
     Not the loop's executor: its few threads are the program's, and a process waits for them before it ends.
@@ -90,7 +90,7 @@ async def beside_loop(function: Callable[[], T]) -> T:
         except RuntimeError:
             pass
         else:
-            return await _beside_trio(function, sys.modules["trio"])
+            return await _off_trio(function, sys.modules["trio"])
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
@@ -114,7 +114,7 @@ async def beside_loop(function: Callable[[], T]) -> T:
     return await outcome
 
 
-async def _beside_trio(function: Callable[[], T], trio: Any) -> T:
+async def _off_trio(function: Callable[[], T], trio: Any) -> T:
     token, done = trio.lowlevel.current_trio_token(), trio.Event()
 
     def ended(_: Future[T]) -> None:

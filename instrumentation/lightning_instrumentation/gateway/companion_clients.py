@@ -19,7 +19,7 @@ _clients: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
 _lock = threading.Lock()
 
 
-def beside(client: Any, key: Hashable, make: Callable[[], Any], *, is_async: bool) -> Any:
+def companion(client: Any, key: Hashable, make: Callable[[], Any], *, is_async: bool) -> Any:
     """Return our client, created at the first routed call; a client of one event loop serves only that loop.
 
     Args:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from lightning_instrumentation.access.patience import AT_ONCE, Patience, be_patient, beside_loop, shortest
+from lightning_instrumentation.access.patience import AT_ONCE, Patience, be_patient, off_loop, shortest
 from lightning_instrumentation.access.proof import BUSY_S, PROOF_S
 from lightning_instrumentation.failures import failures
 from lightning_instrumentation.gateway.hosts import HostTrust
@@ -76,12 +76,12 @@ async def _met(started: Runtime, url: str, limit_s: float) -> Patience:
             return AT_ONCE
         agent = current_agent()
         asked = partial(router.policy_of, None if agent is None else agent.name, limit_s)
-        if (asked() if router.has_answer() else await beside_loop(asked)) is None:
+        if (asked() if router.has_answer() else await off_loop(asked)) is None:
             return AT_ONCE
         most = PROOF_S
     if router.access.is_due():
         try:
-            await beside_loop(partial(router.access.opened, min(most, limit_s)))
+            await off_loop(partial(router.access.opened, min(most, limit_s)))
         except Exception as error:
             return Patience(0.0, met=True, error=error)
     return Patience(0.0, met=True)

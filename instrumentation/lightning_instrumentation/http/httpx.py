@@ -11,7 +11,7 @@ from typing import Any
 
 from lightning_instrumentation.delivery.deferred import when_gone
 from lightning_instrumentation.failures import guarded
-from lightning_instrumentation.gateway.companion_clients import beside, is_mocked
+from lightning_instrumentation.gateway.companion_clients import companion, is_mocked
 from lightning_instrumentation.gateway.edge import Edge
 from lightning_instrumentation.hooks import patching
 from lightning_instrumentation.http.redirects import Redirects, following, under_way
@@ -325,7 +325,7 @@ def gateway_client(module: Any, client: Any, out: Outgoing) -> Any:
     is_async = isinstance(client, module.AsyncClient)
     make = module.AsyncClient if is_async else module.Client
     tls = out.tls()
-    return beside(
+    return companion(
         client,
         (module.__name__, tls),
         # Reading certificates that will not be checked costs 20 ms.

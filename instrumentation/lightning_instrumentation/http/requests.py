@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from lightning_instrumentation.delivery.deferred import when_gone
 from lightning_instrumentation.failures import guarded
-from lightning_instrumentation.gateway.companion_clients import beside
+from lightning_instrumentation.gateway.companion_clients import companion
 from lightning_instrumentation.gateway.edge import Edge
 from lightning_instrumentation.hooks import patching
 from lightning_instrumentation.http.redirects import Redirects, following, under_way
@@ -158,7 +158,7 @@ def through_gateway(session: Any, request: Any, out: Outgoing, options: dict[str
         options: of the caller's ``send``; how long to wait and whether to read the answer at once are theirs.
     """
     tls = out.tls()
-    ours = beside(session, ("requests", tls), lambda: _session(tls), is_async=False)
+    ours = companion(session, ("requests", tls), lambda: _session(tls), is_async=False)
     return ours.send(
         request,
         stream=options.get("stream", session.stream),

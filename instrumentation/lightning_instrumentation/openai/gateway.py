@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lightning_instrumentation.gateway.companion_clients import beside
+from lightning_instrumentation.gateway.companion_clients import companion
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -34,7 +34,7 @@ def gateway_client(
     Args:
         tls: the SSL context for the gateway; None for a gateway without TLS.
     """
-    return beside(
+    return companion(
         client._client,
         ("openai", endpoint, token, fallback, tls),
         lambda: _make(client, endpoint, token, fallback, tls),
