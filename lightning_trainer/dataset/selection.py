@@ -213,7 +213,8 @@ def by_call(
     tell which, none.
 
     Args:
-        edits: oldest first, with what takes feedback back: without a response, all that its source said of the attempt.
+        edits: oldest first, with what takes feedback back: a score of Langfuse's, whose words share a trace; else, with
+            a response, what its source said of it; else all that it said of the attempt.
         calls: all that were recorded, of all agents, whether or not they can be examples.
         outer_traces: the attempts that were made in a trace of the program's own.
     """
@@ -225,19 +226,22 @@ def by_call(
     for trace_id, attempts in outer_traces.items():
         within = [call for attempt_id in attempts for call in about.get(("attempt_id", attempt_id), ())]
         about.setdefault(("trace_id", trace_id), within)
-    said: dict[str, dict[tuple[str, str], str]] = {}
-    of_nothing: dict[Subject, dict[tuple[str, str], str]] = {}
+    edits = tuple(edits)
+    scores = {(entry.trace_id, entry.source, entry.name) for entry in edits if not entry.taken_back}
+    said: dict[str, dict[tuple[str, str], Entry]] = {}
+    of_nothing: dict[Subject, dict[tuple[str, str], Entry]] = {}
     for entry in edits:
         named, who = _named(entry.subject, about), (entry.source, entry.name)
         if entry.taken_back:
-            for of_call in (said.get(call.call_id, {}) for call in named):
-                of_call.pop(who, None)
-            of_nothing.get(entry.subject, {}).pop(who, None)
+            of_score = (entry.trace_id, *who) in scores
+            for of_call in (*(said.get(call.call_id, {}) for call in named), of_nothing.get(entry.subject, {})):
+                if who in of_call and (not of_score or of_call[who].trace_id == entry.trace_id):
+                    del of_call[who]
         if entry.correction is not None:
             of_call = said.setdefault(named[-1].call_id, {}) if named else of_nothing.setdefault(entry.subject, {})
             of_call.pop(who, None)  # what is said last stands last
-            of_call[who] = entry.correction
-    newest = {call_id: [*of_call.values()][-1] for call_id, of_call in said.items() if of_call}
+            of_call[who] = entry
+    newest = {call_id: [*of_call.values()][-1].correction or "" for call_id, of_call in said.items() if of_call}
     return newest, sum(map(len, of_nothing.values()))
 
 

@@ -122,9 +122,10 @@ def _subject(span: Span, told: Mapping[str, AttributeValue]) -> Subject:
 
 
 def edits_of(spans: Iterable[Span]) -> tuple[Entry, ...]:
-    """Return the feedback that has an edited answer or takes something back, oldest first."""
-    entries = (entry for span in spans if span.events for entry in entries_of(span))
-    found = {entry.key: entry for entry in entries if entry.correction or entry.taken_back}
+    """Return edited answers, what takes feedback back, and what that names by its trace; oldest first."""
+    entries = [entry for span in spans if span.events for entry in entries_of(span)]
+    back = {entry.trace_id for entry in entries if entry.taken_back}
+    found = {entry.key: entry for entry in entries if entry.correction or entry.trace_id in back}
     return tuple(sorted(found.values(), key=lambda entry: (entry.given_ns, entry.key)))
 
 

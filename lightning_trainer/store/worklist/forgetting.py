@@ -213,6 +213,14 @@ def _refuse_from_now_on(connection: Connection, rollout: str, attempt_ids: Seque
         ).fetchall()
         forgotten.mark(connection, kind, [name for (name,) in rows], now_ns)
     forgotten.mark(connection, Named.ROLLOUT, [rollout], now_ns)
+    # A trace of the program's own; if other attempts were made in it too, feedback that names it may be on these.
+    traces = connection.execute(
+        """SELECT DISTINCT trace_id FROM outer_traces AS own WHERE attempt_id IN (SELECT value FROM json_each(?1))
+           AND NOT EXISTS (SELECT 1 FROM outer_traces AS other WHERE other.trace_id = own.trace_id
+               AND other.attempt_id NOT IN (SELECT value FROM json_each(?1)))""",
+        listed,
+    ).fetchall()
+    forgotten.mark(connection, Named.TRACE, [name for (name,) in traces], now_ns)
     # What a candidate is still answering alongside them comes under a name that was not seen yet.
     candidates = connection.execute("SELECT DISTINCT version FROM canaries WHERE ended_ns IS NULL").fetchall()
     connection.executemany(

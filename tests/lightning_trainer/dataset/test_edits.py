@@ -192,3 +192,18 @@ def test_an_edit_that_its_source_took_back_is_none(attempt_spans, make_policy, a
     assert answers(demonstrations(recorded([*spans, *taken]), make_policy())) == {"a2": "6"}
     again = said("ada", correction="5.", given_ns=4)
     assert answers(demonstrations(recorded([*spans, *taken, again]), make_policy())) == {"a2": "5."}
+
+
+def test_a_score_that_is_deleted_takes_back_its_own_words_only(attempt_spans, make_policy):
+    """Before: deleting Langfuse's rating left out the correction that the same person had given under the same name."""
+
+    def score(score_trace, given_ns, **told):
+        about = Subject(rollout_id="rollout-a2")
+        span = feedback_span(about, source="ada", kind="person", name="quality", given_ns=given_ns, **told)
+        return replace(span, trace_id=score_trace)
+
+    rating, correction = score("a" * 32, 1, value=0.0), score("b" * 32, 2, correction="five")
+    spans = [*attempt_spans("a2", 2, reward=0.0, answer="6"), rating, correction]
+    for score_trace, answer in (("a" * 32, "five"), ("b" * 32, "6")):
+        told = [*spans, score(score_trace, 3, taken_back=True)]
+        assert answers(demonstrations(recorded(told), make_policy())) == {"a2": answer}

@@ -111,6 +111,22 @@ async def test_a_trace_of_the_programs_own_that_a_rollout_was_made_in_is_erased_
     assert (done.attempts, done.feedback, await left(store)) == (1, 1, [])
 
 
+@pytest.mark.parametrize("shared", [False, True])
+async def test_feedback_that_names_the_trace_of_a_forgotten_rollout_is_not_stored_again(store, attempt_spans, shared):
+    """Before: redelivered, it was stored and waited for a rollout for ever."""
+
+    def within(attempt_id):
+        outer = {semconv.OUTER_SPAN: f"{'c' * 32}-{'1' * 16}"}
+        return [replace(one, attributes={**one.attributes, **outer}) for one in attempt_spans(attempt_id, [1], 10)]
+
+    praise = said(trace_id="c" * 32)
+    await store.append([*within("a0"), *(within("a1") if shared else ()), praise])
+    await erase(store, forget_rollout, "r-a0")
+    late = said(trace_id="c" * 32, rollout_id="r-a1")
+    assert await store.append([praise]) == 0
+    assert await store.append([replace(late, start_ns=15, end_ns=15)]) == int(shared)
+
+
 @pytest.mark.parametrize("known", [True, False], ids=["stored before", "in a spool"])
 @pytest.mark.parametrize("name", ["chat m", "evaluate feedback"])
 async def test_feedback_that_an_event_alone_tells_the_source_of_is_not_stored_again(store, attempt_spans, name, known):
