@@ -146,6 +146,7 @@ def build_batch(
             *rewards.problems,
             *rewards.incomplete.values(),
             *problems.refusals(group.summary for group in groups),
+            *problems.stale((group.summary for group in groups), rows, policy),
             *problems.unused_calls(rows, policy),
             *problems.unknown_sampling(kept, ledger.call_outcomes),
         ),

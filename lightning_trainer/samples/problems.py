@@ -191,6 +191,17 @@ def unused_calls(ledger: Iterable[LedgerRow], policy: PolicyConfig) -> list[str]
     ]
 
 
+def stale(groups: Iterable[GroupSummary], ledger: Iterable[LedgerRow], policy: PolicyConfig) -> list[str]:
+    """Say how many calls were too old to train, if that may be why a group has too few attempts."""
+    calls = sum(row.calls for row in ledger if row.reason == Reason.STALE and policy.claims(row.agent))
+    if not calls or all(group.verdict is not Reason.GROUP_TOO_SMALL for group in groups):
+        return []
+    return [
+        f"calls not trained (stale): {calls}. More than max_staleness = {policy.max_staleness} versions have gone live "
+        "since they were answered: raise it, or let groups fill up sooner (a smaller group_size or groups_per_step)"
+    ]
+
+
 def unknown_sampling(calls: Iterable[Call], call_outcomes: Mapping[str, CallOutcome]) -> list[str]:
     """Say which parameters kept calls from being trained."""
     calls_of = Counter(

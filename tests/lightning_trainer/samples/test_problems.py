@@ -67,3 +67,22 @@ def test_a_reward_of_an_agent_that_made_no_call_is_said(make_call, make_attempt,
         "rewards of the agent 'sovler' teach nothing: it made no call in any attempt here; agents that did: judge, "
         "solver. Give lt.reward(agent=...) a name of these"
     ]
+
+
+def test_a_group_that_is_too_small_for_stale_calls_is_said_to_be(make_call, make_attempt, make_evaluation, make_policy):
+    """Before: its attempts were all scored, and the step's notes said only that attempts must be scored."""
+    policy = make_policy(max_staleness=2)
+    calls = [make_call(f"s{n}", attempt_id=f"a{n}", policy_version=version) for n, version in ((1, 0), (2, 5))]
+    attempts = [make_attempt(f"a{n}") for n in (1, 2)]
+    scores = [make_evaluation(float(n), f"a{n}") for n in (1, 2)]
+
+    def said(versions):
+        return build_batch(calls, attempts, scores, policy, 1, versions=versions).problems
+
+    (small, stale) = said({3, 4, 5})
+    assert "1 of its 2 attempts can be compared" in small
+    assert stale == (
+        "calls not trained (stale): 1. More than max_staleness = 2 versions have gone live since they were answered: "
+        "raise it, or let groups fill up sooner (a smaller group_size or groups_per_step)"
+    )
+    assert said(None) == ()
