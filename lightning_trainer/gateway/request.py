@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 from lightning_instrumentation import semconv
 
+from lightning_trainer.gateway.bodies import write_json
 from lightning_trainer.gateway.errors import RefusalError
 
 
@@ -74,7 +75,7 @@ class EngineRequest:
         elif body.get("logprobs") in (None, False, True) and not body.get("top_logprobs"):
             body["logprobs"] = True
             body["top_logprobs"] = 0
-        return orjson.dumps(body)
+        return write_json(body)
 
     def tokenize(self, served_name: str) -> bytes:
         """Return the body for the engine's ``/tokenize`` that renders the prompt of this chat."""
@@ -89,7 +90,7 @@ class EngineRequest:
             own = body.get("chat_template_kwargs")
             thinking = {"enable_thinking": told["reasoning_effort"] != "none"} if "reasoning_effort" in told else {}
             body["chat_template_kwargs"] = {**thinking, **(own if isinstance(own, Mapping) else {}), **told}
-        return orjson.dumps(body)
+        return write_json(body)
 
     def instead(self, status: int, raw: bytes | None) -> "EngineRequest | None":
         """Return the request to retry with after an answer of the engine; None if the caller gets that answer."""
@@ -100,29 +101,6 @@ class EngineRequest:
         except (orjson.JSONDecodeError, TypeError, KeyError, AttributeError):
             return None
         return None if body is None else replace(self, body=body)
-
-
-_MAY_BE_DEEP = 200
-
-
-def read_body_object(raw: bytes) -> dict[str, Any]:
-    """Read a request body.
-
-    Raises:
-        RefusalError: it is not a JSON object (400).
-    """
-    try:
-        body = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        raise RefusalError(400, f"the body is not valid JSON: {error}", code="invalid_json") from error
-    if not isinstance(body, dict):
-        raise RefusalError(400, f"the body is a JSON {type(body).__name__}, not an object", code="invalid_json")
-    if raw.count(b"[") + raw.count(b"{") > _MAY_BE_DEEP:
-        try:
-            orjson.dumps(body)
-        except TypeError as error:  # the parser accepts four times the nesting that the encoder does
-            raise RefusalError(400, f"the body is nested too deeply: {error}", code="invalid_json") from error
-    return body
 
 
 def engine_request(
@@ -138,6 +116,8 @@ def engine_request(
         RefusalError: it asks for something that cannot be recorded exactly (400).
     """
     count = body.get("n")
+    if count is not None and not isinstance(count, int):
+        raise RefusalError(400, f"n = {count!r}: send a whole number", param="n")
     if body.get("include_reasoning") not in (None, True):
         raise RefusalError(
             400,
@@ -154,7 +134,7 @@ def engine_request(
         version=version,
         asked_token_ids=body.get("return_token_ids") is True,
         asked_logprobs=_asked_logprobs(body, api),
-        choices=count if isinstance(count, int) and count > 0 else 1,
+        choices=max(count or 1, 1),
         id_prefix=id_prefix,
     )
 

@@ -13,7 +13,7 @@ AttributeValue: TypeAlias = (
     str | bool | int | float | bytes | tuple[str, ...] | tuple[bool, ...] | tuple[int, ...] | tuple[float, ...]
 )
 
-_ENDED_BY_A_LIMIT = ("length", "max_tokens", "model_context_window_exceeded")
+_CUT_SHORT = ("length", "max_tokens", "model_context_window_exceeded", "abort")
 
 
 class SpanStatus(StrEnum):
@@ -209,5 +209,6 @@ class Call:
 
     @property
     def truncated(self) -> bool:
-        """Whether the limit of tokens ended the response (OpenAI's word for it, Anthropic's two, or Gemini's)."""
-        return self.finish_reason is not None and self.finish_reason.lower() in _ENDED_BY_A_LIMIT
+        """Whether the limit of tokens ended the response (OpenAI's word for it, Anthropic's two, or Gemini's), or the
+        engine did (vLLM's ``abort``)."""
+        return self.finish_reason is not None and self.finish_reason.lower() in _CUT_SHORT

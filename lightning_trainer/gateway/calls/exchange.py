@@ -117,6 +117,10 @@ class Exchange:
         if interrupted is None and self.transcript.hidden:
             message = "the engine gave no token ids of its answer, so it cannot be recorded and is withheld"
             raise RefusalError(502, message, kind="engine_error")
+        if interrupted is None and self.request.id_prefix is not None and self.transcript.cut_off:
+            # Only chat completions have a word for it.
+            await self.commit(interrupted="the engine cut the answer off")
+            raise unavailable("the answer was cut off, as new weights were loaded; make the call again")
         await call_record.write(
             record_of(
                 self.request,

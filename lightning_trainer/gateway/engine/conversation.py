@@ -4,9 +4,9 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
 from lightning_instrumentation import semconv
 
+from lightning_trainer.gateway.bodies import write_json
 from lightning_trainer.gateway.caller import Caller
 from lightning_trainer.gateway.request import EngineApi, EngineRequest
 
@@ -48,4 +48,4 @@ def _first(request: EngineRequest) -> Any:
 
 
 def _digest(kind: bytes, what: Any) -> str:
-    return hashlib.blake2b(orjson.dumps(what), digest_size=16, person=kind).hexdigest()
+    return hashlib.blake2b(write_json(what), digest_size=16, person=kind).hexdigest()

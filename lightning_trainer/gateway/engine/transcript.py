@@ -107,6 +107,13 @@ class Transcript:
         return any(not choice.token_ids and choice.as_message()["parts"] for choice in self.choices.values())
 
     @property
+    def cut_off(self) -> bool:
+        """Whether the engine ended a choice for reasons of its own, such as new weights; it names none at all where
+        that was before the first token."""
+        reasons = [choice.finish_reason for choice in self.choices.values()]
+        return self.error is None and (not reasons or not {None, "abort"}.isdisjoint(reasons))
+
+    @property
     def complete(self) -> bool:
         """Whether every choice has ended."""
         ended = sum(choice.finish_reason is not None for choice in self.choices.values())

@@ -10,7 +10,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import orjson
+from lightning_instrumentation.wire.decoding import read_json
 
+from lightning_trainer.gateway.bodies import write_json
 from lightning_trainer.gateway.engine.sse import event_of
 from lightning_trainer.gateway.engine.transcript import Transcript
 from lightning_trainer.gateway.errors import RefusalError
@@ -59,7 +61,7 @@ class AnthropicAnswer:
         for index, call in enumerate(message.get("tool_calls") or ()):
             content.append({**_tool_use(call, index), "input": _arguments(call)})
         self._note_stop(choice)
-        return orjson.dumps({**self._message(), **self._stop(), "content": content})
+        return write_json({**self._message(), **self._stop(), "content": content})
 
     def chunk(self, event: bytes, chunk: dict[str, Any]) -> bytes:
         if chunk.get("error"):
@@ -159,8 +161,8 @@ def _tool_use(call: Mapping[str, Any], index: int) -> dict[str, Any]:
 def _arguments(call: Mapping[str, Any]) -> Any:
     text = (call.get("function") or {}).get("arguments") or "{}"
     try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError:
+        return read_json(text.encode(errors="surrogatepass"))
+    except ValueError:
         return {"invalid_json": text}  # the model's mistake: the agent should see it
 
 

@@ -66,13 +66,13 @@ def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
         chat["stop"] = body["stop_sequences"]
     if isinstance(choice := body.get("tool_choice"), dict):
         chat |= _tool_choice(choice)
-    if isinstance(thinking := body.get("thinking"), dict) and thinking.get("type") == "disabled":
-        # `budget_tokens` is left out: for Anthropic it is a target, and a thought that the engine cuts off is not what
-        # the policy sampled.
-        chat["reasoning_effort"] = "none"
     # `output_format` is the earlier name of the format in `output_config`.
-    wanted = {"format": body.get("output_format"), **(body.get("output_config") or {})}
-    return {**chat, **_output(wanted)}
+    chat |= _output({"format": body.get("output_format"), **(body.get("output_config") or {})})
+    if isinstance(thinking := body.get("thinking"), dict) and thinking.get("type") == "disabled":
+        # Whatever the effort. `budget_tokens` is left out: for Anthropic it is a target, and a thought that the engine
+        # cuts off is not what the policy sampled.
+        chat["reasoning_effort"] = "none"
+    return chat
 
 
 def edited_from(body: Mapping[str, Any]) -> int | None:

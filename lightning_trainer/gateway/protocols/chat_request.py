@@ -45,8 +45,21 @@ def refuse_unseen_fields(body: Mapping[str, Any]) -> None:
                 raise RefusalError(400, f"message {number} has {name}, which no model here sees: {instead}", param=name)
 
 
+def with_system(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the body with developer messages as system messages: templates know these, and may leave out others."""
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not any(map(_is_developers, messages)):
+        return body
+    said = [{**message, "role": "system"} if _is_developers(message) else message for message in messages]
+    return {**body, "messages": said}
+
+
+def _is_developers(message: Any) -> bool:
+    return isinstance(message, Mapping) and message.get("role") == "developer"
+
+
 def without_late_system(body: Mapping[str, Any], error: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the translated body to retry with after the engine refused one; None if its refusal stands.
+    """Return the body to retry with after the engine refused one; None if its refusal stands.
 
     Some templates allow a system message only at the beginning: a later one is then sent as a user message.
     """

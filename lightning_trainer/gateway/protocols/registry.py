@@ -71,7 +71,8 @@ def _anthropic_answer(_: dict[str, Any], request: EngineRequest, transcript: Tra
 
 def _read_chat(body: dict[str, Any], version: int | None) -> EngineRequest:
     chat_request.refuse_unseen_fields(body)
-    return engine_request(body, version=version)
+    asked = engine_request(chat_request.with_system(body), version=version)
+    return replace(asked, accommodated=chat_request.without_late_system)
 
 
 def _read_message(body: dict[str, Any], version: int | None) -> EngineRequest:

@@ -8,7 +8,9 @@ import httpx
 import lightning_instrumentation as lt
 import pytest
 from lightning_instrumentation import semconv
+from lightning_instrumentation.wire.native.bedrock import ConverseAnswer
 from lightning_instrumentation.wire.native.fields import reason_of
+from lightning_instrumentation.wire.native.gemini import GeminiAnswer
 
 EVENTS, LINES, AMAZON = "text/event-stream", "application/x-ndjson", "application/vnd.amazon.eventstream"
 SAID = {"role": "user", "parts": [{"type": "text", "content": "hello"}]}
@@ -389,3 +391,23 @@ def test_what_ollamas_model_thought_before_is_in_its_message(recording):
     asked("/api/chat", {"model": "o", "messages": [thought]}, "application/json", b"{}", streamed=False)
     (message,) = json.loads(recording.spans()[0].attributes[semconv.INPUT_MESSAGES])
     assert message["parts"] == [{"type": "reasoning", "content": "2 and 2"}, {"type": "text", "content": "4"}]
+
+
+@pytest.mark.parametrize(
+    ("answer", "part", "counts"),
+    [
+        (
+            ConverseAnswer(),
+            {"usage": {"inputTokens": 3, "cacheReadInputTokens": 5000, "cacheWriteInputTokens": 7, "outputTokens": 5}},
+            (5010, 5),
+        ),
+        (ConverseAnswer(), {"usage": {"inputTokens": 3, "outputTokens": 5}}, (3, 5)),
+        (GeminiAnswer(), {"usageMetadata": {"promptTokenCount": 10, "thoughtsTokenCount": 1023}}, (10, 1023)),
+        (GeminiAnswer(), {"usageMetadata": {"promptTokenCount": 10, "candidatesTokenCount": 0}}, (10, 0)),
+        (GeminiAnswer(), {"usageMetadata": {"promptTokenCount": 10}}, (10, None)),
+    ],
+)
+def test_cached_tokens_and_thoughts_are_counted(answer, part, counts):
+    """Before: cached tokens of a prompt were none, nor were the thoughts of an answer that ended within them."""
+    answer.add(part)
+    assert (answer.input_tokens, answer.output_tokens) == counts

@@ -50,6 +50,7 @@ class StubEngine:
         """Returns the parameter that it answers 400 about."""
         self.redirect: str | None = None
         self.finish_reason = "stop"
+        self.arguments = '{"expression": "6*7"}'
         self.stop_reason: str | None = None
         self.supports: dict[str, Any] | None = None
         """What it says tokens were drawn from, as our own engines do."""
@@ -137,7 +138,7 @@ class StubEngine:
         return {
             "id": "call_1",
             "type": "function",
-            "function": {"name": "calculator", "arguments": '{"expression": "6*7"}'},
+            "function": {"name": "calculator", "arguments": self.arguments},
         }
 
     def _whole(self, body, base) -> dict[str, Any]:

@@ -30,7 +30,10 @@ class ConverseAnswer(Answer):
         _add_block(choice, position, dict_of(part.get("delta")))
         choice.finish_reason = reason_of(part.get("stopReason")) or choice.finish_reason
         if usage := dict_of(part.get("usage")):
-            self.input_tokens, self.output_tokens = usage.get("inputTokens"), usage.get("outputTokens")
+            # Those of `inputTokens` were not cached.
+            read = [usage.get(name) for name in ("inputTokens", "cacheReadInputTokens", "cacheWriteInputTokens")]
+            counts = [count for count in read if isinstance(count, int)]
+            self.input_tokens, self.output_tokens = sum(counts) if counts else None, usage.get("outputTokens")
 
 
 def _add_block(choice: Choice, position: int, block: Json) -> None:

@@ -23,8 +23,10 @@ class GeminiAnswer(Answer):
         usage = dict_of(part.get("usageMetadata"))
         if usage.get("promptTokenCount") is not None:
             self.input_tokens = usage["promptTokenCount"]
-        if usage.get("candidatesTokenCount") is not None:
-            self.output_tokens = usage["candidatesTokenCount"] + (usage.get("thoughtsTokenCount") or 0)
+        # Either may be absent: where all of an answer is thoughts, that of the candidates.
+        sampled = [count for name in ("candidatesTokenCount", "thoughtsTokenCount") if (count := usage.get(name))]
+        if sampled or usage.get("candidatesTokenCount") is not None:
+            self.output_tokens = sum(sampled)
         if blocked := dict_of(part.get("promptFeedback")).get("blockReason"):
             self.error = f"the prompt was blocked: {blocked}"
         for position, candidate in enumerate(dicts(part.get("candidates"))):

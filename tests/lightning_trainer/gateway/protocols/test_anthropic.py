@@ -9,6 +9,7 @@ from lightning_instrumentation import semconv
 from lightning_instrumentation.telemetry.packing import unpack_token_ids
 
 from lightning_trainer.gateway.protocols.anthropic_request import chat_body
+from lightning_trainer.types import SpanStatus
 
 _ASKED: Any = {"model": "sql", "max_tokens": 9, "messages": [{"role": "user", "content": "Is it open?"}]}
 _TOOLS: Any = [{"name": "calculator", "description": "computes", "input_schema": {"type": "object"}}]
@@ -153,6 +154,44 @@ async def test_why_it_stopped_is_said(gateway, client, streamed, finish, stop, r
     else:
         message = await client.messages.create(**asked)
     assert (message.stop_reason, message.stop_sequence) == (reason, stop)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_an_answer_that_new_weights_cut_off_is_an_error(gateway, client, streamed) -> None:
+    """Before: it ended its turn, and half a sentence was taken as final."""
+    import anthropic
+
+    async def answered() -> None:
+        if not streamed:
+            await client.messages.create(**_ASKED)
+        async with client.messages.stream(**_ASKED) as stream:
+            await stream.get_final_message()
+
+    gateway.engine.finish_reason = "abort"
+    with pytest.raises(anthropic.APIStatusError, match="was cut off"):
+        await answered()
+    span = await gateway.record()
+    assert (span.status, span.attributes[semconv.STREAM_COMPLETE]) == (SpanStatus.ERROR, False)
+
+
+async def test_long_integers_in_the_input_of_a_tool_stay_exact(gateway, client) -> None:
+    """Before: 100000000000000000001 became 1e+20, on the way out and on the way back."""
+    gateway.engine.tool_call, gateway.engine.arguments = True, '{"wei": 100000000000000000001}'
+    message = await client.messages.create(**_ASKED, tools=_TOOLS)
+    (block,) = message.content
+    assert block.input == {"wei": 10**20 + 1}
+    results = [{"type": "tool_result", "tool_use_id": block.id, "content": "paid"}]
+    called = {"type": "tool_use", "id": block.id, "name": block.name, "input": block.input}
+    said = [{"role": "assistant", "content": [called]}, {"role": "user", "content": results}]
+    await client.messages.create(**{**_ASKED, "messages": [*_ASKED["messages"], *said]}, tools=_TOOLS)
+    sent = gateway.engine.requests[-1]["messages"][1]["tool_calls"][0]["function"]["arguments"]
+    assert json.loads(sent) == {"wei": 10**20 + 1}
+
+
+def test_disabled_thinking_stays_disabled_next_to_an_effort() -> None:
+    """Before: the effort turned it on."""
+    asked = {**_ASKED, "thinking": {"type": "disabled"}, "output_config": {"effort": "high"}}
+    assert chat_body(asked)["reasoning_effort"] == "none"
 
 
 def test_the_format_of_the_output_is_passed_on() -> None:

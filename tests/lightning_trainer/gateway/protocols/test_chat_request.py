@@ -55,8 +55,36 @@ async def test_hints_and_what_is_about_an_account_change_nothing(gateway, client
     )
     assert answer.choices[0].message.content == "The café is open."
     (sent,) = gateway.engine.requests
-    assert [message["role"] for message in sent["messages"]] == ["developer", "user"]
+    assert [message["role"] for message in sent["messages"]] == ["system", "user"]
     assert (sent["max_completion_tokens"], sent["reasoning_effort"]) == (9, "minimal")
+
+
+async def test_a_later_developer_message_is_sent_as_the_users_where_the_template_wants_none(gateway, client) -> None:
+    """Before: it was left to the template, which writes a role that the model never saw, or leaves the words out."""
+    gateway.engine.refuse = lambda body: "system" if body["messages"][-1]["role"] == "system" else None
+    asked: Any = [{"role": "user", "content": "Is it open?"}, {"role": "developer", "content": "Be brief."}]
+    await client.chat.completions.create(model="sql", messages=asked)
+    assert [[message["role"] for message in sent["messages"]] for sent in gateway.engine.requests] == [
+        ["user", "system"],
+        ["user", "user"],
+    ]
+
+
+@pytest.mark.parametrize("count", [2.0, "2"])
+async def test_a_number_of_choices_that_is_none_is_refused(gateway, client, count) -> None:
+    """Before: the engine read it as 2, and the later choices of a stream were recorded before their ends."""
+    with pytest.raises(openai.BadRequestError, match=r"n = .*: send a whole number"):
+        await client.chat.completions.create(model="sql", messages=[{"role": "user", "content": "?"}], n=count)
+    assert gateway.engine.requests == []
+
+
+async def test_long_integers_reach_the_engine_as_they_are(gateway, client) -> None:
+    """Before: 2**256 - 1 became 1.157920892373162e+77."""
+    schema = {"type": "object", "properties": {"wei": {"type": "integer", "maximum": 2**256 - 1}}}
+    tools: Any = [{"type": "function", "function": {"name": "pay", "parameters": schema}}]
+    await client.chat.completions.create(model="sql", messages=[{"role": "user", "content": "?"}], tools=tools)
+    (sent,) = gateway.engine.requests
+    assert sent["tools"][0]["function"]["parameters"] == schema
 
 
 async def test_the_stream_helper_reads_every_event(gateway, client) -> None:

@@ -235,6 +235,23 @@ async def test_a_response_that_was_cut_short_says_so(gateway, client, streamed: 
     assert (response.status, response.incomplete_details.reason) == ("incomplete", "max_output_tokens")
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_response_that_new_weights_cut_off_is_an_error(gateway, client, streamed: bool) -> None:
+    """Before: it was said to be completed."""
+
+    async def answered() -> None:
+        if not streamed:
+            await client.responses.create(model="sql", input="?")
+        async for _ in await client.responses.create(model="sql", input="?", stream=True):
+            pass
+
+    gateway.engine.finish_reason = "abort"
+    with pytest.raises(openai.APIError, match="was cut off"):
+        await answered()
+    span = await gateway.record()
+    assert span.attributes[semconv.STREAM_COMPLETE] is False
+
+
 async def test_errors_reach_the_client_as_its_own(gateway, client) -> None:
     with pytest.raises(openai.NotFoundError, match="known models: sql"):
         await client.responses.create(model="gpt-5", input="?")
