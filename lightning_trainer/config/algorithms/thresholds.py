@@ -23,12 +23,15 @@ def rejection_thresholds(rejections: str, thresholds: float | str | None) -> Non
     """Check ``rollout_rs`` and its threshold.
 
     Raises:
-        ValueError: a name is unknown, a threshold is missing, or there is neither one for all names nor one for each.
+        ValueError: a name is unknown or there twice, a threshold is missing or cannot be one of its name, or there is
+            neither one for all names nor one for each.
     """
     names = [name.strip() for name in rejections.split(",") if name.strip()]
     if not names or (unknown := sorted(set(names) - REJECTIONS)):
         wrong = ", ".join(unknown) if names else rejections
         raise ValueError(f"rollout_rs = {wrong!r} is unknown; there are {', '.join(sorted(REJECTIONS))}")
+    if twice := sorted(name for name in set(names) if names.count(name) > 1):
+        raise ValueError(f"rollout_rs = {rejections!r} names {', '.join(twice)} more than once")
     if thresholds is None:
         raise ValueError(f"rollout_rs = {rejections!r} needs rollout_rs_threshold, such as 2.0 for token_k1")
     given = [part.strip() for part in str(thresholds).split(",") if part.strip()]
@@ -38,7 +41,11 @@ def rejection_thresholds(rejections: str, thresholds: float | str | None) -> Non
             "rollout_rs; give one for all or one each"
         )
     for name, threshold in zip(names, given * len(names) if len(given) == 1 else given, strict=True):
-        lower, _ = _bounds(threshold, "rollout_rs_threshold")
+        lower, upper = _bounds(threshold, "rollout_rs_threshold")
+        if lower is None and upper < 1 and name.endswith("k1"):
+            raise ValueError(
+                f'rollout_rs_threshold = {threshold!r}: {name} is kept from 1/t to t; give 1 or more, or "lower_upper"'
+            )
         if lower is not None and not name.endswith("k1"):
             raise ValueError(
                 f"rollout_rs_threshold = {threshold!r}: {name} is never negative and has an upper bound only"

@@ -212,7 +212,8 @@ def regroup(
 def prompt_keys(
     calls: Iterable[Call], policy: PolicyConfig, prompt_of: Callable[[Call], bytes] | None = None
 ) -> dict[str, str]:
-    """Return by attempt id the key of its first prompt: that of the earliest call of the policy's agents."""
+    """Return by attempt id the key of its first prompt, images included: that of the earliest call of the policy's
+    agents."""
     first: dict[str, tuple[int, str, bytes]] = {}
     for call in calls:
         if call.attempt_id is None or not policy.claims(call.agent):
@@ -221,7 +222,9 @@ def prompt_keys(
         if known is None or (call.start_ns, call.call_id) < known[:2]:
             prompt = packed(call.prompt_ids) if prompt_of is None else prompt_of(call)
             if prompt:
-                first[call.attempt_id] = (call.start_ns, call.call_id, prompt)
+                # Different images have the same placeholders.
+                shown = "".join(f"\n{media.uri}" for media in call.media).encode(errors="surrogatepass")
+                first[call.attempt_id] = (call.start_ns, call.call_id, prompt + shown)
     return {
         attempt_id: f"prompt-{hashlib.blake2b(prompt, digest_size=8).hexdigest()}"
         for attempt_id, (_, _, prompt) in first.items()

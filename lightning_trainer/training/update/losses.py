@@ -13,8 +13,9 @@ what is measured before the step. One optimizer step is taken on it, so the weig
 exact.
 
 **Means over the whole batch**: ``geo_mean`` returns the mean over the sequences of a micro-batch, so that several of
-them would add up to a multiple of the loss. Ours is registered next to verl's own under a name of ours; nothing of
-verl's is replaced.
+them would add up to a multiple of the loss. ``bypass_mode`` refuses a micro-batch with nothing to train, as a process
+computes where others have more than it. Ours are registered next to verl's own under names of ours; nothing of verl's
+is replaced.
 """
 
 import math
@@ -152,7 +153,7 @@ _PREFIX = "lightning_"
 
 
 def over_the_batch(name: str) -> str:
-    """Return the name under which the loss ``name`` is a mean over the batch however it is split."""
+    """Return the name under which the loss ``name`` is a mean over the batch, however it is split."""
     ours = f"{_PREFIX}{name}"
     return ours if ours in POLICY_LOSS_REGISTRY else name
 
@@ -172,3 +173,25 @@ def _geo_mean(
     )
     batch = config.global_batch_info
     return loss * (len(advantages) * batch["dp_size"] / batch["global_batch_size"]), metrics
+
+
+@register_policy_loss(f"{_PREFIX}bypass_mode")
+def _bypass_mode(
+    old_log_prob: torch.Tensor,
+    log_prob: torch.Tensor,
+    advantages: torch.Tensor,
+    response_mask: torch.Tensor,
+    loss_agg_mode: str,
+    config: Any,
+    rollout_is_weights: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, dict[str, Any]]:
+    theirs = get_policy_loss_fn("bypass_mode")
+    if response_mask.any():
+        return theirs(old_log_prob, log_prob, advantages, response_mask, loss_agg_mode, config, rollout_is_weights)
+    # One token without a loss: each process must report as many values of each metric as the others.
+    mask = torch.zeros_like(response_mask)
+    mask[0, 0] = 1
+    loss, metrics = theirs(
+        log_prob.detach(), log_prob, torch.zeros_like(advantages), mask, loss_agg_mode, config, rollout_is_weights
+    )
+    return loss * 0.0, metrics

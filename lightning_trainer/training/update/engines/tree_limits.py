@@ -42,6 +42,10 @@ def refuse_config(model_config: Any) -> None:
         refuse(f"layers of type {', '.join(sorted(kinds))}")
     if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
         refuse(f"sliding-window attention (sliding_window = {config.sliding_window})")
+    of_keys = [getattr(config, f"qk_{part}_head_dim", 0) for part in ("nope", "rope")]
+    values, keys = getattr(config, "v_head_dim", None), getattr(config, "qk_head_dim", None) or sum(of_keys)
+    if values is not None and values != keys and not torch.cuda.is_available():  # flex attention has no such limit
+        refuse(f"values of another size than the keys (v_head_dim = {values}) on a CPU")
     if any(hasattr(config, name) for name in ("vision_config", "audio_config", "text_config")):
         refuse("multimodal models")
     if model_config.use_fused_kernels or model_config.use_liger:

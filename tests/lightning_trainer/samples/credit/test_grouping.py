@@ -1,4 +1,5 @@
 from lightning_trainer.samples.credit.group_collector import regroup
+from lightning_trainer.types import Media
 
 
 def _groups(attempts, calls, policy):
@@ -44,3 +45,11 @@ def test_an_attempt_without_a_prompt_is_compared_with_none_and_grouping_again_ch
     once = regroup(attempts, [make_call("s1", attempt_id="a", prompt_ids=())], policy)
     assert len({attempt.group_id for attempt in once}) == 2
     assert regroup(once, [], policy) == once
+
+
+def test_prompts_with_other_images_are_other_prompts(make_attempt, make_call, make_policy):
+    """Before: their placeholders were the same, so attempts at other pictures were compared."""
+    shown = {"a": "lightning:1", "b": "lightning:2", "c": "lightning:1"}
+    calls = [make_call(name, attempt_id=name, media=(Media("image", uri),)) for name, uri in shown.items()]
+    groups = _groups([make_attempt(name) for name in shown], calls, make_policy(group_by="prompt"))
+    assert groups["a"] == groups["c"] != groups["b"]

@@ -93,6 +93,8 @@ def test_the_parts_of_dapo_can_be_had_alone():
         ({"policy_loss": "bypass_mode", "old_logprobs": "trainer"}, "against the engine's logprobs"),
         ({"policy_loss": "bypass_mode", "rollout_is": "token"}, "would have no effect; set bypass_loss = 'reinforce'"),
         ({"rollout_rs": "token_k1"}, "rollout_rs = 'token_k1' needs rollout_rs_threshold"),
+        ({"rollout_rs": "seq_mean_k1", "rollout_rs_threshold": 0.2}, "seq_mean_k1 is kept from 1/t to t; give 1 or"),
+        ({"rollout_rs": "token_k1,token_k1", "rollout_rs_threshold": "2,2"}, "names token_k1 more than once"),
         ({"rollout_rs": "token_k9", "rollout_rs_threshold": 2.0}, "rollout_rs = 'token_k9' is unknown; there are"),
         ({"rollout_rs": "token_k3", "rollout_rs_threshold": "0.5_2"}, "token_k3 is never negative"),
         ({"rollout_rs": "token_k1,seq_mean_k3", "rollout_rs_threshold": "1,2,3"}, "holds 3 thresholds for 2 names"),

@@ -425,3 +425,23 @@ def test_a_step_that_failed_between_mini_batches_is_told_and_not_taken_for_done(
     with pytest.raises(TrainingError, match="out of memory"):
         trained.step(batch())
     assert trained.steps_done == 0
+
+
+@pytest.mark.parametrize("policy_loss", sorted(POLICY_LOSSES))
+def test_passes_that_only_keep_other_processes_company_change_nothing(settings, batch, monkeypatch, policy_loss):
+    """Before: bypass_mode refused such a pass, and every step of several processes with it."""
+    from lightning_trainer.training.update.engines import tree
+    from lightning_trainer.training.update.learner import Learner
+
+    def with_one_more(tensor, op=None, group=None):
+        if op is tree.dist.ReduceOp.MAX:
+            tensor += 1  # as if another process had one micro-batch more
+
+    found = []
+    for one_more in (False, True):
+        if one_more:
+            monkeypatch.setattr(tree.dist, "all_reduce", with_one_more)
+        chosen = settings(policy_loss=policy_loss, lr=0.0, seed=_SEED, **_SETTINGS.get(policy_loss, {}))
+        metrics = Learner(chosen).learn(batch().samples, step=1).metrics
+        found.append([metrics[name] for name in ("loss", "grad_norm")])
+    assert found[1] == pytest.approx(found[0], rel=1e-5)

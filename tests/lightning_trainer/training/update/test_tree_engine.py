@@ -188,13 +188,20 @@ def test_what_it_cannot_compute_is_refused_by_name(architecture, changes, named,
     assert 'attention = "stock"' in str(refused.value)
 
 
+_LATENT_ATTENTION = {
+    **{"first_k_dense_replace": 2, "q_lora_rank": None, "kv_lora_rank": 16, "num_key_value_heads": 4},
+    **{"qk_rope_head_dim": 16, "qk_nope_head_dim": 16, "v_head_dim": 16},
+}
+
+
 @pytest.mark.parametrize(
     ("architecture", "changes", "named"),
     [
         ("falcon", {"ffn_hidden_size": 128}, "FalconForCausalLM"),
         ("mistral", {"sliding_window": 16}, "sliding_window = 16"),
+        ("deepseek_v3", _LATENT_ATTENTION, "v_head_dim = 16"),
     ],
-    ids=["attention of its own", "attention it does not know"],
+    ids=["attention of its own", "attention it does not know", "values smaller than keys"],
 )
 def test_a_model_that_it_cannot_compute_is_left_to_verls_engine_which_is_said(
     architecture, changes, named, tiny_models, settings, samples_of_shape, caplog
