@@ -16,7 +16,6 @@ from lightning_instrumentation import semconv
 
 from lightning_trainer.errors import EngineError, PublicationError
 from lightning_trainer.gateway.asking import ask
-from lightning_trainer.gateway.bodies import read_body_object
 from lightning_trainer.gateway.caller import Caller, read_caller
 from lightning_trainer.gateway.calls.disconnect import CallerGoneError, unless_gone
 from lightning_trainer.gateway.calls.exchange import CallRecord, Exchange
@@ -32,7 +31,7 @@ from lightning_trainer.gateway.policies import ServedPolicies, ServedPolicy
 from lightning_trainer.gateway.protocols.anthropic_request import too_long_unedited
 from lightning_trainer.gateway.protocols.registry import Answer, Api
 from lightning_trainer.gateway.relay import RelayResponse
-from lightning_trainer.gateway.request import EngineRequest, unknown_model
+from lightning_trainer.gateway.request import EngineRequest, read_body_object, unknown_model
 from lightning_trainer.ingest.http.bodies import BodyTooLargeError, BodyTooSlowError, read_body
 from lightning_trainer.ingest.http.rollout_urls import RolloutUrl, names_in, rollout_url
 from lightning_trainer.types import SpanSink

@@ -6,6 +6,7 @@ the engine makes the response's id. Spans are joined and rewards found by that i
 another's.
 """
 
+import json
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -14,8 +15,8 @@ from typing import Any
 
 import orjson
 from lightning_instrumentation import semconv
+from lightning_instrumentation.wire.decoding import read_json
 
-from lightning_trainer.gateway.bodies import write_json
 from lightning_trainer.gateway.errors import RefusalError
 
 
@@ -101,6 +102,37 @@ class EngineRequest:
         except (orjson.JSONDecodeError, TypeError, KeyError, AttributeError):
             return None
         return None if body is None else replace(self, body=body)
+
+
+_MAY_BE_DEEP = 200
+
+
+def read_body_object(raw: bytes) -> dict[str, Any]:
+    """Read a request body; integers beyond 64 bits keep their digits.
+
+    Raises:
+        RefusalError: it is not a JSON object (400).
+    """
+    try:
+        body = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise RefusalError(400, f"the body is not valid JSON: {error}", code="invalid_json") from error
+    if not isinstance(body, dict):
+        raise RefusalError(400, f"the body is a JSON {type(body).__name__}, not an object", code="invalid_json")
+    try:
+        if raw.count(b"[") + raw.count(b"{") > _MAY_BE_DEEP:
+            orjson.dumps(body)  # the parser accepts four times the nesting that the encoder does
+        return read_json(raw)
+    except (TypeError, RecursionError) as error:
+        raise RefusalError(400, f"the body is nested too deeply: {error}", code="invalid_json") from error
+
+
+def write_json(value: Any) -> bytes:
+    """Return what JSON has a form for as JSON."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:  # an integer beyond 64 bits
+        return json.dumps(value, separators=(",", ":")).encode()
 
 
 def engine_request(

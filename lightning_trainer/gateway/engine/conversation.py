@@ -6,9 +6,8 @@ from typing import Any
 
 from lightning_instrumentation import semconv
 
-from lightning_trainer.gateway.bodies import write_json
 from lightning_trainer.gateway.caller import Caller
-from lightning_trainer.gateway.request import EngineApi, EngineRequest
+from lightning_trainer.gateway.request import EngineApi, EngineRequest, write_json
 
 OWNER_HEADER = "x-lightning-conversation"
 _FIRST_MESSAGES = 2

@@ -12,11 +12,11 @@ from typing import Any
 import orjson
 from lightning_instrumentation.wire.decoding import read_json
 
-from lightning_trainer.gateway.bodies import write_json
 from lightning_trainer.gateway.engine.sse import event_of
 from lightning_trainer.gateway.engine.transcript import Transcript
 from lightning_trainer.gateway.errors import RefusalError
 from lightning_trainer.gateway.protocols.anthropic_request import error_body
+from lightning_trainer.gateway.request import write_json
 
 _STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "stop": "end_turn"}
 _SIGNATURE = "lightning-trainer"
