@@ -19,7 +19,7 @@ from lightning_instrumentation.wire.sampling import sampling
 
 from lightning_trainer.ingest.dialects import genai, langgraph
 from lightning_trainer.ingest.dialects.dialect import Conversation, Dialect, Message, ModelCall, Naming
-from lightning_trainer.ingest.dialects.openinference import response_id
+from lightning_trainer.ingest.dialects.openinference import response_id, responses_answer
 from lightning_trainer.ingest.dialects.values import count, json_of, objects, text, texts
 from lightning_trainer.types import AttributeValue, Span, SpanStatus
 
@@ -121,11 +121,7 @@ def _answers(outputs: Mapping[str, Any]) -> Iterator[Message]:
     """Yield the message of each choice, with its finish reason."""
     if _is_of_messages_api(outputs):
         yield _answer(outputs, outputs["stop_reason"])
-    elif _is_of_responses_api(outputs):
-        with suppress(AttributeError, TypeError):
-            read = Responses().answer()
-            read.add(outputs)
-            yield read.choice(0).as_message()
+    yield from responses_answer(outputs)
     for choice in objects(outputs.get("choices")):
         if isinstance(said := choice.get("message"), Mapping):
             yield _answer(said, choice.get("finish_reason"))

@@ -3,13 +3,16 @@
 Read from ``openinference-instrumentation-openai`` 0.1.66 and ``-langchain`` 0.1.80; names from
 ``openinference-semantic-conventions`` 0.1.42 (Apache-2.0). There is no attribute for the response's id: it is inside
 ``output.value``, the response as JSON, together with the finish reasons of its choices. LangChain's spans are not the
-parents of the OpenAI client's (those start their own traces), so records are joined by that id.
+parents of the OpenAI client's (those start their own traces), so records are joined by that id. An answer of the
+Responses API is read from that JSON too: each of its items is an output message of its own, or none.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from lightning_instrumentation import semconv
+from lightning_instrumentation.wire.responses import Responses
 from lightning_instrumentation.wire.sampling import sampling
 
 from lightning_trainer.ingest.dialects import genai, langgraph
@@ -144,12 +147,23 @@ def _complete(span: Span, response: Mapping[str, Any], reasons: tuple[str | None
 
 
 def conversation(span: Span) -> Conversation:
-    """Read numbered ``llm.input_messages``, ``llm.output_messages``, and ``llm.tools``."""
+    """Read numbered ``llm.input_messages``, ``llm.output_messages``, and ``llm.tools``; an answer of the Responses API
+    from ``output.value``."""
     return Conversation(
         input_messages=tuple(_message(item) for item in numbered(span, "llm.input_messages")),
-        output_messages=tuple(_message(item) for item in numbered(span, _OUTPUT)),
+        output_messages=responses_answer(_response(span)) or tuple(_message(item) for item in numbered(span, _OUTPUT)),
         tools=genai.tool_definitions([json_of(item.get("tool.json_schema")) for item in numbered(span, "llm.tools")]),
     )
+
+
+def responses_answer(response: Mapping[str, Any]) -> tuple[Message, ...]:
+    """Return the single answer in a response of the Responses API; empty if it is another API's, or cannot be read."""
+    if response.get("object") == "response":
+        with suppress(AttributeError, TypeError):
+            read = Responses().answer()
+            read.add(response)
+            return (read.choice(0).as_message(),)
+    return ()
 
 
 def _message(item: Mapping[str, AttributeValue]) -> Message:

@@ -1,0 +1,85 @@
+"""What OpenInference's instrumentations write for other APIs than chat completions, with what they leave out."""
+
+import json
+from typing import Any
+
+import pytest
+
+from lightning_trainer.ingest.dialects.dialect import Conversation
+from lightning_trainer.ingest.dialects.registry import dialect_of
+from lightning_trainer.ingest.reading import read_spans
+from lightning_trainer.retokenize.chat import NoWordsError, chat_answer
+from lightning_trainer.types import Span
+
+ASKED = {"llm.input_messages.0.message.role": "user", "llm.input_messages.0.message.content": "Where are A and B?"}
+ANSWER = "llm.output_messages.0.message."
+LOOKING = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I will look."}]}
+THOUGHTS = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}
+
+
+def _said(attributes: dict[str, Any]) -> Conversation:
+    signs = {"openinference.span.kind": "LLM", "output.mime_type": "application/json", "output.value": "{}"}
+    span = Span("1" * 32, "2" * 16, None, "call", 1, 2, signs | attributes)
+    assert len(read_spans([span]).calls) == 1
+    return dialect_of(span).conversation(span)
+
+
+def _item(order: str) -> dict[str, str]:
+    return {"type": "function_call", "call_id": order, "name": "look_up", "arguments": json.dumps({"order": order})}
+
+
+def _call(order: str) -> dict[str, Any]:
+    return {"id": order, "type": "function", "function": {"name": "look_up", "arguments": {"order": order}}}
+
+
+def _of_responses_api(*output: dict) -> dict[str, Any]:
+    """As the instrumentation of the openai client writes a response: each item is an output message of its own."""
+    written: dict[str, Any] = {"output.value": json.dumps({"id": "resp_1", "object": "response", "output": output})}
+    for place, item in enumerate(output):
+        head = f"llm.output_messages.{place}.message."
+        written[f"{head}role"] = "assistant"
+        match item["type"]:
+            case "message":
+                written[f"{head}contents.0.message_content.type"] = "text"
+                written[f"{head}contents.0.message_content.text"] = item["content"][0]["text"]
+            case "reasoning":
+                written[f"{head}contents.0.message_content.type"] = "reasoning"
+                if item["summary"]:
+                    written[f"{head}contents.0.message_content.text"] = item["summary"][0]["text"]
+            case _:
+                written[f"{head}tool_calls.0.tool_call.id"] = item["call_id"]
+                written[f"{head}tool_calls.0.tool_call.function.name"] = item["name"]
+                written[f"{head}tool_calls.0.tool_call.function.arguments"] = item["arguments"]
+    return written
+
+
+@pytest.mark.parametrize(
+    ("output", "answer"),
+    [
+        ([LOOKING, _item("A")], {"content": "I will look.", "tool_calls": [_call("A")]}),
+        ([_item("A"), _item("B")], {"content": "", "tool_calls": [_call("A"), _call("B")]}),
+        ([THOUGHTS, LOOKING], {"content": "I will look.", "reasoning_content": "hm"}),
+        ([{"type": "reasoning", "summary": []}, _item("A")], {"content": "", "tool_calls": [_call("A")]}),
+    ],
+)
+def test_the_items_of_a_response_are_one_answer(output, answer) -> None:
+    """Before: its first item alone, so that a text had lost its tool calls."""
+    (said,) = _said(ASKED | _of_responses_api(*output)).output_messages
+    assert chat_answer(said) == {"role": "assistant", **answer}
+
+
+def test_an_item_that_the_numbered_messages_lack_is_not_left_out() -> None:
+    drawn = {"type": "code_interpreter_call", "id": "ci", "code": "1"}
+    written = _of_responses_api(LOOKING) | {
+        "output.value": json.dumps({"object": "response", "output": [LOOKING, drawn]})
+    }
+    (said,) = _said(ASKED | written).output_messages
+    with pytest.raises(NoWordsError, match="code_interpreter_call"):
+        chat_answer(said)
+
+
+@pytest.mark.parametrize("output", [7, [7], [{"type": "message", "content": [None]}]])
+def test_a_response_whose_items_cannot_be_read_has_its_numbered_messages(output) -> None:
+    written = _of_responses_api(LOOKING) | {"output.value": json.dumps({"object": "response", "output": output})}
+    (said,) = _said(ASKED | written).output_messages
+    assert chat_answer(said) == {"role": "assistant", "content": "I will look."}
