@@ -19,7 +19,7 @@ from lightning_instrumentation.wire.sampling import sampling
 
 from lightning_trainer.ingest.dialects import genai, langgraph
 from lightning_trainer.ingest.dialects.dialect import Conversation, Dialect, Message, ModelCall, Naming
-from lightning_trainer.ingest.dialects.openinference import response_id, responses_answer
+from lightning_trainer.ingest.dialects.openinference import is_of_responses_api, response_id, responses_answer
 from lightning_trainer.ingest.dialects.values import count, json_of, objects, text, texts
 from lightning_trainer.types import AttributeValue, Span, SpanStatus
 
@@ -93,7 +93,7 @@ def conversation(span: Span) -> Conversation:
 
 
 def _prompt(inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> tuple[Message, ...]:
-    if _is_of_messages_api(outputs) or _is_of_responses_api(outputs):
+    if _is_of_messages_api(outputs) or is_of_responses_api(outputs):
         with suppress(AttributeError, KeyError, TypeError):  # a body that the API would refuse
             api = Messages() if _is_of_messages_api(outputs) else Responses()
             return objects(api.input_messages(inputs))
@@ -106,10 +106,6 @@ def _prompt(inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> tuple[Mess
 
 def _is_of_messages_api(outputs: Mapping[str, Any]) -> bool:
     return "stop_reason" in outputs and outputs.get("role") == "assistant"
-
-
-def _is_of_responses_api(outputs: Mapping[str, Any]) -> bool:
-    return outputs.get("object") == "response"
 
 
 def _json(span: Span, name: str) -> Mapping[str, Any]:

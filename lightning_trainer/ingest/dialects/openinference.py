@@ -104,9 +104,14 @@ def _is_response(found: Mapping[str, Any]) -> bool:
     return (
         "choices" in found
         or "generations" in found
-        or found.get("object") == "response"
+        or is_of_responses_api(found)
         or found.get("type") in ("message", "completion")
     )
+
+
+def is_of_responses_api(response: Mapping[str, Any]) -> bool:
+    """Whether it is a response of OpenAI's Responses API."""
+    return response.get("object") == "response"
 
 
 def _langchain_metadata(response: Mapping[str, Any]) -> list[Any]:
@@ -149,16 +154,19 @@ def _complete(span: Span, response: Mapping[str, Any], reasons: tuple[str | None
 def conversation(span: Span) -> Conversation:
     """Read numbered ``llm.input_messages``, ``llm.output_messages``, and ``llm.tools``; an answer of the Responses API
     from ``output.value``."""
+    prompt, response = list(numbered(span, "llm.input_messages")), _response(span)
+    if is_of_responses_api(response) and prompt[:1] == [{}]:
+        del prompt[0]  # its input is numbered from 1, also where there are no instructions before it
     return Conversation(
-        input_messages=tuple(_message(item) for item in numbered(span, "llm.input_messages")),
-        output_messages=responses_answer(_response(span)) or tuple(_message(item) for item in numbered(span, _OUTPUT)),
+        input_messages=tuple(map(_message, prompt)),
+        output_messages=responses_answer(response) or tuple(map(_message, numbered(span, _OUTPUT))),
         tools=genai.tool_definitions([json_of(item.get("tool.json_schema")) for item in numbered(span, "llm.tools")]),
     )
 
 
 def responses_answer(response: Mapping[str, Any]) -> tuple[Message, ...]:
     """Return the single answer in a response of the Responses API; empty if it is another API's, or cannot be read."""
-    if response.get("object") == "response":
+    if is_of_responses_api(response):
         with suppress(AttributeError, TypeError):
             read = Responses().answer()
             read.add(response)

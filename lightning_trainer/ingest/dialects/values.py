@@ -18,8 +18,6 @@ _LONGEST_COUNT = 19
 """Digits from which on a number may be beyond 64 bits."""
 _NUMBER = re.compile(r"-?[0-9]{1,20}(\.[0-9]{1,20})?(E-?[0-9]{1,3})?", re.ASCII)
 """As Java and JavaScript write one."""
-_MOST_MESSAGES = 10_000
-"""Maximum index of numbered attributes that are read."""
 
 
 def text(span: Span, name: str, *others: str) -> str | None:
@@ -122,7 +120,11 @@ def tool_message(call_id: Any, content: Any) -> Mapping[str, Any]:
 
 
 def numbered(span: Span, prefix: str) -> Iterator[dict[str, AttributeValue]]:
-    """Yield the attributes of ``prefix.0.``, ``prefix.1.`` ... without that prefix, in order, up to the first gap."""
+    """Yield the attributes of ``prefix.0.``, ``prefix.1.`` ... without that prefix, in order.
+
+    A number that is missing before the last one gives an empty item: tracers count what they leave out, and no reader
+    may take the rest for the whole.
+    """
     yield from unflattened(span.attributes, prefix)
 
 
@@ -135,7 +137,6 @@ def unflattened(attributes: Mapping[str, AttributeValue], prefix: str) -> Iterat
             number, dot, rest = name[len(head) :].partition(".")
             if dot and number.isascii() and number.isdigit() and len(number) < 6:
                 items.setdefault(int(number), {})[rest] = value
-    for number in range(min(len(items), _MOST_MESSAGES)):
-        if number not in items:
-            return
-        yield items[number]
+    # Numbers far beyond the others fill no memory: what is cut off then has a gap before it.
+    for number in range(min(max(items, default=-1) + 1, 2 * len(items))):
+        yield items.get(number, {})

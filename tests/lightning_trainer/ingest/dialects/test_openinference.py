@@ -8,7 +8,7 @@ import pytest
 from lightning_trainer.ingest.dialects.dialect import Conversation
 from lightning_trainer.ingest.dialects.registry import dialect_of
 from lightning_trainer.ingest.reading import read_spans
-from lightning_trainer.retokenize.chat import NoWordsError, chat_answer
+from lightning_trainer.retokenize.chat import NoWordsError, chat_answer, chat_messages
 from lightning_trainer.types import Span
 
 ASKED = {"llm.input_messages.0.message.role": "user", "llm.input_messages.0.message.content": "Where are A and B?"}
@@ -83,3 +83,41 @@ def test_a_response_whose_items_cannot_be_read_has_its_numbered_messages(output)
     written = _of_responses_api(LOOKING) | {"output.value": json.dumps({"object": "response", "output": output})}
     (said,) = _said(ASKED | written).output_messages
     assert chat_answer(said) == {"role": "assistant", "content": "I will look."}
+
+
+CONTENTS = "message.contents.1.message_content."
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"llm.input_messages.2.message.role": "user", "llm.input_messages.2.message.content": "And C?"},
+        {f"llm.input_messages.1.{CONTENTS}text": "What is it?", "llm.input_messages.1.message.role": "user"},
+        {f"{ANSWER}role": "assistant", f"llm.output_messages.0.{CONTENTS}text": "I will look."},
+        {f"{ANSWER}role": "assistant", f"{ANSWER}tool_calls.1.tool_call.function.name": "look_up"},
+        {"llm.output_messages.1.message.role": "assistant", "llm.output_messages.1.message.content": "5"},
+    ],
+)
+def test_what_is_numbered_with_a_gap_has_no_words(written) -> None:
+    """Before: prompt and answer ended at the gap, where a tracer had left an item out and kept its number."""
+    said = _said(ASKED | written)
+    with pytest.raises(NoWordsError):
+        chat_messages([*said.input_messages, *map(chat_answer, said.output_messages)])
+
+
+def test_a_number_far_beyond_the_others_costs_nothing() -> None:
+    said = _said({"llm.input_messages.99999.message.role": "user", **ASKED})
+    assert len(said.input_messages) < 5
+    with pytest.raises(NoWordsError):
+        chat_messages(said.input_messages)
+
+
+def test_the_input_of_a_response_is_numbered_from_1_also_without_instructions() -> None:
+    """Before: such a call had no words."""
+    asked = {name.replace(".0.", ".1."): value for name, value in ASKED.items()}
+    system = {"llm.input_messages.0.message.role": "system", "llm.input_messages.0.message.content": "Be brief."}
+    written = asked | _of_responses_api(LOOKING)
+    roles = [[one["role"] for one in chat_messages(_said(more | written).input_messages)] for more in ({}, system)]
+    assert roles == [["user"], ["system", "user"]]
+    with pytest.raises(NoWordsError):  # of another API, whose first message is missing
+        chat_messages(_said(asked).input_messages)
