@@ -15,10 +15,12 @@ _MIDDLEWARE_HOOKS = (".before_agent", ".before_model", ".after_model", ".after_a
 def agent_of(metadata: Mapping[str, Any]) -> str | None:
     """Return the agent that is active in a run with this metadata (``lc_agent_name``, ``langgraph_node`` ...)."""
     enclosing = str(metadata.get("langgraph_checkpoint_ns") or "").split("|")
+    # A level without a colon counts the graphs that a node calls, from the second on.
+    levels = (level.partition(":") for level in reversed(enclosing))
     return (
         _chosen(metadata.get("langgraph_node"))
         or _name(metadata.get("lc_agent_name"))
-        or next((name for level in reversed(enclosing) if (name := _chosen(level.partition(":")[0]))), None)
+        or next((name for name, is_node, _ in levels if is_node and _chosen(name)), None)
     )
 
 

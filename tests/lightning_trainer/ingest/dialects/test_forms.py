@@ -260,6 +260,16 @@ def test_an_agent_named_by_the_conventions_attribute_is_known_in_any_dialect(sig
 
 
 @pytest.mark.parametrize(
+    "place", ["research:df5b|model:5a8a", "research:df5b|1|model:02c8", "research:df5b|2|model:8d41"]
+)
+def test_the_node_that_calls_several_graphs_is_the_agent_of_all_their_calls(place) -> None:
+    """LangGraph counts them in a call's place, from the second on; before, they were the agents ``1``, ``2`` ..."""
+    metadata = {"langgraph_node": "model", "langgraph_checkpoint_ns": place}
+    span = spanned(OPENINFERENCE | {"output.value": "{}", "metadata": json.dumps(metadata)})
+    assert [call.agent for call in read_spans([span]).calls] == ["research"]
+
+
+@pytest.mark.parametrize(
     "attributes",
     [
         GENAI | {"gen_ai.tool.definitions": '[{"name": "search", "input_schema": {"type": "object"}}]'},
