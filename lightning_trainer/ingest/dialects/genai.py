@@ -3,7 +3,8 @@
 Read from ``opentelemetry-instrumentation-genai-openai`` and ``-genai-langchain`` 1.3b0 and ``-openai-v2`` 2.4b0.
 Messages are on the span (``gen_ai.input.messages``, ``gen_ai.output.messages``, ``gen_ai.system_instructions``) if the
 user turned on content capture for spans, or in the span's events (``span_events.py``). Otherwise they travel as log
-records, another OTLP signal that is not received here: such a call is counted by its id but has no text.
+records, another OTLP signal that is not received here: such a call is counted by its id but has no text. An answer of
+OpenAI's Responses API is several messages, with the finish reasons of its items, but one choice.
 """
 
 import zlib
@@ -23,6 +24,7 @@ from lightning_trainer.types import AttributeValue, Span, SpanStatus
 NAME = "genai"
 CALL_OPERATIONS = frozenset({semconv.CHAT, "text_completion", "generate_content"})
 _SYSTEM_INSTRUCTIONS = "gen_ai.system_instructions"
+_API_TYPE = "openai.api.type"
 _LOGFIRE_KIND = "logfire.span_type"
 _LOGFIRE_TOLERANCE_NS = 1_000_000_000
 _CUT_OFF = "error"
@@ -62,9 +64,15 @@ def model_call(span: Span) -> ModelCall | None:
 def finish_reasons(span: Span) -> tuple[str | None, ...]:
     """Return one finish reason per choice, also from the captured answer; empty if the span has none."""
     if reasons := texts(span, semconv.FINISH_REASONS):
-        return reasons
+        return reasons[-1:] if _is_of_responses_api(span) else reasons
     found = texts_of(message.get("finish_reason") for message in _output_messages(span))
     return found if any(found) else ()
+
+
+def _is_of_responses_api(span: Span) -> bool:
+    if span.attributes.get(_API_TYPE) == "responses":
+        return True
+    return (text(span, semconv.RESPONSE_ID) or "").startswith("resp_") and _asked_choices(span) == 1
 
 
 def _complete(span: Span, reasons: tuple[str | None, ...]) -> bool | None:
@@ -104,7 +112,10 @@ def conversation(span: Span) -> Conversation:
 
 
 def _output_messages(span: Span) -> tuple[Message, ...]:
-    return span_events.written_messages(span, semconv.OUTPUT_MESSAGES) or span_events.answers(span)
+    found = span_events.written_messages(span, semconv.OUTPUT_MESSAGES) or span_events.answers(span)
+    if len(found) < 2 or not _is_of_responses_api(span):
+        return found
+    return ({**found[-1], "parts": [part for message in found for part in objects(message.get("parts"))]},)
 
 
 _SCHEMAS = ("input_schema", "parametersJsonSchema", "inputSchema")

@@ -331,3 +331,42 @@ def test_a_call_of_litellm_is_read_with_what_it_writes_beside_the_parts(kind) ->
         {"role": "assistant", "content": "Again", "tool_calls": called}
     ]
     assert said.tools_called == ("search",)
+
+
+THOUGHT = {"role": "assistant", "parts": [{"type": "reasoning", "content": "hm"}], "finish_reason": "stop"}
+LOOKED_UP = {"type": "tool_call", "id": "c", "name": "look_up", "arguments": {"order": "A"}}
+LOOKS_UP = {"role": "assistant", "parts": [LOOKED_UP], "finish_reason": "tool_call"}
+
+
+@pytest.mark.parametrize(
+    ("reasons", "messages", "answer"),
+    [
+        (["tool_calls"], [THOUGHT, LOOKS_UP], {"content": "", "reasoning_content": "hm"}),
+        (
+            ["stop", "tool_calls"],
+            [{"role": "assistant", "parts": [*answered("I will look.")["parts"], LOOKED_UP]}],
+            {"content": "I will look."},
+        ),
+        ([], [THOUGHT, answered("I will look."), LOOKS_UP], {"content": "I will look.", "reasoning_content": "hm"}),
+    ],
+)
+@pytest.mark.parametrize("sign", [{"openai.api.type": "responses"}, {"gen_ai.response.id": "resp_1"}])
+def test_a_response_of_several_items_is_one_answer_of_one_call(sign, reasons, messages, answer) -> None:
+    """Before: a call for each reason, and thoughts instead of the answer.
+
+    ``opentelemetry-instrumentation-genai-openai`` 1.3b0 writes the reasons of a response's items, each of them once.
+    """
+    written = {"gen_ai.response.finish_reasons": tuple(reasons), "gen_ai.output.messages": json.dumps(messages)}
+    span = spanned(GENAI | written | sign)
+    (call,) = read_spans([span]).calls
+    assert call.finish_reason == (reasons[-1] if reasons else "tool_call")
+    (said,) = dialect_of(span).conversation(span).output_messages
+    called = {"id": "c", "type": "function", "function": {"name": "look_up", "arguments": {"order": "A"}}}
+    assert chat_answer(said) == {"role": "assistant", **answer, "tool_calls": [called]}
+
+
+def test_choices_that_were_asked_for_stay_apart_whatever_the_id_looks_like() -> None:
+    asked = {"gen_ai.response.id": "resp_1", "gen_ai.request.choice.count": 2}
+    written = {"gen_ai.output.messages": json.dumps([answered("a"), answered("b")])}
+    span = spanned(GENAI | asked | written | {"gen_ai.response.finish_reasons": ("stop", "stop")})
+    assert len(read_spans([span]).calls) == len(dialect_of(span).conversation(span).output_messages) == 2
