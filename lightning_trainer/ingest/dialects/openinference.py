@@ -1,6 +1,6 @@
 """OpenInference (Arize): ``openinference.span.kind`` and messages as numbered attributes.
 
-Read from ``openinference-instrumentation-openai`` 0.1.66 and ``-langchain`` 0.1.80; names from
+Read from ``openinference-instrumentation-openai`` 0.1.66, ``-anthropic`` 3.1.0, and ``-langchain`` 0.1.80; names from
 ``openinference-semantic-conventions`` 0.1.42 (Apache-2.0). There is no attribute for the response's id: it is inside
 ``output.value``, the response as JSON, together with the finish reasons of its choices. LangChain's spans are not the
 parents of the OpenAI client's (those start their own traces), so records are joined by that id. An answer of the
@@ -33,6 +33,9 @@ from lightning_trainer.types import AttributeValue, Span, SpanStatus
 NAME = "openinference"
 KIND = "openinference.span.kind"
 _OUTPUT = "llm.output_messages"
+_KIND_OF_PART = "message_content.type"
+_TEXT_KINDS = (None, "text", "input_text", "output_text", "reasoning")
+"""Of a part of another kind (a document, a provider's search) the text is its record as JSON, or a summary."""
 
 
 def recognizes(span: Span) -> bool:
@@ -177,7 +180,13 @@ def responses_answer(response: Mapping[str, Any]) -> tuple[Message, ...]:
 def _message(item: Mapping[str, AttributeValue]) -> Message:
     role = item.get("message.role")
     content = item.get("message.content")
-    listed = [_part(part) for part in unflattened(item, "message.contents")]
+    calls = list(unflattened(item, "message.tool_calls"))
+    called = [call.get("tool_call.id") for call in calls]
+    listed = [
+        _part(part)
+        for part in unflattened(item, "message.contents")
+        if part.get(_KIND_OF_PART) != "tool_use" or part.get("tool_call.id") not in called
+    ]
     if role == "tool":
         return tool_message(item.get("message.tool_call_id"), content or _result(listed))
     parts: list[dict[str, Any]] = [{"type": "text", "content": content}, *listed] if content else listed
@@ -185,7 +194,7 @@ def _message(item: Mapping[str, AttributeValue]) -> Message:
         tool_call_part(
             call.get("tool_call.id"), call.get("tool_call.function.name"), call.get("tool_call.function.arguments")
         )
-        for call in unflattened(item, "message.tool_calls")
+        for call in calls
     ]
     name = item.get("message.name")
     return {"role": role, "parts": parts, **({"name": name} if name else {})}
@@ -197,12 +206,12 @@ def _result(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
 
 
 def _part(part: Mapping[str, AttributeValue]) -> dict[str, Any]:
-    if "message_content.text" in part:
-        kind = "reasoning" if part.get("message_content.type") == "reasoning" else "text"
-        return {"type": kind, "content": part["message_content.text"]}
+    kind = part.get(_KIND_OF_PART)
+    if kind in _TEXT_KINDS and "message_content.text" in part:
+        return {"type": "reasoning" if kind == "reasoning" else "text", "content": part["message_content.text"]}
     if "message_content.image.image.url" in part:
         return {"type": "uri", "modality": "image", "uri": part["message_content.image.image.url"]}
-    return dict(part)
+    return {**part, "type": kind if isinstance(kind, str) else None}
 
 
 def naming(span: Span) -> Naming | None:

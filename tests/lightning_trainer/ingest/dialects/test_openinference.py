@@ -121,3 +121,43 @@ def test_the_input_of_a_response_is_numbered_from_1_also_without_instructions() 
     assert roles == [["user"], ["system", "user"]]
     with pytest.raises(NoWordsError):  # of another API, whose first message is missing
         chat_messages(_said(asked).input_messages)
+
+
+def _contents(head: str, *parts: dict[str, str]) -> dict[str, str]:
+    return {f"{head}contents.{place}.{name}": value for place, part in enumerate(parts) for name, value in part.items()}
+
+
+def _of_kind(kind: str, text: str) -> dict[str, str]:
+    return {"message_content.type": kind, "message_content.text": text}
+
+
+CALLED = {"tool_call.id": "t1", "tool_call.function.name": "look_up", "tool_call.function.arguments": '{"order": "A"}'}
+
+
+def test_a_tool_call_that_is_also_among_the_contents_is_one_call() -> None:
+    """As the instrumentation of Anthropic's client 3.1.0 writes it; before, no call of a tool had words."""
+    among = _contents(ANSWER, _of_kind("text", "I will look."), {"message_content.type": "tool_use", **CALLED})
+    calls = {f"{ANSWER}tool_calls.0.{name}": value for name, value in CALLED.items()}
+    (said,) = _said(ASKED | {f"{ANSWER}role": "assistant"} | among | calls).output_messages
+    called = {"id": "t1", "type": "function", "function": {"name": "look_up", "arguments": {"order": "A"}}}
+    assert chat_answer(said) == {"role": "assistant", "content": "I will look.", "tool_calls": [called]}
+    (lost,) = _said(ASKED | {f"{ANSWER}role": "assistant"} | among).output_messages
+    with pytest.raises(NoWordsError, match="tool_use"):
+        chat_answer(lost)
+
+
+@pytest.mark.parametrize("kind", ["document", "web_search_tool_result", "fallback"])
+def test_the_record_of_what_is_not_text_is_not_taken_for_words(kind) -> None:
+    """Anthropic's other blocks have their JSON as text; before, a document became words of the user."""
+    asked = {"llm.input_messages.0.message.role": "user"}
+    given = _contents("llm.input_messages.0.message.", _of_kind(kind, '{"data": "<redacted>"}'), _of_kind("text", "?"))
+    with pytest.raises(NoWordsError, match=kind):
+        chat_messages(_said(asked | given).input_messages)
+
+
+@pytest.mark.parametrize("kind", ["text", "input_text", "output_text"])
+def test_text_is_read_under_each_of_its_names(kind) -> None:
+    """The instrumentation for JavaScript writes those of the Responses API."""
+    given = _contents("llm.input_messages.0.message.", _of_kind(kind, "Where?"))
+    said = _said({"llm.input_messages.0.message.role": "user"} | given)
+    assert chat_messages(said.input_messages) == [{"role": "user", "content": "Where?"}]
