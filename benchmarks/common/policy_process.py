@@ -61,7 +61,7 @@ async def run(state_dir: Path, config: StoreConfig) -> None:
         rollbacks = RollbackRequests(wake=stored)
         (steps,) = await store.scan(lambda c: c.execute("SELECT max(step) FROM steps").fetchone())
         store.retention.wanted_by = lambda: [POLICY]
-        store.retention.repeatable_from = lambda: {POLICY: steps - 10}
+        store.retention.repeatable_from = lambda _: {POLICY: steps - 10}
         nothing: Any = None
         loop = TrainingLoop(
             LoopContext(

@@ -41,7 +41,7 @@ from lightning_trainer.daemon.http.server import serving
 from lightning_trainer.daemon.http.sockets import bind
 from lightning_trainer.daemon.http.tls import Certificate, ShownCertificate, read_certificate, without_tls
 from lightning_trainer.daemon.http.trusted_hosts import TrustedHosts, hosts_of_environment, public_name
-from lightning_trainer.daemon.loop.checkpoints import oldest_checkpoints
+from lightning_trainer.daemon.loop.checkpoints import repeatable_from
 from lightning_trainer.daemon.policy_runtime import DaemonContext, PolicyRuntime
 from lightning_trainer.daemon.rewards.feedback import FeedbackSettler
 from lightning_trainer.daemon.spools import drain_spools
@@ -163,7 +163,7 @@ class Daemon:
         self._proposers = await stack.enter_async_context(proposers_at_work(store, config.prompt))
         self.policies = await compose(context, stack)
         store.retention.wanted_by = lambda: [one.policy.name for one in self.policies if one.takes_attempts]
-        store.retention.repeatable_from = partial(oldest_checkpoints, config.shared_dir / "checkpoints")
+        store.retention.repeatable_from = partial(repeatable_from, config.shared_dir / "checkpoints")
         return context
 
     async def _listen(

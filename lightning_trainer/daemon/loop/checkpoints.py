@@ -24,8 +24,11 @@ from lightning_trainer.daemon.loop.trained_with import (
 from lightning_trainer.daemon.publication.publishing import Publisher
 from lightning_trainer.daemon.watching.progress import Phase, Progress
 from lightning_trainer.errors import CheckpointError
+from lightning_trainer.store.connection import Connection
 from lightning_trainer.store.records import StepState
 from lightning_trainer.store.store import Store
+from lightning_trainer.store.tables.steps import select_states
+from lightning_trainer.store.tables.versions import select_rollbacks
 from lightning_trainer.store.upkeep.files import aside_of
 from lightning_trainer.training.remote import TrainerClient
 from lightning_trainer.versions.archive import set_policy_aside
@@ -81,15 +84,27 @@ class CheckpointFolder:
                 shutil.rmtree(entry, ignore_errors=True)
 
 
-def oldest_checkpoints(root: Path) -> dict[str, int]:
-    """Return the step of every policy's oldest checkpoint, by the policy's name; policies without one are left out.
+def repeatable_from(root: Path, connection: Connection) -> dict[str, int]:
+    """Return the step of the oldest checkpoint on each policy's path to its head, by the policy's name: no batch up to
+    it is repeated. 0: none is on that path; policies without a checkpoint are left out.
+
+    Those that a rollback leaves behind stay until it is recovered to, which repeats the batches before them.
 
     Args:
         root: the folder that holds all policies' folders.
     """
     folders = [entry for entry in root.iterdir() if entry.is_dir()] if root.is_dir() else []
     steps = {folder.name: CheckpointFolder(folder, keep=1).steps() for folder in folders}
-    return {policy: found[0] for policy, found in steps.items() if found}
+    return {policy: _oldest_on_path(connection, policy, found) for policy, found in steps.items() if found}
+
+
+def _oldest_on_path(connection: Connection, policy: str, saved: list[int]) -> int:
+    rollbacks = select_rollbacks(connection, policy)
+    if not rollbacks or saved[0] > rollbacks[-1].after_step:  # as nearly always; a store that is full asks often
+        return saved[0]
+    states = select_states(connection, policy)
+    path = Lineage((step for step, state in states.items() if state is not StepState.SKIPPED), rollbacks).path()
+    return min((step for step in saved if step in path), default=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,8 +90,9 @@ class Retention:
     wanted_by: Callable[[], Collection[str]] | None = None
     """Policies whose steps still take attempts. None: nobody has said, and nothing is deleted. A command that writes to
     the store of a stopped daemon does not know, and a daemon that starts does not know yet."""
-    repeatable_from: Callable[[], Mapping[str, int]] = dict
-    """The oldest checkpoint by policy: batches of later steps are needed after a crash. 0: all are."""
+    repeatable_from: Callable[[Any], Mapping[str, int]] = lambda _: {}
+    """The oldest checkpoint that is gone on from, by policy, through a connection: batches of later steps are needed
+    after a crash, or for a rollback. 0: all are."""
     size: StoreSize = field(default_factory=lambda: StoreSize(0, 0, 0))
     """As it was after the last commit."""
     _position: int = 0
@@ -196,7 +197,7 @@ class Retention:
 
     def _oldest(self, connection: Connection) -> None:
         """Delete the oldest data that no step can use: batches first, which only a rollback would need again."""
-        for policy, step in self.repeatable_from().items():
+        for policy, step in self.repeatable_from(connection).items():
             if sweep.delete_batches(connection, policy, step):
                 return
         found = sweep.delete_spans(connection, self._position, 2**62, wanted_by=self._wanted(), now_ns=time.time_ns())
@@ -221,7 +222,7 @@ class Retention:
             return False
         now_ns = time.time_ns()
         before_ns = now_ns - int(self.config.retention_time * 1e9)
-        for policy, step in self.repeatable_from().items():
+        for policy, step in self.repeatable_from(connection).items():
             if sweep.delete_batches(
                 connection, policy, min(step, sweep.last_step_before(connection, policy, before_ns))
             ):
@@ -235,7 +236,7 @@ class Retention:
         kept = self.config.retention_steps
         if kept is None:
             return False
-        for policy, repeatable in self.repeatable_from().items():
+        for policy, repeatable in self.repeatable_from(connection).items():
             (newest,) = connection.execute(
                 "SELECT coalesce(max(step), 0) FROM steps WHERE policy = ?", (policy,)
             ).fetchone()

@@ -95,7 +95,7 @@ async def test_the_size_stays_below_the_limit_with_writers_beside_it(tmp_path_fa
     most, number = 0, 0
     async with SqliteStore(path, limits(retention_size="16MiB")) as store:
         store.retention.wanted_by = lambda: ["p"]
-        store.retention.repeatable_from = lambda: {"p": number // 5 - 2}
+        store.retention.repeatable_from = lambda _: {"p": number // 5 - 2}
         await store.enroll("p")
         for number in range(100):
             names = [f"{number}-{n}" for n in range(3)]
@@ -161,7 +161,7 @@ async def test_where_nothing_may_be_deleted_it_is_not_looked_for_at_each_commit(
 async def test_of_a_step_with_very_many_attempts_all_go(make_store, monkeypatch):
     monkeypatch.setattr(sweep, "_NAMES", 4)
     async with make_store(limits(retention_steps=1)) as store:
-        store.retention.repeatable_from = lambda: {"p": 3}
+        store.retention.repeatable_from = lambda _: {"p": 3}
         for step in range(1, 4):
             names = [f"a{step}-{number}" for number in range(10)]
             await store.append([span for name in names for span in attempt_spans(name, calls=1)])
@@ -281,7 +281,7 @@ async def test_an_attempt_that_never_ends_is_not_kept_for_ever(make_store, monke
 
 async def test_what_old_steps_used_goes_and_their_ledger_and_metrics_stay(make_store):
     async with make_store(limits(retention_steps=2)) as store:
-        store.retention.repeatable_from = lambda: {"p": 4}
+        store.retention.repeatable_from = lambda _: {"p": 4}
         for step in range(1, 7):
             await store.append(attempt_spans(f"a{step}"))
             await take(store, step, [f"a{step}"])
@@ -307,10 +307,10 @@ async def test_batches_behind_the_oldest_checkpoint_are_kept_whatever_the_limits
             await take(store, step, [f"a{step}"])
             await store.put_version(PolicyVersion("p", step, step, VersionState.LIVE, step))
         await long_ago(store, 2)
-        store.retention.repeatable_from = lambda: {}
+        store.retention.repeatable_from = lambda _: {}
         await swept(store)
         assert await store.without_batch("p", range(1, 5)) == []
-        store.retention.repeatable_from = lambda: {"p": 3}
+        store.retention.repeatable_from = lambda _: {"p": 3}
         await swept(store)
         assert await store.without_batch("p", range(1, 5)) == [1, 2, 3]
 
@@ -323,7 +323,7 @@ async def test_a_version_of_a_clock_that_was_wrong_takes_no_batches_with_it(make
             await store.append(attempt_spans(f"a{step}"))
             await take(store, step, [f"a{step}"])
             await store.put_version(PolicyVersion("p", step, step, VersionState.LIVE, now_ns + made_ns))
-        store.retention.repeatable_from = lambda: {"p": 5}
+        store.retention.repeatable_from = lambda _: {"p": 5}
         await swept(store)
         assert await store.without_batch("p", range(1, 6)) == [1, 2]
 
@@ -361,7 +361,7 @@ async def test_each_turn_is_short_and_writers_get_between_them(tmp_path, monkeyp
 
 
 async def test_a_limit_that_cannot_be_looked_after_stops_no_writer(make_store, caplog):
-    def unreadable() -> dict[str, int]:
+    def unreadable(connection: Connection) -> dict[str, int]:
         raise PermissionError(13, "Permission denied", "checkpoints")
 
     async with make_store(limits(retention_size="16MiB")) as store:
