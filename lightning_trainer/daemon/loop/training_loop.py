@@ -279,10 +279,10 @@ class TrainingLoop:
         self._progress.say(sentence)
         _log.warning("%s", sentence)
         try:
+            await self._metrics.look_back()
             await self._publisher.serve_kept(asked.version)
-        except LightningError as error:  # the trainer makes it again
+        except (LightningError, OSError) as error:  # the trainer makes it again
             _log.warning("version %d is not served from its kept weights: %s", asked.version, error)
-        await self._metrics.look_back()
         return True
 
     async def _promote_what_is_held(self, version: int) -> bool:
@@ -357,19 +357,24 @@ class TrainingLoop:
             await self._pause(reason, _rest_s(self._failures))
 
     async def _wait(self, what: str, error: LightningError, wait_s: float | None = None) -> None:
-        """Say what is waited for and wait; without a time, longer from one time to the next."""
+        """Say what is waited for and wait; without a time, longer from one time to the next. Another version may be
+        asked for meanwhile, but while the store is away: then nothing can be recorded."""
         if wait_s is None:
             wait_s, self._wait_s = self._wait_s, min(2 * self._wait_s, _LONGEST_WAIT_S)
         sentence = f"training waits for {what} ({error}); serving goes on"
         self._progress.say(sentence)
         self._progress.enter(Phase.WAITING, str(error))
         _log.error("%s; the next try is in %.0f s", sentence, wait_s)
-        await asyncio.sleep(wait_s)
+        if isinstance(error, StoreError) or not self._turn.ours:  # what a daemon that follows is asked, it passes on
+            return await asyncio.sleep(wait_s)
+        self._rollbacks.end_recorded(TrainingError(f"it is recorded, and waits for {what}: {error}"))
+        await self._rest(wait_s)
 
     async def _until_the_engine_is_there(self) -> None:
-        while True:
+        """Return at once when another version was asked for and recorded, or a recorded step was taken out."""
+        while not (self._turn.ours and (await self._go_back() or self._rollbacks.changed)):
             try:
-                return await self._publisher.engine_ready(_LONGEST_WAIT_S)
+                return await self._publisher.engine_ready(_LOOK_AGAIN_S)
             except EngineError:
                 await asyncio.sleep(_LOOK_AGAIN_S)
 

@@ -512,6 +512,76 @@ async def test_a_trainer_that_is_killed_again_and_again_is_waited_for(make_run, 
     assert (run.progress.phase, deaths, run.trainer.weights) == (Phase.COLLECTING, 0, (0, 1, 2, 3))
 
 
+async def test_going_back_does_not_wait_for_an_engine_that_stays_away(make_run, monkeypatch):
+    """Before: the request hung until the engine was there."""
+    monkeypatch.setattr(training_loop, "_LOOK_AGAIN_S", 0.01)
+    run = await make_run(1, 2, 3)
+    run.loop._wait_s = 0.01
+    run.publisher.engine_is_there.clear()
+    await run.until(Phase.WAITING)
+    await asyncio.sleep(0.1)
+    async with asyncio.timeout(10):
+        with pytest.raises(TrainingError, match="it is recorded, and waits for the engine: the engine failed 6 times"):
+            await run.rollbacks.ask(1)
+        with pytest.raises(RollbackError, match="has no version 7"):
+            await run.rollbacks.ask(7)
+    assert run.trainer.weights == (0, 1)
+    run.publisher.engine_is_there.set()
+    await run.until(Phase.COLLECTING)
+    assert run.publisher.published == [(0, 1)]
+
+
+async def test_a_step_that_is_dropped_while_the_engine_stays_away_is_taken_out(make_run, monkeypatch):
+    monkeypatch.setattr(training_loop, "_LOOK_AGAIN_S", 0.01)
+    run = await make_run(1, 2, 3)
+    run.loop._wait_s = 0.01
+    run.publisher.engine_is_there.clear()
+    await run.until(Phase.WAITING)
+    await asyncio.sleep(0.1)
+    await run.store.write(lambda connection: connection.execute("UPDATE steps SET state = 'assigned' WHERE step = 3"))
+    await run.store.write(lambda connection: drop(connection, "p@3", reason="the trainer cannot"))
+    run.rollbacks.look_again()
+    async with asyncio.timeout(10):
+        while run.trainer.weights != (0, 1, 2):
+            await asyncio.sleep(0.01)
+
+
+async def test_going_back_does_not_wait_for_a_trainer_that_is_killed_on_what_it_leaves_behind(make_run, monkeypatch):
+    """Before: nobody looked at the request for up to half an hour."""
+    run = await make_run(1, 2, 3)
+    step = run.trainer.step
+
+    async def killed(batch):
+        if batch.step == 3:
+            raise TrainerDiedError("the trainer's process died; restart it")
+        return await step(batch)
+
+    monkeypatch.setattr(run.trainer, "step", killed)
+    await run.until(Phase.WAITING)
+    async with asyncio.timeout(10):
+        await run.rollbacks.ask(2)
+    assert run.trainer.weights == (0, 1, 2)
+    await run.until(Phase.COLLECTING)
+
+
+async def test_going_back_with_a_trainer_that_is_killed_on_the_way_too_is_answered(make_run, monkeypatch):
+    run = await make_run(1, 2, 3)
+    tries = 0
+
+    async def killed(directory):
+        nonlocal tries
+        tries += 1
+        raise TrainerDiedError("the trainer's process died; restart it")
+
+    monkeypatch.setattr(run.trainer, "load", killed)
+    await run.until(Phase.WAITING)
+    async with asyncio.timeout(10):
+        with pytest.raises(TrainingError, match="it is recorded, and waits for the trainer: the trainer's process"):
+            await run.rollbacks.ask(2)
+    await asyncio.sleep(0.1)
+    assert (run.progress.phase, tries) == (Phase.WAITING, 4)  # it rests again
+
+
 async def test_a_pause_ends_by_itself_when_what_failed_works_again(make_run, monkeypatch):
     monkeypatch.setattr(training_loop, "_FIRST_REST_S", 0.05)
     run = await make_run(1, 2, 3)
