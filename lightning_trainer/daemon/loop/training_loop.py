@@ -118,7 +118,7 @@ class TrainingLoop:
         self._recovered = False
         """Whether the trainer holds what the records lead to."""
         self._failures = 0
-        """Of the trainer, or of what nobody has thought of, since the last step."""
+        """Of the trainer, or of what nobody has thought of, since the last step or look."""
         self._wait_s = 1.0
         self._promoted = False
         """Whether a version that was held back has gone live since the loop began to rest."""
@@ -211,10 +211,12 @@ class TrainingLoop:
         following = f"the daemon {self._turn.other} trains this policy; this one records and serves"
         self._progress.enter(*(self._end_after(done) or (Phase.FOLLOWING, following)))
         await self._weights.close()
-        await self._publisher.follow()
+        if (not_served := await self._publisher.follow()) is not None:
+            self._progress.say(not_served)
         await self._progress.want_groups(self._policy.groups_per_step)
         await self._metrics.step_ended(await self._published(done))
         await self._progress.finish_step(done)
+        self._failures = 0
         await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def _published(self, done: int) -> int:

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lightning_trainer.config import PolicyConfig
@@ -84,6 +84,19 @@ def _require_same(again: Publication, known: str | None, changed: str | None) ->
 
 _TRIES = 2
 """A file that was damaged on its way, or an engine that died meanwhile, gets a second chance with a new file."""
+_COPIED_S = 120.0
+"""How long after another daemon made a version live its weights may still be on their way."""
+
+
+@dataclass(slots=True)
+class _NotServed:
+    """What another daemon has made live, and this one does not serve."""
+
+    version: int
+    since_s: float
+    """By the monotonic clock."""
+    refused: str | None = None
+    """Why the engine refuses it. One that is offered each second what it refuses answers no calls meanwhile."""
 
 
 class Publisher:
@@ -111,8 +124,7 @@ class Publisher:
         self._canary = canary
         self.refused_in_a_row = 0
         self.last_reason: str | None = None
-        self._refused_here: int | None = None
-        """What another daemon has made live, and the engine of this one has refused."""
+        self._not_served: _NotServed | None = None
 
     async def publish(
         self, *, version: int, step: int, asked_for: bool = False, changed: str | None = None
@@ -266,24 +278,43 @@ class Publisher:
         """
         await self._engine.ready(timeout_s)
 
-    async def follow(self) -> None:
-        """Serve what another daemon made live, from the weights that it keeps; where they are not kept, or the engine
-        here refuses them, what was served before goes on.
+    async def follow(self) -> str | None:
+        """Serve what another daemon made live, from the weights that it keeps. Where they cannot be read or are not
+        kept, or the engine here refuses them, what was served before goes on, and the next call tries again.
+
+        Returns:
+            Why it is not served here; None where it is, or may soon be.
 
         Raises:
             EngineError: the engine stayed away.
-            PublicationError: what is kept cannot be read.
         """
         live = await self._store.live_version(self._policy)
-        if live is None or live.version in (self._served(), self._refused_here):
-            return  # an engine that is offered each second what it refuses answers no calls meanwhile
-        self._refused_here = live.version if await self.serve_kept(live.version, record=False) is False else None
+        if live is None or live.version == self._served():
+            return None
+        if self._not_served is None or self._not_served.version != live.version:
+            self._not_served = _NotServed(live.version, time.monotonic())
+        why = self._not_served.refused or await self._try_to_follow(self._not_served)
+        if why is None:
+            return None
+        return f"{live.name} is live and not served here, where version {self._served()} goes on: {why}"
 
-    async def serve_kept(self, version: int, *, record: bool = True) -> bool | None:
+    async def _try_to_follow(self, live: _NotServed) -> str | None:
+        try:
+            report = await self.serve_kept(live.version, record=False)
+        except (PublicationError, OSError) as error:
+            return str(error)
+        if report is not None:
+            live.refused = None if report.accepted else f"the engine refuses it: {report.reason}"
+        elif time.monotonic() - live.since_s > _COPIED_S:
+            folder = self._keeper.archive.folder(live.version)
+            return f"there is no {folder}; is [store] shared_dir a folder that all daemons see?"
+        return live.refused
+
+    async def serve_kept(self, version: int, *, record: bool = True) -> PublicationReport | None:
         """Serve a version from its kept weights at once; nothing changes where they are not kept or not accepted.
 
         Returns:
-            Whether they were accepted; None where they are not kept.
+            What the engine says of them; None where they are not kept.
 
         Raises:
             EngineError: the engine stayed away.
@@ -301,7 +332,7 @@ class Publisher:
             await self._record(publication, report, version, time.time_ns(), time.monotonic() - began)
         else:
             _log.warning("the kept weights of %s were refused: %s", publication.name, report.reason)
-        return report.accepted
+        return report
 
     async def _record(
         self, publication: Publication, report: PublicationReport, step: int, created_ns: int, seconds: float

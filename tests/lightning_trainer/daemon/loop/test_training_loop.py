@@ -837,6 +837,37 @@ async def test_who_waits_at_a_daemon_that_follows_hears_that_no_step_will_come(m
         await run.progress.wait_for_step(2, timeout_s=60)
 
 
+async def test_a_daemon_that_follows_forgets_failures_after_a_good_look(make_run, monkeypatch):
+    """Before: the third in its life, days apart, paused it for a minute, in which it did not take over either."""
+    taken = asyncio.Event()
+
+    async def of_another(self: Turn) -> bool:
+        self.other = None if taken.is_set() else "http://other:8321"
+        self.ours = taken.is_set()
+        return self.ours
+
+    monkeypatch.setattr(Turn, "take", of_another)
+    monkeypatch.setattr(SqliteStore, "shared", True)
+    monkeypatch.setattr(training_loop, "_LOOK_AGAIN_S", 0.01)
+    looks = 0
+
+    async def fails_at_times(self: RecordingPublisher) -> str | None:
+        nonlocal looks
+        looks += 1
+        if looks in (2, 4, 6):
+            raise OSError(116, "Stale file handle")
+        return "p@v1 is live and not served here" if looks > 6 else None
+
+    monkeypatch.setattr(RecordingPublisher, "follow", fails_at_times)
+    run = await make_run(1)
+    async with asyncio.timeout(10):
+        while looks < 10:
+            await asyncio.sleep(0.01)
+    assert run.progress.problems[1:] == ["p@v1 is live and not served here"]
+    taken.set()
+    await run.until(Phase.COLLECTING)
+
+
 async def test_what_agents_do_while_a_file_is_shown_waits_for_the_stage_behind_it(make_run, monkeypatch, tmp_path):
     stages = [{"algorithm": "sft", "data": tmp_path / "demos.jsonl", "steps": 2}, {"steps": 1}]
     shown = asyncio.Event()

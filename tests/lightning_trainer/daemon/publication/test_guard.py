@@ -288,12 +288,14 @@ async def test_what_another_daemon_made_live_and_the_engine_here_refuses_is_offe
     await run.publish(1, 0.5)
     run.start()  # as another daemon that follows, and has served version 0 so far
     run.engine.refused = 1
-    for _ in range(3):
-        await run.publisher.follow()
+    said = {await run.publisher.follow() for _ in range(3)}
+    (sentence,) = said
+    assert sentence is not None
+    assert sentence.startswith("p@v1 is live and not served here, where version 0 goes on: the engine refuses it: ")
     assert run.engine.published == [1]
     run.engine.refused = None
     run.start()
-    await run.publisher.follow()
+    assert await run.publisher.follow() is None
     assert run.engine.live["p"].version == 1
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from lightning_trainer.config import PolicyConfig
+from lightning_trainer.daemon.publication import publishing
 from lightning_trainer.daemon.publication.publishing import Publisher, VersionKeeper
 from lightning_trainer.errors import SettingsChangedError
 from lightning_trainer.serving.adapter import AdapterShape
@@ -115,6 +116,7 @@ async def test_going_back_to_what_is_kept_serves_that_whatever_rounding_makes_of
     await run.publish(2)
 
     assert await run.publisher.serve_kept(1)
+    assert run.served == "as they were"
     run.trainer.weights = "but for the last bit"
     assert await run.publish(1, asked_for=True) is VersionState.LIVE
 
@@ -162,3 +164,29 @@ async def test_a_setting_that_changes_no_weight_refuses_nothing(run: Run):
     await run.publish(1)
     run.start()
     assert await run.publish(1, changed="step 1 was trained with algorithm.tau_pos = 1, and now it is 2") == "live"
+
+
+async def test_what_another_daemon_made_live_and_cannot_be_read_now_is_tried_again(run: Run):
+    """Before: it was an error of the loop, and the third one in the daemon's life ended its following for a while."""
+    await run.publish(1)
+    run.start()  # as another daemon that follows
+    weights = Path(run.archive.publication(1).path)
+    away = weights.rename(weights.with_suffix(".away"))
+    for _ in range(4):
+        said = await run.publisher.follow()
+        assert said is not None
+        assert said.startswith("p@v1 is live and not served here, where version 0 goes on: the kept weights of p@v1 ")
+    away.rename(weights)
+    assert await run.publisher.follow() is None
+    assert run.served == "as they were"
+
+
+async def test_what_another_daemon_made_live_and_does_not_come_is_said(run: Run, monkeypatch):
+    await run.publish(1)
+    run.archive.remove(1)
+    run.start()
+    assert await run.publisher.follow() is None  # it may be on its way
+    monkeypatch.setattr(publishing, "_COPIED_S", 0.0)
+    said = await run.publisher.follow()
+    assert said is not None
+    assert said.endswith("v00000001; is [store] shared_dir a folder that all daemons see?")
