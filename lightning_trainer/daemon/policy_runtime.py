@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -232,14 +232,11 @@ class PolicyRuntime:
         try:
             await self._loop.run()
         finally:
-            for task in beside:
-                task.cancel()
-            for task in beside:
-                with contextlib.suppress(asyncio.CancelledError, Exception):
-                    await task
+            await _end(beside)
 
     async def save(self) -> None:
         """Write a last checkpoint, so that the next start repeats nothing; none of a step that was not finished."""
+        keeping = asyncio.create_task(self._turn.keep(self._turn_s))  # the next daemon begins from the checkpoint
         try:
             async with asyncio.timeout(60):
                 await self._loop.save()
@@ -249,6 +246,8 @@ class PolicyRuntime:
                 self.policy.name,
                 error,
             )
+        finally:
+            await _end([keeping])
 
     async def stop(self) -> None:
         """Take down what is its own; the loop has ended."""
@@ -279,6 +278,14 @@ async def start_trainer(trainer: TrainerClient, say: Callable[[str], None], firs
         await asyncio.sleep(wait_s)
         wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
         start = trainer.restart
+
+
+async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    for task in tasks:
+        with contextlib.suppress(asyncio.CancelledError, Exception):
+            await task
 
 
 async def _start_on_its_gpu(trainer: TrainerClient) -> None:

@@ -16,7 +16,13 @@ from lightning_trainer.daemon.loop.context import LoopContext
 from lightning_trainer.daemon.loop.trained_with import trained_with
 from lightning_trainer.daemon.publication.publishing import Publisher
 from lightning_trainer.daemon.watching.progress import Phase
-from lightning_trainer.errors import CheckpointError, PublicationError, SettingsChangedError, TrainingError
+from lightning_trainer.errors import (
+    CheckpointError,
+    PublicationError,
+    SettingsChangedError,
+    StoreError,
+    TrainingError,
+)
 from lightning_trainer.store.records import StepState
 from lightning_trainer.training.remote import TrainerClient
 from lightning_trainer.types import PolicyVersion, TrainingBatch, VersionState
@@ -88,7 +94,7 @@ class Weights:
         except SettingsChangedError:
             self._settled = False
             raise
-        self._checkpoints.prune(self._path)
+        await self._prune()
         if version == self.step > 0:
             await self._metrics.step_ended(self.step)
         await self._progress.finish_step(self.step)
@@ -118,7 +124,7 @@ class Weights:
         return await self._publish(self._path[-1], asked_for=True)
 
     async def save(self) -> None:
-        """Write a checkpoint of the present weights unless there is one.
+        """Write a checkpoint of the present weights unless there is one, or another daemon trains the policy by now.
 
         Raises:
             TrainingError: the trainer is in the middle of something, or cannot.
@@ -128,9 +134,9 @@ class Weights:
         if not self._settled:
             raise TrainingError("the trainer is in the middle of a step")
         version = self._path[-1]
-        if version > 0 and version not in self._checkpoints.steps():
+        if version > 0 and version not in self._checkpoints.steps() and await self._is_ours():
             await self._trainer.save(self._checkpoints.path(version), version)
-            self._checkpoints.prune(self._path)
+            await self._prune()
 
     async def save_if_possible(self) -> None:
         """A step is recorded by now: where its checkpoint cannot be written, a restart only takes longer."""
@@ -153,6 +159,19 @@ class Weights:
         versions = await self._store.served_versions(self._policy.name, newest=newest)
         recent = self._path[bisect_left(self._path, versions[0]) :] if versions else []
         return served(versions, frozenset(recent))
+
+    async def _prune(self) -> None:
+        """Remove the checkpoints that training does not continue from, unless another daemon may continue from them."""
+        if await self._is_ours():
+            self._checkpoints.prune(self._path)
+
+    async def _is_ours(self) -> bool:
+        """Whether the store says that this daemon trains the policy, and from now on for a whole turn."""
+        try:
+            return await self._store.renew_turn(self._policy.name)
+        except StoreError as error:
+            _log.warning("the checkpoints of %s stay as they are: %s", self._policy.name, error)
+            return False
 
     async def _publish(self, version: int, *, asked_for: bool = False, changed: str | None = None) -> PolicyVersion:
         self._progress.enter(Phase.PUBLISHING, f"version {version}")

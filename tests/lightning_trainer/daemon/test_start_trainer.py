@@ -1,10 +1,14 @@
-"""A trainer that is killed while it starts is replaced; one that says what is wrong is not."""
+"""A trainer that is killed while it starts is replaced, one that says what is wrong is not; at the end the daemon keeps
+its turn until the last checkpoint is written.
+"""
 
+import asyncio
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
 
-from lightning_trainer.daemon.policy_runtime import start_trainer
+from lightning_trainer.daemon.policy_runtime import PolicyRuntime, start_trainer
 from lightning_trainer.errors import TrainerDiedError, TrainingError
 
 
@@ -42,3 +46,26 @@ async def test_one_that_says_what_is_wrong_is_not():
     with pytest.raises(TrainingError, match="no layers"):
         await start_trainer(trainer, print)  # pyright: ignore[reportArgumentType]
     assert trainer.restarts == 0
+
+
+async def test_the_turn_is_kept_while_the_last_checkpoint_is_written():
+    """Before: another daemon took over meanwhile, and went on from the checkpoint before."""
+    seen: list[str] = []
+
+    class Turn:
+        async def keep(self, turn_s: float) -> None:
+            seen.append(f"renewed every {turn_s / 4:g} s")
+            try:
+                await asyncio.Event().wait()
+            finally:
+                seen.append("not renewed any more")
+
+    class Loop:
+        async def save(self) -> None:
+            await asyncio.sleep(0.01)
+            seen.append("saved")
+
+    runtime: Any = object.__new__(PolicyRuntime)
+    runtime._loop, runtime._turn, runtime._turn_s = Loop(), Turn(), 8.0
+    await runtime.save()
+    assert seen == ["renewed every 2 s", "saved", "not renewed any more"]

@@ -837,6 +837,30 @@ async def test_who_waits_at_a_daemon_that_follows_hears_that_no_step_will_come(m
         await run.progress.wait_for_step(2, timeout_s=60)
 
 
+@pytest.mark.parametrize("cut_off", [True, False])
+async def test_a_late_daemon_removes_no_checkpoint_of_the_one_that_trains_by_now(make_run, monkeypatch, cut_off):
+    """Before: it believed that it still had the turn, and what was not on its own path went."""
+    late = False
+
+    async def renew(self: SqliteStore, policy: str) -> bool:
+        if late and cut_off:
+            raise StoreError("the server cannot be reached")
+        return not late
+
+    monkeypatch.setattr(SqliteStore, "shared", True)
+    monkeypatch.setattr(SqliteStore, "renew_turn", renew)
+    run = await make_run(1, 2, 3)
+    await run.until(Phase.COLLECTING)
+    for step in (40, 50):
+        run.checkpoints.path(step).mkdir()
+    late = True
+    await run.loop.save()
+    assert run.checkpoints.steps() == [2, 40, 50]
+    late = False
+    await run.loop.save()
+    assert run.checkpoints.steps() == [2, 3]
+
+
 async def test_a_daemon_that_follows_forgets_failures_after_a_good_look(make_run, monkeypatch):
     """Before: the third in its life, days apart, paused it for a minute, in which it did not take over either."""
     taken = asyncio.Event()
