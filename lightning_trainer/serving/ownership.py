@@ -8,7 +8,7 @@ that share a folder from judging each other's ids.
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import psutil
@@ -24,7 +24,21 @@ def owner_tag() -> str:
 
 def remove_orphans(root: Path, prefix: str) -> list[Path]:
     """Remove the folders below ``root`` whose owner is gone, and return them."""
-    removed = [path for path in _folders(root, prefix) if _is_orphan(path.name)]
+    return _removed(path for path in _folders(root, prefix) if _is_orphan(path.name))
+
+
+def remove_earlier(root: Path, prefix: str) -> list[Path]:
+    """Remove the folders below ``root`` that another process owned, and return them; nobody but this process uses
+    ``root`` now. A container that starts again has another namespace, in which nobody can tell that it is gone."""
+    return _removed(
+        path
+        for path in _folders(root, prefix)
+        if _TAG.search(path.name) is not None and not path.name.endswith(f"-{owner_tag()}")
+    )
+
+
+def _removed(paths: Iterable[Path]) -> list[Path]:
+    removed = list(paths)
     for path in removed:
         shutil.rmtree(path, ignore_errors=True)
     return removed

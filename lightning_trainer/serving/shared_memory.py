@@ -15,7 +15,7 @@ from typing import Self
 import xxhash
 
 from lightning_trainer.errors import PublicationError
-from lightning_trainer.serving.ownership import owner_tag, remove_orphans
+from lightning_trainer.serving.ownership import owner_tag, remove_earlier, remove_orphans
 
 _CHUNK_BYTES = 16 * 2**20
 
@@ -69,14 +69,15 @@ class WeightFiles(WeightFolder):
         """Choose the location and create the folder; folders of dead runs are removed.
 
         Args:
-            state_dir: used, with a warning, if shared memory is absent or has no room for two versions.
+            state_dir: of this process alone, which may have several of these; used, with a warning, if shared memory
+                is absent or has no room for two versions.
             version_bytes: size of one version's file.
 
         Raises:
             PublicationError: there is no room in either.
         """
-        for place in (shared_memory, state_dir):
-            if removed := remove_orphans(place, _PREFIX):
+        for place, remove in ((shared_memory, remove_orphans), (state_dir, remove_earlier)):
+            if removed := remove(place, _PREFIX):
                 logger.info("removed the weight files of %d dead runs from %s", len(removed), place)
         root = _root(shared_memory, state_dir, version_bytes * _VERSIONS_AT_ONCE)
         super().__init__(root / f"{_PREFIX}{run_id or secrets.token_hex(4)}-{owner_tag()}")

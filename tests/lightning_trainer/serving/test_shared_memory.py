@@ -81,6 +81,20 @@ def test_a_process_id_that_came_back_as_another_process_is_not_the_owner(memory)
     assert remove_orphans(memory, "lightning-trainer-") == [orphan]
 
 
+def test_in_the_state_folder_those_of_a_container_that_was_killed_go_too(tmp_path, memory):
+    """Before: each life of a container without room in shared memory left two versions on the disk."""
+    state = tmp_path / "state"
+    killed = state / f"lightning-trainer-old-{os.getpid()}.1.1"
+    stranger = state / "lightning-trainer-of-someone"
+    for folder in (killed, stranger):
+        folder.mkdir(parents=True)
+    with (
+        files(tmp_path, tmp_path / "absent") as one,
+        WeightFiles(state, run_id="other", version_bytes=1024, shared_memory=tmp_path / "absent") as other,
+    ):
+        assert sorted(state.iterdir()) == sorted((stranger, one.folder, other.folder))
+
+
 def test_without_shared_memory_the_state_folder_is_used_and_named(tmp_path, caplog):
     with caplog.at_level(logging.WARNING), files(tmp_path, tmp_path / "absent") as weights:
         assert weights.folder.parent == tmp_path / "state"
