@@ -10,6 +10,7 @@ from lightning_trainer.daemon.policy_runtime import PolicyRuntime
 from lightning_trainer.dashboard.site import PolicyNow
 from lightning_trainer.errors import ConfigError, LightningError, RollbackError
 from lightning_trainer.ingest.http.bodies import JsonBodyError
+from lightning_trainer.serving.lifecycle import EngineState
 from lightning_trainer.store.store import Store
 from lightning_trainer.store.worklist.drops import Kind
 from lightning_trainer.types import SpanSink
@@ -117,4 +118,5 @@ def _now(one: PolicyRuntime) -> PolicyNow:
             "trainer": one.trainer.process_id,
             "engine of an old version": one.old_versions.pid,
         },
+        served=status.versions.get(one.policy.name) if status.state is EngineState.READY else None,
     )

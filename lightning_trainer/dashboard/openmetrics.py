@@ -68,7 +68,9 @@ class _Now(Collector):
 
     def _policies(self) -> Iterator[Metric]:
         live = {name: past.live.version for name, past in self._pasts.items() if past.live is not None}
-        yield _gauge("lightning_live_version", "The version that is served.", _by_policy(live))
+        # A daemon that follows may be behind what another one has made live.
+        served = {name: now.served for name, now in self._now.items() if name in live and now.served is not None}
+        yield _gauge("lightning_live_version", "The version that is served.", _by_policy({**live, **served}))
         scores = {name: past.held_out[-1][1].mean for name, past in self._pasts.items() if past.held_out}
         yield _gauge("lightning_held_out_score", "Held-out score of the newest version with one.", _by_policy(scores))
         done = {name: now.steps_done for name, now in self._now.items()}

@@ -70,6 +70,8 @@ class PolicyNow:
     """Why someone paused training; None: it is not paused."""
     processes: Mapping[str, int | None] = field(default_factory=dict)
     """Process ids, by the role of the process."""
+    served: int | None = None
+    """The version that its engine answers with; None while that is away."""
 
 
 class Check(Protocol):

@@ -158,9 +158,8 @@ def _blocks(policies: dict[str, dict[str, Any]]) -> Group:
 
 
 def _block(name: str, policy: dict[str, Any]) -> list[Text | Table]:
-    version = "nothing yet" if policy["live_version"] is None else f"{name}@v{policy['live_version']}"
     phase = f"{policy['phase']} {policy['detail']}".strip()
-    head = Text.assemble((name, "bold"), f"  {phase}, {policy['steps_done']} steps, serving {version}")
+    head = Text.assemble((name, "bold"), f"  {phase}, {policy['steps_done']} steps, serving {_served(name, policy)}")
     parts: list[Text | Table] = [head]
     if shared := policy.get("trainer_shared_with"):
         parts.append(Text(f"  one trainer for the adapters of this policy and of {', '.join(shared)}"))
@@ -183,6 +182,15 @@ def _block(name: str, policy: dict[str, Any]) -> list[Text | Table]:
     for sentence in (*policy["warnings"].values(), *policy["problems"][-3:]):
         parts.append(Text(f"note: {sentence}", style="yellow"))
     return [*parts, *_of_store(policy["store"])]
+
+
+def _served(name: str, policy: dict[str, Any]) -> str:
+    """What the daemon's engine serves, which may not be what another daemon of the store has made live."""
+    live, engine = policy["live_version"], policy["engine"]
+    if live is None:
+        return "nothing yet"
+    served = engine["versions"].get(name, live) if engine["state"] == "ready" else live
+    return f"{name}@v{served}" + ("" if served == live else f" ({name}@v{live} is live)")
 
 
 def _conversations(counts: dict[str, int]) -> str | None:

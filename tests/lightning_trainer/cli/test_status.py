@@ -56,6 +56,13 @@ def test_each_replica_is_shown_with_its_restarts_and_why(show):
     assert "engine 2: restarting, restarts: 2, the last because the engine ended: it was killed (SIGKILL)" in said
 
 
+def test_what_the_engine_serves_is_named_where_another_version_is_live(show):
+    """Before: a daemon that follows and whose engine refused a version was said to serve it."""
+    assert "serving math@v3 (math@v5 is live)" in show(engine(READY), live_version=5)
+    assert "serving math@v5" in show(engine(replace(GONE, versions={"math": 3})), live_version=5)
+    assert "serving nothing yet" in show(engine(READY), live_version=None)
+
+
 def test_what_is_watched_as_json_is_a_document_a_line_again_and_again(show, tmp_path, monkeypatch, capsys):
     show(engine(READY))
     pauses: list[float] = []

@@ -112,6 +112,20 @@ class _Live(LiveDaemon):
         return {"support": PolicyNow("collecting", "", 0.0, 6, "ready", {"kl": "it wanders"}, ())}
 
 
+async def test_the_version_that_is_served_is_the_engines_not_what_another_daemon_made_live(run):
+    served = '\nlightning_live_version{policy="support"} '
+    config = load_config(run)
+    async with SqliteStore(config.daemon.state_dir / "lightning.sqlite") as store:
+        live = await store.live_version("support")
+        assert live is not None
+        for engine, version in ((live.version - 1, live.version - 1), (None, live.version)):
+            now = PolicyNow("following", "", 0.0, 6, "ready", {}, (), served=engine)
+            daemon = LiveDaemon([], store, store)
+            daemon.now = lambda now=now: {"support": now}
+            site = Site(config, store, LiveCensus(store), "http://127.0.0.1:8321", live=daemon)
+            assert f"{served}{float(version)}\n" in (await openmetrics(site)).decode()
+
+
 async def test_grafanas_dashboard_asks_for_metrics_that_there_are(run):
     document = json.loads((ROOT / "docs" / "grafana-dashboard.json").read_text(encoding="utf-8"))
     asked = {
