@@ -256,6 +256,7 @@ class Publisher:
 
     async def _worse(self, publication: Publication, live: int) -> str | None:
         """Return why a candidate must not go live: by the guard, and then by the canary; None where it may."""
+        await self._keeper.settled()  # of a live version served again: what it does not keep, it removes
         worse = None if self._guard is None else await self._guard.refusal(publication, live)
         if worse is None and self._canary is not None:
             worse = await self._canary.refusal(publication, live)

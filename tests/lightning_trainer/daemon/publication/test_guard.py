@@ -3,6 +3,8 @@
 import json
 import sys
 import threading
+import time
+from collections.abc import Collection
 from contextlib import AsyncExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -253,6 +255,24 @@ async def test_after_a_restart_the_live_version_is_served_and_compared_with(make
     run.start()
     assert await run.publish(1) is None, "the live one itself is published as ever"
     assert run.evaluated[-2:] == ["p@v1", "p@v2"]
+
+
+async def test_a_candidate_is_not_taken_for_a_leftover_when_the_live_version_is_served_again(make_run, monkeypatch):
+    """Before: on a busy machine what was being copied of it was removed, and it was refused."""
+    run = make_run()
+    await run.publish(0)
+    await run.publish(1, 0.75)
+    prune, evaluated = VersionArchive.prune, []
+
+    def late(self: VersionArchive, kept: Collection[int]) -> None:
+        time.sleep(0.5)
+        evaluated.append(run.evaluated[2:])
+        prune(self, kept)
+
+    run.start()
+    monkeypatch.setattr(VersionArchive, "prune", late)
+    assert await run.publish(2, 0.8) is None
+    assert evaluated[0] == []
 
 
 async def test_where_the_live_version_is_lost_the_new_one_is_served(make_run):
