@@ -90,7 +90,7 @@ class Retention:
     wanted_by: Callable[[], Collection[str]] | None = None
     """Policies whose steps still take attempts. None: nobody has said, and nothing is deleted. A command that writes to
     the store of a stopped daemon does not know, and a daemon that starts does not know yet."""
-    repeatable_from: Callable[[Any], Mapping[str, int]] = lambda _: {}
+    repeatable_from: Callable[[Connection], Mapping[str, int]] = lambda _: {}
     """The oldest checkpoint that is gone on from, by policy, through a connection: batches of later steps are needed
     after a crash, or for a rollback. 0: all are."""
     size: StoreSize = field(default_factory=lambda: StoreSize(0, 0, 0))
