@@ -158,10 +158,15 @@ def conversation(span: Span) -> Conversation:
     """Read numbered ``llm.input_messages``, ``llm.output_messages``, and ``llm.tools``; an answer of the Responses API
     from ``output.value``."""
     prompt, response = list(numbered(span, "llm.input_messages")), _response(span)
-    if is_of_responses_api(response) and prompt[:1] == [{}]:
-        del prompt[0]  # its input is numbered from 1, also where there are no instructions before it
+    before: list[Message] = []
+    if is_of_responses_api(response):
+        if prompt[:1] == [{}]:
+            del prompt[0]  # its input is numbered from 1, also where there are no instructions before it
+        asked = json_of(span.attributes.get("llm.invocation_parameters"))
+        if isinstance(asked, dict):  # what stands for messages that only the server has
+            before = Responses().input_messages({**asked, "instructions": None, "input": None})
     return Conversation(
-        input_messages=tuple(map(_message, prompt)),
+        input_messages=(*before, *map(_message, prompt)),
         output_messages=responses_answer(response) or tuple(map(_message, numbered(span, _OUTPUT))),
         tools=genai.tool_definitions([json_of(item.get("tool.json_schema")) for item in numbered(span, "llm.tools")]),
     )

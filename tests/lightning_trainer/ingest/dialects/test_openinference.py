@@ -161,3 +161,12 @@ def test_text_is_read_under_each_of_its_names(kind) -> None:
     given = _contents("llm.input_messages.0.message.", _of_kind(kind, "Where?"))
     said = _said({"llm.input_messages.0.message.role": "user"} | given)
     assert chat_messages(said.input_messages) == [{"role": "user", "content": "Where?"}]
+
+
+@pytest.mark.parametrize("kept", ["previous_response_id", "conversation", "prompt"])
+def test_a_prompt_of_which_only_the_server_has_the_beginning_has_no_words(kept) -> None:
+    """Before: its end was taken for all of it."""
+    asked = ASKED | _of_responses_api(LOOKING)
+    assert chat_messages(_said(asked).input_messages)
+    with pytest.raises(NoWordsError):
+        chat_messages(_said(asked | {"llm.invocation_parameters": json.dumps({kept: "resp_0"})}).input_messages)
