@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
+import re
 import resource
 import select
 import signal
@@ -24,10 +26,7 @@ _LIBC: Any = ctypes.CDLL(None, use_errno=True)
 _NEWNS, _NEWUTS, _NEWIPC, _NEWUSER, _NEWPID, _NEWNET = (
     0x00020000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000,
 )  # fmt: skip
-_RDONLY, _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _NOATIME, _BIND, _REC, _PRIVATE, _RELATIME = (
-    1, 2, 4, 8, 32, 1024, 4096, 16384, 1 << 18, 1 << 21,
-)  # fmt: skip
-_ST_RELATIME = 4096
+_RDONLY, _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _BIND, _REC, _PRIVATE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 18
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS, _PR_CAPBSET_DROP = 1, 4, 38, 24
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32")
 _DEVICES = ("null", "zero", "urandom")
@@ -35,10 +34,10 @@ _FORBIDDEN = (
     "acct", "add_key", "bpf", "chroot", "clone3", "delete_module", "fanotify_init", "finit_module", "fsconfig",
     "fsmount", "fsopen", "fspick", "init_module", "io_uring_enter", "io_uring_register", "io_uring_setup", "ioperm",
     "iopl", "kexec_file_load", "kexec_load", "keyctl", "memfd_create", "memfd_secret", "mount", "mount_setattr",
-    "move_mount", "name_to_handle_at", "open_by_handle_at", "open_tree", "perf_event_open", "personality",
-    "pivot_root", "process_vm_readv", "process_vm_writev", "ptrace", "quotactl", "reboot", "request_key", "setns",
-    "shmat", "shmget", "socket", "socketpair", "swapoff", "swapon", "syslog", "umount2", "unshare", "userfaultfd",
-    "vmsplice",
+    "move_mount", "msgget", "name_to_handle_at", "open_by_handle_at", "open_tree", "perf_event_open", "personality",
+    "pivot_root", "process_vm_readv", "process_vm_writev", "ptrace", "quotactl", "reboot", "request_key", "semget",
+    "setns", "shmat", "shmget", "socket", "socketpair", "swapoff", "swapon", "syslog", "umount2", "unshare",
+    "userfaultfd", "vmsplice",
 )  # fmt: skip
 """System calls that computations do not need: kernel exploits start with them, or they hold memory that no limit
 sees."""
@@ -97,7 +96,7 @@ def _new_root(prefixes: list[str], disk_mib: int) -> None:
         elif os.path.isdir(folder) and not os.path.isdir(f"{root}{folder}"):
             os.makedirs(f"{root}{folder}", mode=0o755)
             _mount(folder, f"{root}{folder}", None, _BIND | _REC)
-            _mount("none", f"{root}{folder}", None, _BIND | _REMOUNT | _RDONLY | _NOSUID | _kept(f"{root}{folder}"))
+            _protect(f"{root}{folder}")
     os.mkdir(f"{root}/dev")
     for device in _DEVICES:
         open(f"{root}/dev/{device}", "w").close()
@@ -114,10 +113,28 @@ def _new_root(prefixes: list[str], disk_mib: int) -> None:
     os.chdir(HOME)
 
 
-def _kept(path: str) -> int:
-    """Return the flags that a mount already has: in a user namespace they may not be removed."""
-    had = os.statvfs(path).f_flag
-    return (had & (_NODEV | _NOEXEC | _NOATIME)) | (_RELATIME if had & _ST_RELATIME else 0)
+def _protect(top: str) -> None:
+    """Make a mount read-only, and each one below it, since a remount changes a single one."""
+    for point, kept in _mounts().items():
+        if point == top or point.startswith(f"{top}/"):
+            try:
+                _mount("none", point, None, _BIND | _REMOUNT | _RDONLY | _NOSUID | kept)
+            except OSError as error:
+                # One that another hides, or that lies below a closed folder, is not found, and code cannot find it.
+                if point == top or error.errno == errno.EPERM:
+                    raise
+
+
+def _mounts() -> dict[str, int]:
+    """Return the flags to keep by mount point: in a user namespace they may not be removed."""
+    kept: dict[str, int] = {}
+    with open("/proc/self/mountinfo", "rb") as file:
+        for line in os.fsdecode(file.read()).rstrip("\n").split("\n"):
+            fields = line.split(" ")
+            point = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[4])
+            for option in fields[5].split(","):  # of all at this point: which one is on top is not said
+                kept[point] = kept.get(point, 0) | {"nodev": _NODEV, "noexec": _NOEXEC}.get(option, 0)
+    return kept
 
 
 def _limit(limits: dict[str, int]) -> None:
@@ -166,7 +183,7 @@ def _filter() -> None:
 
 def _mount(source: str, target: str, kind: str | None, flags: int, more: str = "") -> None:
     answer = _LIBC.mount(
-        source.encode(), target.encode(), kind and kind.encode(), ctypes.c_ulong(flags), more.encode() or None
+        os.fsencode(source), os.fsencode(target), kind and kind.encode(), ctypes.c_ulong(flags), more.encode() or None
     )
     _done(answer, f"mount {kind or source} on {target}")
 

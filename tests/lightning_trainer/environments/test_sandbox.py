@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,7 +17,7 @@ from lightning_trainer.environments import Task
 from lightning_trainer.environments.adapters.code_actions import CodeActions
 from lightning_trainer.environments.limits import Limits
 from lightning_trainer.environments.registry import EnvironmentSpec, launch_of
-from lightning_trainer.environments.sandbox import Sandbox, SandboxLimits, SandboxUnavailableError
+from lightning_trainer.environments.sandbox import Sandbox, SandboxLimits, SandboxUnavailableError, jail
 from lightning_trainer.environments.session import InProcess, Playable, Session
 from lightning_trainer.environments.worker.process import EnvironmentProcess
 
@@ -159,8 +160,46 @@ def test_code_does_not_outlive_a_killed_owner(tmp_path: Path) -> None:
     assert not alive
 
 
-def test_no_memory_is_held_where_no_limit_sees_it(sandbox: Sandbox) -> None:
-    assert "Operation not permitted" in (sandbox.run("import os; os.memfd_create('x')").error or "")
+@pytest.mark.parametrize("user", [0, 65534])
+def test_a_file_system_mounted_below_a_system_folder_is_read_only_too(user: int) -> None:
+    """Before: code could write to it. As nobody, all that is mounted outside is locked."""
+    python = "/usr/bin/python3"
+    if os.geteuid() != 0 or not Path(python).exists() or not all(map(shutil.which, ("unshare", "setpriv"))):
+        pytest.skip("this test mounts file systems, in a namespace of its own, and becomes another user")
+    mounts = """
+mount -t tmpfs -o mode=1777 none /usr/src
+mkdir "/usr/src/with space" && mount -t tmpfs -o mode=1777,nodev,noexec,nodiratime none "/usr/src/with space"
+mount -t tmpfs -o mode=1777 none /usr/local && mkdir /usr/local/hidden
+mount -t tmpfs -o mode=1777 none /usr/local/hidden && mount -t tmpfs -o mode=1777,nodev none /usr/local
+exec "$@"
+"""
+    code = """
+enter([], {"memory_mib": 500, "processes": 16, "cpu_s": 20, "disk_mib": 16})
+for folder in ("/usr/src", "/usr/src/with space", "/usr/local"):
+    try: print(open(folder + "/written", "w"))
+    except OSError as error: print(error.strerror, bool(os.statvfs(folder).f_flag & os.ST_NOSUID))
+"""
+    # As text, because nobody may not be able to read this checkout.
+    program = Path(jail.__file__).read_text() + code
+    become = ["setpriv", "--reuid", str(user), "--regid", str(user), "--clear-groups"]
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-ec", mounts, "sh", *become, python, "-c", program],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("Read-only file system True\n" * 3, "")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os; os.memfd_create('x')",
+        "import ctypes; libc = ctypes.CDLL(None); assert libc.msgget(0, 0o600) >= 0, 'Operation not permitted'",
+        "import ctypes; libc = ctypes.CDLL(None); assert libc.semget(0, 9, 0o600) >= 0, 'Operation not permitted'",
+        "import ctypes; libc = ctypes.CDLL(None); assert libc.shmget(0, 9, 0o600) >= 0, 'Operation not permitted'",
+    ],
+)
+def test_no_memory_is_held_where_no_limit_sees_it(sandbox: Sandbox, code: str) -> None:
+    assert "Operation not permitted" in (sandbox.run(code).error or "")
 
 
 def test_it_has_no_rights_and_can_get_none(sandbox: Sandbox) -> None:
