@@ -93,8 +93,10 @@ def result_of(value: T | Awaitable[T], timeout_s: float | None = None) -> T:
 async def _awaited(value: Awaitable[T]) -> T:
     try:
         return await value
-    except (KeyboardInterrupt, SystemExit) as error:
-        # These two would end the loop, and with it every other attempt.
+    except (Exception, asyncio.CancelledError):
+        raise
+    except BaseException as error:
+        # KeyboardInterrupt and SystemExit would end the loop, and others, such as a panic in Rust, their worker.
         raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
 

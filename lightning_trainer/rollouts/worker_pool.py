@@ -81,7 +81,7 @@ class WorkerPool(Generic[WorkT, EndedT]):
             self._count(1)
             try:
                 future.set_result(self._run(work))
-            except Exception as error:
+            except BaseException as error:  # whatever it is: the run waits for the future
                 _log.exception("an attempt could not be run")
                 future.set_exception(error)
             finally:

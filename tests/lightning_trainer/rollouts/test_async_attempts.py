@@ -153,6 +153,19 @@ def exits_at_once(task: Task) -> float:
     sys.exit("no key")
 
 
+class PanicException(BaseException):
+    """As that of pyo3, in which many packages in Rust panic; ``pytest.fail`` raises such a one, too."""
+
+
+async def panics(task: Task) -> float:
+    """Before: the run hung."""
+    raise PanicException("called `Option::unwrap()` on a `None` value")
+
+
+def panics_at_once(task: Task) -> float:
+    raise PanicException("no plugin")
+
+
 async def cancels_itself(task: Task) -> float:
     raise asyncio.CancelledError
 
@@ -164,6 +177,8 @@ async def cancels_itself(task: Task) -> float:
         (times_out_itself, "TimeoutError: the tool was slow"),
         (exits, "RuntimeError: SystemExit: no key"),
         (exits_at_once, "RuntimeError: SystemExit: no key"),
+        (panics, "RuntimeError: PanicException: called `Option::unwrap()` on a `None` value"),
+        (panics_at_once, "RuntimeError: PanicException: no plugin"),
         (cancels_itself, "CancelledError: "),
     ],
 )

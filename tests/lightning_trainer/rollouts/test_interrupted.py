@@ -97,6 +97,23 @@ def test_an_evaluation_with_a_journal_goes_on(tmp_path: Path, monkeypatch, capsy
     assert sorted(tried) == ["a", "b", "c", "c"]
 
 
+def test_a_callback_that_exits_ends_the_evaluation() -> None:
+    """Before: its worker was gone, and the evaluation waited for it."""
+    runner = Runner("p", lambda task: 1.0, endpoint=ENDPOINT, on_event=lambda event: sys.exit("enough"))
+    ended: list[BaseException] = []
+
+    def evaluate() -> None:
+        try:
+            runner.evaluate(TASKS, stage="before")
+        except BaseException as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=evaluate, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert [repr(error) for error in ended] == ["SystemExit('enough')"]
+
+
 def test_a_function_that_goes_on_after_the_interrupt_does_not_count(monkeypatch) -> None:
     """In a notebook the process lives on. Before, it ended as an ordinary success, and a later run counted it."""
     retried: list[Rollout] = []
