@@ -95,28 +95,30 @@ def rollouts(options: Options) -> None:
     console = TerminalConsole()
     if said := unanswered({**os.environ, "LIGHTNING_ENDPOINT": endpoint}, options.command[0]):
         console.print(said, style="yellow", markup=False, highlight=False, soft_wrap=True)
-    try:
-        with ends_at_sigterm():
-            if options.steps is None:
-                _try_each(options, endpoint, command, tasks, console)
-            else:
-                _train(options, endpoint, command, tasks, console)
-    finally:
-        command.stop()
+    with ends_at_signals():
+        if options.steps is None:
+            _try_each(options, endpoint, command, tasks, console)
+        else:
+            _train(options, endpoint, command, tasks, console)
 
 
 @contextmanager
-def ends_at_sigterm() -> Iterator[None]:
-    """End as at Ctrl-C when someone ends this process: the programs that it started would go on without it."""
+def ends_at_signals() -> Iterator[None]:
+    """End as at Ctrl-C when someone ends this process, or closes its terminal: the programs that it started would go on
+    without it."""
 
     def end(number: int, _: object) -> None:
         sys.exit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, end)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:  # nohup asks that it goes on without its terminal
+            signal.signal(number, end)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def check_purpose(options: Options) -> None:

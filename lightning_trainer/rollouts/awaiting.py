@@ -9,8 +9,8 @@ import functools
 import inspect
 import os
 import threading
-from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, TypeVar, cast
 
@@ -22,41 +22,49 @@ _making = threading.Lock()
 
 
 class Waiting:
-    """Whether anyone waits for a run's attempts; when nobody does any longer, its coroutines are cancelled.
+    """Whether anyone waits for a run's attempts; when nobody does any longer, its coroutines are cancelled, and its
+    programs killed.
 
     Python can stop no function, so these go on.
     """
 
     def __init__(self) -> None:
         self.ended = False
-        self._awaited: set[Future[Any]] = set()
+        self._stops: set[Callable[[], object]] = set()
         self._lock = threading.Lock()
 
     def end(self) -> int:
-        """Cancel what is awaited; return how many that were."""
+        """Stop what can be stopped; return how many that were."""
         with self._lock:
             self.ended = True
-            awaited = tuple(self._awaited)
-        for running in awaited:
-            running.cancel()
-        return len(awaited)
+            stops = tuple(self._stops)
+        for stop in stops:
+            stop()
+        return len(stops)
 
-    def begins(self, running: Future[Any]) -> None:
-        """Cancel this one, too, if the end comes before its own."""
+    @contextmanager
+    def stops(self, stop: Callable[[], object]) -> Iterator[None]:
+        """Call ``stop`` if the end comes within the block, or came before."""
         with self._lock:
-            self._awaited.add(running)
+            self._stops.add(stop)
             ended = self.ended
-        running.add_done_callback(self._is_done)
-        if ended:
-            running.cancel()
-
-    def _is_done(self, running: Future[Any]) -> None:
-        with self._lock:
-            self._awaited.discard(running)
+        try:
+            if ended:
+                stop()
+            yield
+        finally:
+            with self._lock:
+                self._stops.discard(stop)
 
 
 waiting: ContextVar[Waiting | None] = ContextVar("waiting", default=None)
 """Of the run whose attempt this is."""
+
+
+def stopped_with_run(stop: Callable[[], object]) -> AbstractContextManager[None]:
+    """Call ``stop`` if the run whose attempt this is ends within the block, or has ended."""
+    waited = waiting.get()
+    return nullcontext() if waited is None else waited.stops(stop)
 
 
 def is_async(function: Callable[..., Any]) -> bool:
@@ -76,10 +84,9 @@ def result_of(value: T | Awaitable[T], timeout_s: float | None = None) -> T:
         return cast("T", value)
     # The loop copies the caller's context with the coroutine, and so the attempt's identity.
     running = asyncio.run_coroutine_threadsafe(_awaited(value), _loop_of(os.getpid()))
-    if (waited := waiting.get()) is not None:
-        waited.begins(running)
     try:
-        return running.result(timeout_s)
+        with stopped_with_run(running.cancel):
+            return running.result(timeout_s)
     except TimeoutError:
         if running.done():
             raise

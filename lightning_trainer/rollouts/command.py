@@ -10,10 +10,10 @@ import os
 import signal
 import subprocess
 import tempfile
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from typing import IO, Any
 from urllib.parse import quote
 
@@ -30,6 +30,7 @@ from lightning_instrumentation.zero_code.environ import (
 )
 
 from lightning_trainer.errors import LightningError
+from lightning_trainer.rollouts.awaiting import stopped_with_run
 from lightning_trainer.rollouts.run_name import command_label
 from lightning_trainer.rollouts.task_file import FileTask
 
@@ -55,7 +56,7 @@ class Command:
         command: program and arguments; they do not go through a shell.
         endpoint: the daemon's URL.
         agent: the agent's name if nothing in the program sets one.
-        timeout_s: limit after which the program, and everything it has started, is killed.
+        timeout_s: limit after which the program, and everything it has started, is killed, as it is when the run ends.
 
     Raises:
         LightningError: this is Windows.
@@ -74,8 +75,6 @@ class Command:
         self._endpoint = endpoint.rstrip("/")
         self._agent = agent
         self._timeout_s = timeout_s
-        self._running: set[subprocess.Popen[bytes]] = set()
-        self._lock = threading.Lock()
 
     def __call__(self, task: FileTask) -> float | None:
         """Run the program for the current rollout, and return the reward that it printed.
@@ -106,34 +105,23 @@ class Command:
             return _last_line(output)
 
     def _run(self, environment: Mapping[str, str], asked: IO[bytes], output: IO[bytes], errors: IO[bytes]) -> None:
-        with self._lock:  # or stop() would not know of it yet
-            process = subprocess.Popen(
-                self._command,
-                stdin=asked,
-                stdout=output,
-                stderr=errors,
-                env=environment,
-                start_new_session=True,  # so that everything it starts can be killed with it
-            )
-            self._running.add(process)
-        with process:
+        process = subprocess.Popen(
+            self._command,
+            stdin=asked,
+            stdout=output,
+            stderr=errors,
+            env=environment,
+            start_new_session=True,  # so that everything it starts can be killed with it
+        )
+        with process, stopped_with_run(partial(_kill, process)):
             try:
                 process.wait(self._timeout_s)
             except subprocess.TimeoutExpired:
                 raise TimeoutError(f"the command did not end within {self._timeout_s:g} s") from None
             finally:
                 _kill(process)
-                with self._lock:
-                    self._running.discard(process)
         if process.returncode:
             raise CommandError(f"exit status {process.returncode}: {_last_line(errors) or 'it said nothing'}")
-
-    def stop(self) -> None:
-        """Kill whatever is still running."""
-        with self._lock:
-            running = tuple(self._running)
-        for process in running:
-            _kill(process)
 
     def _environment(self, task: FileTask) -> dict[str, str]:
         environment = {**os.environ, **beside_proxy(os.environ, self._endpoint)}

@@ -49,8 +49,7 @@ class WorkerPool(Generic[WorkT, EndedT]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        coroutines = self._waiting.end()
-        functions = self._running - coroutines
+        functions = self._running - self._waiting.end()
         if isinstance(error, KeyboardInterrupt) and functions > 0:
             error.add_note(f"functions that go on until they end, and do not count: {functions}")
         while not self._queue.empty():

@@ -13,7 +13,7 @@ from lightning_trainer.cli.rollouts import (
     Show,
     check_purpose,
     curriculum_of,
-    ends_at_sigterm,
+    ends_at_signals,
     epochs_of,
     placed,
     print_summary,
@@ -83,7 +83,7 @@ def play(options: Options, play: Play) -> None:
         command = Command(options.command, endpoint=endpoint, agent=options.agent, timeout_s=options.timeout_s)
         program = ProgramAgent(command)
     try:
-        with ends_at_sigterm():
+        with ends_at_signals():
             if options.steps is None:
                 _try_each(options, play, endpoint, program, from_file)
             else:

@@ -12,7 +12,7 @@ from lightning_instrumentation.settings import checked_endpoint
 from rich.console import Console
 
 from lightning_trainer.cli.daemon.named_daemon import option_of
-from lightning_trainer.cli.rollouts import Options, Show, at_daemon, ends_at_sigterm, shown
+from lightning_trainer.cli.rollouts import Options, Show, at_daemon, ends_at_signals, shown
 from lightning_trainer.cli.terminal.console import TerminalConsole, visible_json
 from lightning_trainer.config.file import USUAL_CONFIG
 from lightning_trainer.errors import ConfigError
@@ -90,11 +90,8 @@ def optimize_prompts(
     if (path := config or (USUAL_CONFIG if usual else None)) is not None:
         options, _ = at_daemon(options, path)
     program = Command(command, endpoint=checked_endpoint(options.endpoint), agent=agent, timeout_s=timeout_s)
-    try:
-        with ends_at_sigterm():
-            _search(names, program, search, options, option_of(endpoint, config), as_json=as_json)
-    finally:
-        program.stop()
+    with ends_at_signals():
+        _search(names, program, search, options, option_of(endpoint, config), as_json=as_json)
 
 
 def _search(
@@ -167,7 +164,7 @@ class _Narration:
 
     @contextmanager
     def of_an_end(self, optimizer: PromptOptimizer) -> Iterator[None]:
-        """Say what is best so far, and what it cost, if something ends the block: Ctrl-C, SIGTERM, or an error."""
+        """Say what is best so far, and what it cost, if something ends the block: Ctrl-C, a signal, or an error."""
         try:
             yield
         except BaseException as error:

@@ -71,8 +71,7 @@ class ProgramAgent:
                 pass
 
     def stop(self) -> None:
-        """Kill the programs that are still running, and close the port."""
-        self._command.stop()
+        """Close the port."""
         self._server.shutdown()
         self._server.server_close()
 

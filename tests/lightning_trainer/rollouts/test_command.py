@@ -7,7 +7,6 @@ import subprocess
 import sys
 import sysconfig
 import textwrap
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -234,21 +233,6 @@ time.sleep(60)
 def test_a_limit_of_months_or_none_at_all_is_no_error() -> None:
     assert run(python("print(1)", timeout_s=1e8)).reward == 1.0
     assert run(python("print(1)", timeout_s=math.inf)).reward == 1.0
-
-
-def test_stop_kills_what_is_running() -> None:
-    command = python("import time; time.sleep(60)")
-    ended: list[AttemptEnded] = []
-    thread = threading.Thread(target=lambda: ended.append(run(command)))
-    thread.start()
-    deadline = time.monotonic() + 20
-    while thread.is_alive() and time.monotonic() < deadline:
-        command.stop()
-        time.sleep(0.1)
-    thread.join(5)
-    assert ended
-    assert ended[0].error is not None
-    assert ended[0].error.startswith("CommandError: exit status -9")
 
 
 def test_what_a_shell_writes_to_its_output_by_name_comes_before_what_follows() -> None:

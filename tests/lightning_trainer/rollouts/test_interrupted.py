@@ -17,7 +17,10 @@ import psutil
 import pytest
 from lightning_instrumentation.rollout import Rollout
 
+from lightning_trainer.cli.rollouts import ends_at_signals
 from lightning_trainer.rollouts import Command, Event, Runner
+from lightning_trainer.rollouts.awaiting import Waiting, waiting
+from lightning_trainer.rollouts.command import CommandError
 from lightning_trainer.rollouts.step_runner import ends_in_one_line
 from lightning_trainer.rollouts.task_file import FileTask
 
@@ -165,18 +168,20 @@ def test_outside_of_tests_only_a_notebook_sees_the_interrupt(shell: object, monk
 
 
 @pytest.mark.parametrize("retries", [0, 1])
-def test_programs_that_are_killed_with_the_run_have_not_failed(retries, tmp_path: Path, monkeypatch) -> None:
+def test_programs_are_killed_with_the_run_and_have_not_failed(retries, tmp_path: Path, monkeypatch, capsys) -> None:
     # Before: they were recorded as failed, and a run that was started again did not repeat them; with retries they
-    # were started once more.
+    # were started once more. In a program of one's own they went on, and called the model.
     retried: list[Rollout] = []
     monkeypatch.setattr(Rollout, "retried", lambda rollout: retried.append(rollout))
     started = tmp_path / "started"
-    command = Command(["sh", "-c", 'echo >> "$0"; exec sleep 600', str(started)], endpoint=ENDPOINT)
+    command = Command(["sh", "-c", 'echo $$ >> "$0"; exec sleep 600', str(started)], endpoint=ENDPOINT)
     events: list[Event] = []
     runner = Runner("p", command, endpoint=ENDPOINT, concurrency=2, retries=retries, on_event=events.append)
-    begun = lambda: started.exists() and started.read_text() == "\n\n"  # noqa: E731
+    begun = lambda: started.exists() and started.read_text().count("\n") == 2  # noqa: E731
     interrupted(lambda: runner.evaluate(TASKS, stage="held-out"), begun)
-    command.stop()
+    for pid in map(int, started.read_text().split()):
+        wait_until(lambda pid=pid: not psutil.pid_exists(pid))
+    assert "functions" not in capsys.readouterr().err
     wait_until(lambda: len(retried) == 2)
     time.sleep(0.3)
     assert begun()
@@ -184,7 +189,31 @@ def test_programs_that_are_killed_with_the_run_have_not_failed(retries, tmp_path
 
 
 @pytest.mark.process
-def test_sigterm_ends_the_programs_of_a_command(tmp_path: Path) -> None:
+def test_a_program_that_starts_when_the_run_has_ended_ends_at_once() -> None:
+    """Before: one whose turn came while the others were killed went on."""
+    ended = Waiting()
+    ended.end()
+    before = waiting.set(ended)
+    try:
+        with pytest.raises(CommandError, match="exit status -9"):
+            Command(["sleep", "600"], endpoint=ENDPOINT)(TASKS[0])
+    finally:
+        waiting.reset(before)
+
+
+def test_without_its_terminal_a_command_goes_on_under_nohup() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with ends_at_signals():
+            signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_programs_of_a_command(how: signal.Signals, tmp_path: Path) -> None:
     # Before: they went on, and called the model, without anyone who heard of it.
     (tmp_path / "tasks.jsonl").write_text('{"id": "a"}\n')
     pid = tmp_path / "pid"
@@ -206,7 +235,7 @@ def test_sigterm_ends_the_programs_of_a_command(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "lightning_trainer", "rollouts", *options, "--", *program]
         with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process:
             wait_until(lambda: pid.exists() and pid.read_text().endswith("\n"))
-            process.terminate()
-            assert process.wait(60) == 143
+            process.send_signal(how)
+            assert process.wait(60) == 128 + how
         server.shutdown()
     wait_until(lambda: not psutil.pid_exists(int(pid.read_text())))
