@@ -90,6 +90,18 @@ async def test_curl(daemon) -> None:
     await _ended(daemon, 1)
 
 
+async def test_curl_as_the_readme_of_the_examples_says(daemon) -> None:
+    """Before: the key that its second terminal exports for the other programs was refused."""
+    readme = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
+    exports = re.findall(r"^    (export .*)", readme, flags=re.MULTILINE)
+    (command,) = re.findall(r"^\| curl \| `(.*?)`", readme, flags=re.MULTILINE)
+    for there, here in (("examples/any-language", str(EXAMPLE)), ("POLICY=example", "POLICY=support")):
+        assert there in command
+        command = command.replace(there, here)
+    assert "The café is open." in await _run(daemon, "sh", "-c", "\n".join([*exports, command]))
+    await _ended(daemon, 1)
+
+
 @pytest.fixture(scope="module")
 def node_example(tmp_path_factory) -> Path:
     """The example with its one package, installed as its users do it."""
