@@ -9,7 +9,7 @@ from typing import Any
 import lightning_instrumentation as lt
 from lightning_instrumentation.errors import ConfigurationError
 from lightning_instrumentation.runtime import running
-from lightning_instrumentation.scope import Identity, Scope, current, use_scope
+from lightning_instrumentation.scope import Scope, current, use_scope
 from lightning_instrumentation.settings import checked_endpoint
 
 from lightning_trainer.errors import MissingExtraError
@@ -51,7 +51,9 @@ class OnRay:
         from ray.exceptions import RayError, RayTaskError
 
         endpoint = self._endpoint or told_endpoint()
-        attempted = self._remote.remote(self._attempt, task, current().identity, endpoint)
+        here = current()
+        scope = Scope(here.identity, prompts=here.prompts)
+        attempted = self._remote.remote(self._attempt, task, scope, endpoint)
         try:
             return await attempted
         except asyncio.CancelledError:
@@ -81,9 +83,9 @@ def told_endpoint() -> str | None:
     return started.settings.endpoint
 
 
-def _run(attempt: AttemptFunction[Any], task: Any, identity: Identity | None, endpoint: str | None):
+def _run(attempt: AttemptFunction[Any], task: Any, scope: Scope, endpoint: str | None):
     lt.init(endpoint)
-    with use_scope(Scope(identity)):
+    with use_scope(scope):
         try:
             return result_of(attempt(task))
         finally:

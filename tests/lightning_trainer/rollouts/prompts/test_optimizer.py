@@ -1,15 +1,21 @@
-"""What a search refuses before it makes an attempt, and what a program of it is given."""
+"""What a search refuses before it makes an attempt, and what a program or a Ray task of it is given."""
 
+import asyncio
 import json
 import os
+import pickle
 import sys
+from contextvars import Context
+from types import ModuleType
 
+import lightning_instrumentation as lt
 import pytest
 from lightning_instrumentation.prompts.prompt import serving_prompts
 from lightning_instrumentation.prompts.version import PROMPTS, PromptVersion
 
 from lightning_trainer.errors import LightningError
-from lightning_trainer.rollouts import Command, PromptOptimizer
+from lightning_trainer.rollouts import Command, PromptOptimizer, on_ray
+from lightning_trainer.rollouts.awaiting import result_of
 from lightning_trainer.rollouts.command import CommandError
 from lightning_trainer.rollouts.task_file import FileTask
 
@@ -60,3 +66,39 @@ def test_texts_that_no_environment_holds_are_one_sentence():
         pytest.raises(CommandError, match=r"clerk, writer take .* make the attempt a function"),
     ):
         command(FileTask("1", {"id": "1"}))
+
+
+class _Remote:
+    """Stands in for a Ray task: it gets pickled arguments and nothing of the context here, as in another process."""
+
+    def __init__(self, function) -> None:
+        self._function = function
+
+    def options(self, **_: object):
+        return self
+
+    async def remote(self, *arguments):
+        arrived = pickle.loads(pickle.dumps(arguments))
+        return await asyncio.get_running_loop().run_in_executor(None, Context().run, lambda: self._function(*arrived))
+
+
+def is_tried(task) -> float:
+    return float(lt.prompt("clerk", "the program's own") == "tried")
+
+
+def test_an_attempt_on_ray_has_the_texts(monkeypatch, tmp_path):
+    """Before: a search spent its attempts on the program's own text."""
+    ray, errors = ModuleType("ray"), ModuleType("ray.exceptions")
+    monkeypatch.setattr(ray, "remote", _Remote, raising=False)
+    for name in ("RayError", "RayTaskError"):
+        monkeypatch.setattr(errors, name, type(name, (Exception,), {}), raising=False)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setitem(sys.modules, "ray.exceptions", errors)
+    monkeypatch.setattr(on_ray, "_FLUSH_S", 0.0)
+    monkeypatch.setenv("LIGHTNING_SPOOL_DIR", str(tmp_path))
+    lt.shutdown(0)
+    try:
+        with serving_prompts({"clerk": PromptVersion(7, "tried")}):
+            assert result_of(on_ray.OnRay(is_tried, endpoint=NOWHERE)(TASKS[0])) == 1.0
+    finally:
+        lt.shutdown(0)
