@@ -18,9 +18,14 @@ from lightning_trainer.types import Attempt, Call, RolloutMode
 class Asked:
     """A held-out task, asked once."""
 
-    success: bool
+    reward: float | None
+    """None where none was recorded: the attempt failed, say before it reached the model."""
     said: tuple[str, ...]
     """What the policy answered to each call."""
+
+    @property
+    def success(self) -> bool:
+        return self.reward == 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +40,17 @@ class Outcome:
     digest: str
     """Of the example's files."""
     before: Mapping[str, bool]
-    """By held-out task; a reward of 1 is a success."""
+    """By held-out task; a reward of 1 is a success, and none is not."""
     after: Mapping[str, bool]
     rewards: tuple[float | None, ...]
     """Mean reward of each step's attempts."""
     task: str
-    """A held-out task of which the two rollouts are: one that was learned, where there is one."""
+    """A held-out task of which the two rollouts are (``shown_task``)."""
     question: str
     said_before: tuple[str, ...]
     said_after: tuple[str, ...]
+    unscored: Mapping[str, int] | None = None
+    """Attempts without a recorded reward, ``before`` and ``after``; None of a run from before they were counted."""
 
     @property
     def difference(self) -> PairedDifference:
@@ -81,21 +88,11 @@ async def outcome_of(
     for call in read.calls:
         calls.setdefault(call.attempt_id, []).append(call)
     decode = _decoder(resolve_model(policy.model, model_cache()))
-
-    def asked(stage: str) -> dict[str, Asked]:
-        return {
-            attempt.task_id: Asked(
-                rewards.get(attempt.attempt_id) == 1.0,
-                tuple(decode(call.response_ids) for call in calls.get(attempt.attempt_id, ())),
-            )
-            for attempt in evaluation(stage, attempts, rewards)
-        }
-
-    before, after = asked("before"), asked("after")
+    said = {attempt: tuple(decode(call.response_ids) for call in made) for attempt, made in calls.items()}
+    before, after = (asked(stage, attempts, rewards, said) for stage in ("before", "after"))
     if not before or before.keys() != after.keys():
         raise RuntimeError(f"{folder}: {len(before)} held-out tasks were asked before and {len(after)} after")
-    learned = [task for task in before if after[task].success and not before[task].success]
-    task = next(iter(learned or before))
+    task = shown_task(before, after)
     first = next(one for one in evaluation("before", attempts, rewards) if one.task_id == task)
     prompt = decode(calls[first.attempt_id][0].prompt_ids) if calls.get(first.attempt_id) else ""
     return Outcome(
@@ -113,7 +110,31 @@ async def outcome_of(
         question=last_question(prompt),
         said_before=before[task].said,
         said_after=after[task].said,
+        unscored={
+            stage: sum(one.reward is None for one in found.values())
+            for stage, found in (("before", before), ("after", after))
+        },
     )
+
+
+def asked(
+    stage: str,
+    attempts: Sequence[Attempt],
+    rewards: Mapping[str, float | None],
+    said: Mapping[str | None, tuple[str, ...]],
+) -> dict[str, Asked]:
+    """Return what became of each task of a stage; ``rewards`` and ``said`` are by attempt."""
+    return {
+        attempt.task_id: Asked(rewards.get(attempt.attempt_id), said.get(attempt.attempt_id, ()))
+        for attempt in evaluation(stage, attempts, rewards)
+    }
+
+
+def shown_task(before: Mapping[str, Asked], after: Mapping[str, Asked]) -> str:
+    """Return a task whose rollouts are worth showing: answered in both, and learned, where there is one."""
+    answered = [task for task in before if before[task].said and after[task].said]
+    learned = [task for task in answered if after[task].success and not before[task].success]
+    return next(iter(learned or answered or before))
 
 
 def evaluation(stage: str, attempts: Sequence[Attempt], rewards: Mapping[str, float | None]) -> list[Attempt]:

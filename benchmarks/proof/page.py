@@ -1,6 +1,7 @@
 """The page: a table of all runs, then each example with its curve and a rollout before and one after."""
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from benchmarks.proof.examples import EXAMPLES
 from benchmarks.proof.outcome import Outcome
@@ -14,7 +15,8 @@ def page(outcomes: Sequence[Outcome], remark: str = "") -> str:
     by_example: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         by_example.setdefault(outcome.example, []).append(outcome)
-    parts = [_INTRODUCTION, *filter(None, [remark]), _table(by_example)]
+    counted = _UNSCORED if any(outcome.unscored for outcome in outcomes) else ""
+    parts = [_INTRODUCTION, *filter(None, [counted, remark]), _table(by_example)]
     parts += [_section(name, runs) for name, runs in by_example.items()]
     missing = [name for name in EXAMPLES if name not in by_example]
     if missing:
@@ -35,6 +37,8 @@ trains one of them and prints its row. Without `EXAMPLE` all are trained, one af
 kept in `runs/proof`, and an interrupted run goes on where it was; one of an example that has changed since, or of
 another number of steps, moves to `runs/proof/earlier` and is made anew. The figures of each run are in `docs/proof/`;
 those of an example that has changed since are left out."""
+_UNSCORED = """Unscored are attempts that got no reward, because they failed, say; they count as wrong. A row that does
+not say how many there are is of a run that did not count them."""
 
 
 def _table(by_example: Mapping[str, Sequence[Outcome]]) -> str:
@@ -46,12 +50,11 @@ def _table(by_example: Mapping[str, Sequence[Outcome]]) -> str:
 def row(outcome: Outcome) -> str:
     difference = outcome.difference
     low, high = difference.interval
-    asked = len(outcome.before)
     cells = (
         f"[{outcome.example}](#{outcome.example})",
         str(outcome.seed),
-        f"{sum(outcome.before.values())} of {asked}",
-        f"{sum(outcome.after.values())} of {asked}",
+        _successes(outcome, "before"),
+        _successes(outcome, "after"),
         f"{100 * difference.difference:+.0f} ({100 * low:+.0f} to {100 * high:+.0f})",
         str(outcome.steps),
         f"{outcome.minutes:.0f}",
@@ -61,33 +64,36 @@ def row(outcome: Outcome) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def _successes(outcome: Outcome, stage: Literal["before", "after"]) -> str:
+    successes = outcome.before if stage == "before" else outcome.after
+    unscored = "" if outcome.unscored is None else f", {outcome.unscored[stage]} unscored"
+    return f"{sum(successes.values())} of {len(successes)}{unscored}"
+
+
 def curve(rewards: Sequence[float | None]) -> str:
     """Return a bar for each step, a full one for a mean reward of 1; a step without attempts has a dot."""
     return "".join("·" if one is None else _BARS[min(7, max(0, int(8 * one)))] for one in rewards)
 
 
 def _section(name: str, runs: Sequence[Outcome]) -> str:
-    shown = runs[0]
     curves = [
         f"Seed {run.seed}, mean reward by step: "
         + ", ".join("-" if r is None else f"{r:.2f}" for r in run.rewards)
         + "."
         for run in runs
     ]
-    return "\n\n".join(
-        [
-            f"## {name}",
-            f"{EXAMPLES[name].what}.",
-            *curves,
+    parts = [f"## {name}", f"{EXAMPLES[name].what}.", *curves]
+    if shown := next((run for run in runs if run.said_before and run.said_after), None):
+        parts += [
             f"Held-out task `{shown.task}`: {_quoted(shown.question)}",
             f"Before: {_said(shown.said_before)}",
             f"After: {_said(shown.said_after)}",
         ]
-    )
+    return "\n\n".join(parts)
 
 
 def _said(calls: Sequence[str]) -> str:
-    return " then ".join(map(_quoted, calls)) or "nothing"
+    return " then ".join(map(_quoted, calls))
 
 
 def _quoted(text: str) -> str:

@@ -1,6 +1,7 @@
 """Every example that is a proof is there and configured by itself; the page has the figures that were kept."""
 
 import contextlib
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from benchmarks.proof.__main__ import _kept, _outcome
 from benchmarks.proof.examples import EXAMPLES, Example, digest_of
 from benchmarks.proof.one_run import configured
-from benchmarks.proof.outcome import Outcome, evaluation, last_question
+from benchmarks.proof.outcome import Asked, Outcome, asked, evaluation, last_question, shown_task
 from benchmarks.proof.page import curve, page, row
 from lightning_trainer.config.file import load_config
 from lightning_trainer.types import Attempt, RolloutMode
@@ -29,7 +30,7 @@ OUTCOME = Outcome(
     rewards=(0.0, None, 0.5),
     task="heldout-1",
     question="Who?\nAna | Kelberg",
-    said_before=(),
+    said_before=("answer: Ana",),
     said_after=("search: Ana", "answer: Examplia"),
 )
 
@@ -58,6 +59,14 @@ def test_an_example_takes_the_options_of_a_run(name: str) -> None:
 
 def test_an_outcome_is_read_as_it_was_written(tmp_path: Path) -> None:
     OUTCOME.write(tmp_path / "outcome.json")
+    assert Outcome.read(tmp_path / "outcome.json") == OUTCOME
+
+
+def test_an_outcome_from_before_attempts_without_a_reward_were_counted_is_read(tmp_path: Path) -> None:
+    OUTCOME.write(tmp_path / "outcome.json")
+    fields = json.loads((tmp_path / "outcome.json").read_text())
+    assert fields.pop("unscored") is None
+    (tmp_path / "outcome.json").write_text(json.dumps(fields))
     assert Outcome.read(tmp_path / "outcome.json") == OUTCOME
 
 
@@ -140,11 +149,42 @@ def test_a_row_has_the_paired_difference() -> None:
     assert row(OUTCOME) == f"| {' | '.join(cells)} |"
 
 
+def test_a_row_and_the_page_say_how_many_attempts_were_not_scored_where_that_was_counted() -> None:
+    """Before: an attempt that never reached the model was a wrong answer, and nothing said so."""
+    counted = replace(OUTCOME, seed=2, unscored={"before": 2, "after": 0})
+    assert "| 1 of 4, 2 unscored | 3 of 4, 0 unscored |" in row(counted)
+    assert "Unscored are attempts" in page([OUTCOME, counted])
+    assert "nscored" not in page([OUTCOME])
+
+
+def test_an_attempt_without_a_reward_is_none_and_no_success() -> None:
+    attempts = [
+        Attempt(name, f"r-{name}", name, f"run/before/{name}", mode=RolloutMode.EVALUATE) for name in ("a", "b", "c")
+    ]
+    found = asked("before", attempts, {"a": 1.0, "b": 0.0}, {"a": ("yes",), "b": ("no",)})
+    assert found == {"a": Asked(1.0, ("yes",)), "b": Asked(0.0, ("no",)), "c": Asked(None, ())}
+    assert [one.success for one in found.values()] == [True, False, False]
+
+
+def test_the_task_that_is_shown_was_answered_in_both_and_learned_where_there_is_one() -> None:
+    """Before: one that the first evaluation never asked the model could be shown, since it counts as wrong."""
+    silent, wrong, right = Asked(None, ()), Asked(0.0, ("x",)), Asked(1.0, ("y",))
+    assert shown_task({"a": silent, "b": right, "c": wrong}, {"a": right, "b": right, "c": right}) == "c"
+    assert shown_task({"a": silent, "b": right}, {"a": right, "b": right}) == "b"
+    assert shown_task({"a": silent}, {"a": right}) == "a"
+
+
+def test_a_rollout_is_shown_of_a_run_that_has_both() -> None:
+    silent = replace(OUTCOME, seed=0, task="heldout-9", question="", said_before=())
+    assert "Held-out task `heldout-1`" in page([silent, OUTCOME])
+    assert "Held-out task `" not in page([silent])
+
+
 def test_the_page_shows_both_rollouts_and_says_what_was_not_run() -> None:
     text = page([OUTCOME], "Nothing else ran.")
     assert "Nothing else ran." in text
     assert "Held-out task `heldout-1`: `Who? ⏎ Ana | Kelberg`" in text
-    assert "Before: nothing" in text
+    assert "Before: `answer: Ana`" in text
     assert "After: `search: Ana` then `answer: Examplia`" in text
     not_run = text.partition("## Not run")[2]
     assert "calculator" in not_run
