@@ -13,7 +13,13 @@ pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-_ADDED = "last_call or toyteam or example"
+SAMPLES = "tests/lightning_trainer/samples"
+OF_EVERY_SCHEME = [
+    f"{SAMPLES}/{name}.py" for name in ("test_batches", "test_batches_gaps", "credit/test_documentation")
+]
+"""Tests of what schemes have in common, which the recipe does not change."""
+_CONCERNED = "last_call or toyteam or test_batches or test_documentation"
+"""Of the slow comparison of all formulas, only that of the scheme which is added."""
 COPIED = ("lightning_trainer", "instrumentation", "adapters", "tests", "docs", "pyproject.toml", "README.md")
 
 
@@ -48,7 +54,7 @@ def test_a_newcomer_adds_one(heading, row, tmp_path) -> None:
     assert applied.returncode == 0, f"{stale}\n{applied.stderr}"
     tests = [file for file in files if file.startswith("tests/")]
     if heading == "A credit scheme":
-        tests += ["tests/lightning_trainer/samples/credit/test_documentation.py"]
+        tests += OF_EVERY_SCHEME
     paths = [str(tmp_path / name) for name in (".", "instrumentation", "adapters")]
     ran = subprocess.run(
         [
@@ -59,8 +65,10 @@ def test_a_newcomer_adds_one(heading, row, tmp_path) -> None:
             "-p",
             "no:cacheprovider",
             *tests,
+            "-m",
+            "not slow",
             "-k",
-            "last_call or toyteam or example",
+            _CONCERNED,
         ],
         cwd=tmp_path,
         capture_output=True,

@@ -357,7 +357,8 @@ def test_a_scheme_that_divides_by_who_took_part_refuses_different_routes(handoff
     (problem,) = built.problems
     assert "billing+triage, support+triage, triage" in problem
     assert f"{scheme} credit divides by who took part" in problem
-    assert "terminal, steps, discounted, agent_return, causal, gigpo" in problem
+    others = [name for name, settings in CREDIT_SETTINGS.items() if not settings.one_team]
+    assert f"compared; {', '.join(others)} can compare them" in problem
 
 
 def test_pairs_are_made_of_the_same_agents(handoffs, make_policy):

@@ -43,7 +43,11 @@ def build(make_call, make_attempt, make_evaluation, make_policy):
                     evaluations.append(make_evaluation(earned[t], None, span_id=name))
             evaluations.append(make_evaluation(reward, attempt_id))
         policy = make_policy(
-            credit=credit, samples=samples, max_sample_tokens=50, algorithm={"mask_truncated": drop == "truncated"}
+            credit=credit,
+            samples=samples,
+            max_sample_tokens=50,
+            # A scheme may give everything that is left the same.
+            algorithm={"mask_truncated": drop == "truncated", "drop_zero_variance_groups": False},
         )
         attempts = [make_attempt("a1"), make_attempt("a2")]
         return build_batch(calls, attempts, evaluations, policy, 1)
@@ -86,7 +90,8 @@ def test_a_critics_scheme_is_told_what_a_dropped_call_earned(build, drop):
 @pytest.mark.parametrize("drop", DROPS)
 def test_an_outcome_that_a_dropped_last_call_met_tells_attempts_apart(build, drop):
     built = build({"scheme": "gae_turns"}, drop, "a1-2", single=None)
-    assert (built.groups[0].verdict, built.groups[0].spread) == (Reason.SAMPLED, 0.5)
+    (group,) = built.groups
+    assert (group.verdict, group.flat, group.spread) == (Reason.SAMPLED, False, 0.5)
 
 
 def test_a_truncated_response_is_masked_where_that_is_asked_for_and_trained_elsewhere(
