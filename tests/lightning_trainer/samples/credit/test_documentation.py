@@ -21,6 +21,12 @@ def test_every_scheme_has_a_row_with_its_settings(name):
     assert set(re.findall(r"`(\w+)`", row.split("|")[3])) == settings
 
 
+def test_the_schemes_that_compare_only_the_same_agents_are_named():
+    (sentence,) = re.findall(r"depending on who else took part: with (.+?) credit", " ".join(TEXT.split()))
+    one_team = {name for name, settings in CREDIT_SETTINGS.items() if settings.one_team}
+    assert set(re.findall(r"`(\w+)`", sentence)) == one_team
+
+
 def test_every_estimator_is_named():
     assert [name for name in ESTIMATORS if f"`{name}`" not in TEXT and not name.endswith("_vectorized")] == []
 
