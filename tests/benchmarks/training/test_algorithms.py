@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.algorithms.papers import PAPERS
 from lightning_trainer.config.algorithms.losses import POLICY_LOSSES
 from lightning_trainer.config.algorithms.presets import PRESETS
 from lightning_trainer.config.policies.estimators import ESTIMATORS
@@ -33,6 +34,10 @@ def test_what_is_compared_with_shares_no_code_with_the_project_or_verl(name):
     assert foreign <= {"lightning_trainer.types"}
     own = {module.rpartition(".")[2] for module in imported if module.startswith("benchmarks.algorithms.")}
     assert own <= set(REFERENCE)
+
+
+def test_every_preset_has_the_numbers_of_its_paper():
+    assert set(PAPERS) == set(PRESETS)
 
 
 @pytest.mark.slow
