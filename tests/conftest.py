@@ -347,10 +347,12 @@ def lightning() -> Iterator[Any]:
 def recorded() -> Callable[..., list[Span]]:
     """``recorded(name)``: what real instrumentations sent while one program ran, as the receiver would store it.
 
-    ``recorded/*.json`` names their packages, versions and licence, and what was left out. The program: 6 calls that a
-    model answered (the second with two choices, the fourth a stream that its reader left) and one that the server
-    refused; the last two answers go to a LangChain agent "solver" with the tool "calculator". With ``part="ours"`` it
-    is what our own client sent from the same process.
+    ``recorded/*.json`` names their packages, versions and licence (``recorded_with``), the ``program`` and what was
+    ``left_out``. The program, if it can be this one: 6 calls that a model answered (the second with two choices, the
+    fourth a stream that its reader left) and one that the server refused; the last two answers go to a LangChain agent
+    "solver" with the tool "calculator". What their exporter POSTed is under ``foreign`` as ``MessageToDict`` writes an
+    ``ExportTraceServiceRequest``, or under ``otlp_json`` if it was JSON. With ``part="ours"`` it is what our own client
+    sent from the same process.
     """
 
     def read(name: str, part: str = "foreign") -> list[Span]:

@@ -1,6 +1,7 @@
 """Rewards from outside: stored as evaluations, refused with one sentence."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -16,6 +17,7 @@ from lightning_trainer.store.records import StepState
 from lightning_trainer.types import Span
 
 _URL = "/lightning/rollouts/r/rewards"
+RECORDINGS = sorted(path.stem for path in (Path(__file__).parents[2] / "recorded").glob("*.json"))
 
 
 @pytest.fixture
@@ -44,9 +46,7 @@ async def test_a_reward_may_name_its_attempt_and_say_why(client, store: SqliteSt
     assert await _evaluations(store) == [("style", -0.5, "r", "a", None, "too long")]
 
 
-@pytest.mark.parametrize(
-    "name", ["genai", "openinference", "openllmetry", "openllmetry_numbered", "agentops", "aisdk", "logfire"]
-)
+@pytest.mark.parametrize("name", RECORDINGS)
 async def test_a_call_of_any_instrumentation_is_found_by_its_response(store, client_of, recorded, name):
     spans = recorded(name)
     async with client_of(otlp_router(store)) as opened:
