@@ -35,6 +35,12 @@ class JudgeSection(Asked):
         return False
 
     @property
+    def of_groups(self) -> bool:
+        """Whether it judges all attempts of a group at once, relative to each other: its scores of different groups are
+        not comparable."""
+        return False
+
+    @property
     def fingerprint(self) -> str:
         """Equal for judges whose settings give the same verdicts."""
         return self.model_dump_json(exclude=set(self.NOT_JUDGED_BY))
@@ -118,6 +124,10 @@ class GroupConfig(ModelJudge):
 
     _scale = field_validator("scale")(checked_scale)
 
+    @property
+    def of_groups(self) -> bool:
+        return True
+
 
 class PairwiseConfig(ModelJudge):
     """``kind = "pairwise"``: attempts two by two, in both orders."""
@@ -125,6 +135,10 @@ class PairwiseConfig(ModelJudge):
     kind: Literal["pairwise"]
     all_pairs: int = Field(default=6, ge=2, le=64)
     """In groups of up to this many attempts every pair is compared; larger groups are compared in rounds."""
+
+    @property
+    def of_groups(self) -> bool:
+        return True
 
 
 class AgentCreditConfig(ModelJudge):
@@ -179,6 +193,10 @@ class ProgramConfig(JudgeSection):
     def of_parts(self) -> bool:
         return self.per != "attempt"
 
+    @property
+    def of_groups(self) -> bool:
+        return self.whole_group
+
 
 class ReferenceProbabilityConfig(JudgeSection):
     """``kind = "reference_probability"``: how much the policy's reasoning raises its probability of a reference."""
@@ -195,6 +213,11 @@ class ReferenceProbabilityConfig(JudgeSection):
     """Regular expression whose last match precedes the final answer; None: the lead-in, whatever its case."""
     separator: str = Field(default=" ", max_length=100)
     """Text between lead-in and reference."""
+
+    @property
+    def of_groups(self) -> bool:
+        """A group is scored by one version, and anything that several of its attempts share is scored once."""
+        return True
 
     @field_validator("answer_after")
     @classmethod

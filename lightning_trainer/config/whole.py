@@ -8,14 +8,7 @@ from pydantic import ValidationInfo, field_validator, model_validator
 
 from lightning_trainer.config.daemon import DaemonConfig
 from lightning_trainer.config.engine import EngineConfig
-from lightning_trainer.config.judges import (
-    GroupConfig,
-    JudgeConfig,
-    ModelJudge,
-    PairwiseConfig,
-    ProgramConfig,
-    ReferenceProbabilityConfig,
-)
+from lightning_trainer.config.judges import JudgeConfig, ModelJudge, ProgramConfig, ReferenceProbabilityConfig
 from lightning_trainer.config.metrics import MetricsConfig
 from lightning_trainer.config.policies.policy import PolicyConfig
 from lightning_trainer.config.prompts import PromptConfig
@@ -235,8 +228,6 @@ class Config(Section):
 
 def _kind_for_groups(judge: JudgeConfig) -> str | None:
     """Return the kind of a judge whose scores say nothing outside of a group, as it is written; None for the others."""
-    if isinstance(judge, GroupConfig | PairwiseConfig | ReferenceProbabilityConfig):
-        return repr(judge.kind)
-    if isinstance(judge, ProgramConfig) and judge.whole_group:
-        return f"{judge.kind!r} with whole_group = true"
-    return None
+    if not judge.of_groups:
+        return None
+    return f"{judge.kind!r} with whole_group = true" if isinstance(judge, ProgramConfig) else repr(judge.kind)

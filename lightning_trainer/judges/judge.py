@@ -34,11 +34,6 @@ class Judge(Protocol):
         ...
 
     @property
-    def whole_group(self) -> bool:
-        """Whether attempts are judged relative to each other, a whole group at once."""
-        ...
-
-    @property
     def cached(self) -> bool:
         """Whether the answer to the same question can be reused."""
         ...

@@ -124,7 +124,7 @@ class Judging:
             for one in read.attempts
         ]
         lacking = [one for one in known if one.attempt.attempt_id not in scored]
-        if not self.judge.whole_group:
+        if not self.judge.config.of_groups:
             return [[one] for one in lacking]
         # What a model cannot read, such as an attempt that broke off before its first call, keeps no other from being
         # compared.
@@ -155,7 +155,7 @@ class Judging:
             _log.exception("judge %s failed with an unexpected error", self.name)
             verdicts = _missing(unit, f"{type(error).__name__}: {error}")
         verdicts = [verdict for verdict in verdicts if not unit[verdict.place].settled]
-        if self.judge.whole_group:
+        if self.judge.config.of_groups:
             verdicts = _comparable(unit, verdicts)
         config = self.judge.config
         digest = digest or question_digest(config, str([one.attempt.attempt_id for one in unit]))

@@ -105,7 +105,7 @@ class ByHand:
             LightningError: as ``chosen.choose``.
         """
         policy = next((one for one in self.config.policy if self.by.name in one.all_reward_names), None)
-        whole = make_judge(self.by, self.engine_of).whole_group
+        whole = self.by.of_groups
         return await self.read(lambda store: choose(store, asked.names, asked.since, whole=whole, policy=policy))
 
     async def judge(self, chosen: Chosen, asked: Asked, sink: SpanSink) -> Done:

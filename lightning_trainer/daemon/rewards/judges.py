@@ -183,7 +183,7 @@ class PolicyJudges:
                 members = [attempt for attempt in group if _can_be_trained(attempt, wanted)]
                 new = [one for one in members if (judging.name, one.attempt_id) not in self._asked]
                 if new:
-                    asked = members if judging.judge.whole_group else new
+                    asked = members if judging.judge.config.of_groups else new
                     # What another judge gives is shared out, and what was asked about fewer of a group comes before.
                     before = [(name, one.attempt_id) for name in (_shared_out(judging), judging.name) for one in asked]
                     first = {task for name in before if (task := self._asked.get(name)) is not None}

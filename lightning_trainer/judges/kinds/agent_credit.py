@@ -37,7 +37,6 @@ _QUOTED = 80
 class AgentCreditJudge:
     """Shares an outcome among agents or calls."""
 
-    whole_group = False
     cached = True
 
     def __init__(self, config: AgentCreditConfig, client: ModelClient) -> None:

@@ -35,7 +35,6 @@ _TASK = (
 class GroupJudge:
     """Scores all attempts of a group in one question."""
 
-    whole_group = True
     cached = True
 
     def __init__(self, config: GroupConfig, client: ModelClient) -> None:

@@ -41,7 +41,6 @@ class PairAnswer(Answer):
 class PairwiseJudge:
     """Compares attempts in pairs."""
 
-    whole_group = True
     cached = True
 
     def __init__(self, config: PairwiseConfig, client: ModelClient) -> None:

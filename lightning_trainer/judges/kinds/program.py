@@ -46,19 +46,15 @@ class ProgramJudge:
         self.config = config
         self._places = asyncio.Semaphore(config.concurrency)
 
-    @property
-    def whole_group(self) -> bool:
-        return self.config.whole_group
-
     def question(self, attempts: Sequence[JudgedAttempt]) -> str:
         told = [as_json(attempt) for attempt in attempts]
-        return json.dumps({"attempts": told} if self.whole_group else told[0], default=str)
+        return json.dumps({"attempts": told} if self.config.whole_group else told[0], default=str)
 
     async def verdicts(self, attempts: Sequence[JudgedAttempt], question: str, budget: Budget) -> Sequence[Verdict]:
         async with self._places:
             line = await self._run(question)
         said = _said(line)
-        if self.whole_group:
+        if self.config.whole_group:
             scores = _scores(
                 said, line, "of a whole group", "attempt ids", [one.attempt.attempt_id for one in attempts]
             )

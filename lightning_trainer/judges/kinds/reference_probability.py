@@ -65,8 +65,6 @@ class _Asked:
 class ReferenceProbabilityJudge:
     """Scores reasoning with the policy's own engine."""
 
-    whole_group = True
-    """A group is scored by one version, and anything that several of its attempts share is scored once."""
     cached = True
 
     def __init__(self, config: ReferenceProbabilityConfig, engine: ScoringEngine) -> None:

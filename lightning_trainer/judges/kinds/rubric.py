@@ -32,7 +32,6 @@ _TASK = (
 class RubricJudge:
     """Scores attempts by named criteria."""
 
-    whole_group = False
     cached = True
 
     def __init__(self, config: RubricConfig, client: ModelClient) -> None:
