@@ -42,7 +42,7 @@ async def test_the_commands_work_as_they_stand(tmp_path, monkeypatch):
 
 
 def test_the_table_names_every_cause():
-    files = (ROOT / "lightning_trainer" / "explain" / "diagnoses").glob("*.py")
+    files = (ROOT / "lightning_trainer" / "explain" / "diagnoses").rglob("*.py")
     named = {name for file in files for name in re.findall(r'Finding\(\s*"([^"]+)"', file.read_text(encoding="utf-8"))}
     named |= set(group._NAMES.values())
     rows = " ".join(line.split("|")[1] for line in PAGE.splitlines() if line.startswith("| "))
