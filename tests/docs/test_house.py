@@ -21,11 +21,9 @@ ONE_OF_A_KIND = (
     "lightning_trainer/ingest/dialects/",
     "lightning_trainer/serving/host/patches/",
     "lightning_trainer/store/tables/",
-    "lightning_trainer/training/update/losses/",
 )
-"""Folders of one adapter, hook, section, scheme, page, diagnosis, dialect, patch, table or loss a file."""
+"""Folders of one adapter, hook, section, scheme, page, diagnosis, dialect, patch or table a file."""
 SHORT = {
-    "instrumentation/lightning_instrumentation/delivery/deferred.py",  # below everything that ends spans
     "instrumentation/lightning_instrumentation/errors.py",  # the client's errors, for its users to import
     "instrumentation/lightning_instrumentation/redaction/emails.py",  # one rule
     "instrumentation/lightning_instrumentation/wire/native/fields.py",  # of four providers
@@ -42,7 +40,6 @@ SHORT = {
     "lightning_trainer/serving/host/plugin.py",  # an entry point of vLLM
     "lightning_trainer/store/records.py",  # what every table gives
     "lightning_trainer/training/on_ray/environ.py",  # imported before Ray
-    "lightning_trainer/training/update/estimation/advantages.py",  # below every estimator
 }
 SETTLED = (
     r"[Dd]oor|Tries|Settlement|Passage|Lifeline|Gate|Crew|Fate|CallFate|fates|lonely|casts|speaker|speaking|goes_home"
@@ -64,6 +61,10 @@ def test_files_are_as_large_as_a_thought() -> None:
     assert 90 <= statistics.median(lengths.values()) <= 200
     short = {name for name, length in lengths.items() if length < 40 and not name.startswith(ONE_OF_A_KIND)}
     assert short - SHORT == set()
+
+
+def test_exceptions_are_of_what_is_there() -> None:
+    assert [name for name in (*ONE_OF_A_KIND, *SHORT) if not (ROOT / name).exists()] == []
 
 
 def test_no_folder_has_more_files_than_one_looks_through() -> None:
