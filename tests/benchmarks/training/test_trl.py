@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT / "examples" / "calculator"))
 
 from agent import calculator as ours  # noqa: E402  # pyright: ignore[reportMissingImports]
 
-from benchmarks.training.trl import _before_question, _beside, _rows, _searched  # noqa: E402
+from benchmarks.training.trl import _before_question, _next_to, _rows, _searched  # noqa: E402
 from benchmarks.training.trl_sides.calculator import calculator as theirs  # noqa: E402
 from benchmarks.training.trl_sides.ours import _configuration  # noqa: E402
 from benchmarks.training.trl_sides.record import Plan, Record, Step  # noqa: E402
@@ -102,9 +102,9 @@ def test_a_step_that_was_ended_at_its_limit_is_a_bound_and_says_so(tmp_path):
 def test_the_other_side_ends_once_it_is_behind_for_certain(tmp_path):
     plan = dataclasses.replace(PLAN, run_steps=26, target=0.9)
     ours = _record(tmp_path / "ours", plan, [2.0, 2.0, 2.0])
-    assert _beside(plan, ours) == plan  # nothing to be behind of
+    assert _next_to(plan, ours) == plan  # nothing to be behind of
     ours.evaluated(2, 0.95)
-    record = _record(tmp_path / "trl", _beside(plan, ours), [20.0])
+    record = _record(tmp_path / "trl", _next_to(plan, ours), [20.0])
     assert not record.done
     record.step(Step(2, 2.0, 1.0, 0.5, 1.0))
     assert record.done
