@@ -20,8 +20,9 @@ from lightning_trainer.daemon.publication.canary import Canary
 from lightning_trainer.daemon.publication.guard import PromotionGuard
 from lightning_trainer.daemon.publication.old_adapters import OldAdapters
 from lightning_trainer.daemon.publication.old_versions import OldVersionEngine
-from lightning_trainer.daemon.publication.publishing import Publisher, VersionKeeper
+from lightning_trainer.daemon.publication.publishing import Publisher
 from lightning_trainer.daemon.publication.resuming import resume
+from lightning_trainer.daemon.publication.version_keeper import VersionKeeper
 from lightning_trainer.daemon.rewards.judges import PolicyJudges
 from lightning_trainer.daemon.watching.notifying_store import NotifyingStore
 from lightning_trainer.daemon.watching.progress import Phase, Progress

@@ -1,19 +1,15 @@
-"""Handing a version from the trainer to the engine, and writing down whether it was proven served (promise 8).
-
-The weights of published versions are kept by the policy's rule, alongside the loop: copying a file holds up no step.
-"""
+"""Handing a version from the trainer to the engine, and writing down whether it was proven served (promise 8)."""
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lightning_trainer.config import PolicyConfig
 from lightning_trainer.daemon.publication.canary import Canary
 from lightning_trainer.daemon.publication.guard import PromotionGuard
-from lightning_trainer.errors import LightningError, PublicationError, SettingsChangedError
+from lightning_trainer.daemon.publication.version_keeper import VersionKeeper
+from lightning_trainer.errors import PublicationError, SettingsChangedError
 from lightning_trainer.serving.publication import Publication, PublicationReport
 from lightning_trainer.serving.replicas import EngineReplicas
 from lightning_trainer.serving.shared_memory import WeightFolder
@@ -21,54 +17,9 @@ from lightning_trainer.store.store import Store
 from lightning_trainer.store.tables import canaries
 from lightning_trainer.training.remote import TrainerClient
 from lightning_trainer.types import PolicyVersion, VersionState
-from lightning_trainer.versions.archive import VersionArchive, kept
-from lightning_trainer.versions.held_out import refresh_verdicts, select_scores
 from lightning_trainer.versions.sequential import Decision
 
 _log = logging.getLogger(__name__)
-
-
-class VersionKeeper:
-    """One copy at a time; what cannot be kept is said and costs the run nothing."""
-
-    def __init__(
-        self,
-        policy: PolicyConfig,
-        *,
-        store: Store,
-        archive: VersionArchive,
-        in_use: Callable[[], Collection[int]] = tuple,
-    ) -> None:
-        """``in_use``: old versions that are being served or that judge, whose files stay."""
-        self._policy = policy
-        self._store = store
-        self.archive = archive
-        self._in_use = in_use
-        self._copying: asyncio.Task[None] | None = None
-
-    def keep(self, publication: Publication) -> None:
-        """Begin to copy what was accepted; await ``settled`` before the file may go."""
-        self._copying = asyncio.create_task(self._keep(publication), name="version-keeper")
-
-    async def settled(self) -> None:
-        """Return when nothing is being copied."""
-        if self._copying is not None:
-            await self._copying
-
-    async def _keep(self, publication: Publication) -> None:
-        try:
-            await asyncio.to_thread(self.archive.add, publication)
-            await refresh_verdicts(self._store, self._policy)
-            stored = self.archive.versions()
-            scores = await self._store.scan(
-                lambda connection: select_scores(connection, self._policy.name, min(stored), max(stored))
-            )
-            stay = kept(stored, scores, self._policy.versions, served=publication.version)
-            await asyncio.to_thread(self.archive.prune, stay.union(self._in_use()))
-        except LightningError as error:
-            _log.warning("the weights of %s are not kept: %s", publication.name, error)
-        except Exception:
-            _log.exception("the weights of %s are not kept", publication.name)
 
 
 def _require_same(again: Publication, known: str | None, changed: str | None) -> None:

@@ -24,7 +24,8 @@ from lightning_trainer.config.policies.versions import CanaryConfig
 from lightning_trainer.daemon.publication import canary
 from lightning_trainer.daemon.publication.canary import Canary
 from lightning_trainer.daemon.publication.old_versions import Lease
-from lightning_trainer.daemon.publication.publishing import Publisher, VersionKeeper
+from lightning_trainer.daemon.publication.publishing import Publisher
+from lightning_trainer.daemon.publication.version_keeper import VersionKeeper
 from lightning_trainer.errors import EngineError, StoreError, TurnLostError
 from lightning_trainer.gateway.canary_route import CanaryRoute
 from lightning_trainer.gateway.shadow import shadow_id, shadow_trace

@@ -18,7 +18,8 @@ from lightning_trainer.config.policies.versions import GuardConfig
 from lightning_trainer.daemon.publication import candidate_serving
 from lightning_trainer.daemon.publication.guard import PromotionGuard
 from lightning_trainer.daemon.publication.old_versions import Lease, OldVersionBusyError
-from lightning_trainer.daemon.publication.publishing import Publisher, VersionKeeper
+from lightning_trainer.daemon.publication.publishing import Publisher
+from lightning_trainer.daemon.publication.version_keeper import VersionKeeper
 from lightning_trainer.errors import EngineError
 from lightning_trainer.serving.adapter import AdapterShape
 from lightning_trainer.serving.publication import Probe, Publication, PublicationReport, Tolerance

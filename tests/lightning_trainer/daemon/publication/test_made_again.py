@@ -12,7 +12,8 @@ from lightning_trainer.daemon.loop.checkpoints import CheckpointFolder
 from lightning_trainer.daemon.loop.context import LoopContext
 from lightning_trainer.daemon.loop.trained_with import made_for, trained_with
 from lightning_trainer.daemon.loop.weights import Weights
-from lightning_trainer.daemon.publication.publishing import Publisher, VersionKeeper
+from lightning_trainer.daemon.publication.publishing import Publisher
+from lightning_trainer.daemon.publication.version_keeper import VersionKeeper
 from lightning_trainer.daemon.watching.progress import Progress
 from lightning_trainer.errors import SettingsChangedError, TrainingError
 from lightning_trainer.metrics.recorder import MetricsRecorder

@@ -7,7 +7,8 @@ import pytest
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.daemon.publication import publishing
-from lightning_trainer.daemon.publication.publishing import Publisher, VersionKeeper
+from lightning_trainer.daemon.publication.publishing import Publisher
+from lightning_trainer.daemon.publication.version_keeper import VersionKeeper
 from lightning_trainer.errors import SettingsChangedError
 from lightning_trainer.serving.adapter import AdapterShape
 from lightning_trainer.serving.publication import Probe, Publication, PublicationReport, Tolerance
