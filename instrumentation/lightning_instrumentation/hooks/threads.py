@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from types import MethodType
 from typing import Any
 
 from lightning_instrumentation.failures import guarded
@@ -18,13 +19,22 @@ from lightning_instrumentation.scope import Scope, for_another_thread, use_scope
 
 _POOLS = ("concurrent.futures.thread", "concurrent.futures.process", "multiprocessing.pool")
 """The modules of functions that a pool's threads and processes run."""
+_PICKLES = "concurrent.futures.interpreter"
+"""Of the executor (from Python 3.14 on) whose threads are interpreters of their own: its work is pickled for them."""
 METHODS_OF_POOLS = ("apply_async", "_map_async", "imap", "imap_unordered")
 """Of multiprocessing's pools; the other methods call these."""
 
 
 def wrap_executor(module: Any) -> None:
     """Hook of ``concurrent.futures.thread``."""
-    patching.wrap(module, "ThreadPoolExecutor.submit", handing_over(_inside))
+    submit = handing_over(_inside)
+
+    def submit_inside(wrapped: Callable[..., Any], pool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if any(base.__module__ == _PICKLES for base in type(pool).__mro__):
+            return wrapped(*args, **kwargs)
+        return submit(wrapped, pool, args, kwargs)
+
+    patching.wrap(module, "ThreadPoolExecutor.submit", submit_inside)
 
 
 def wrap_pool(module: Any) -> None:
@@ -77,25 +87,28 @@ def _start(
         with use_scope(Scope()):  # it starts with a copy of its starter's context where Python is told so, as in 3.14t
             return wrapped(*args, **kwargs)
     scope = guarded("thread", for_another_thread)
-    if scope is not None and "run" not in vars(instance):
+    if scope is not None:
         instance.run = _run_inside(instance, scope)  # type: ignore[method-assign]
     return wrapped(*args, **kwargs)
 
 
 def serves_everyone(worker: Any) -> bool:
-    """Whether a thread or process is a pool's worker, which runs work from any caller: the scope of its start is
-    irrelevant."""
+    """Whether a thread or process is a pool's worker or manager, which runs work from any caller: the scope of its
+    start is irrelevant."""
     target = getattr(worker, "_target", None)
-    return getattr(target, "__module__", None) in _POOLS
+    return getattr(target, "__module__", None) in _POOLS or type(worker).__module__ in _POOLS
 
 
 def _run_inside(thread: threading.Thread, scope: Scope) -> Callable[[], None]:
-    run = thread.run
+    run, own = thread.run, vars(thread).get("run")
 
-    def run_inside() -> None:
+    def run_inside(self: threading.Thread) -> None:
         # Removed again so that thread and function do not keep each other alive.
-        vars(thread).pop("run", None)
+        vars(self).pop("run", None)
+        if own is not None:
+            self.run = own  # type: ignore[method-assign]
         with use_scope(scope):
             run()
 
-    return run_inside
+    # A method, as what a class has: others that wrap it as well (Sentry) call its function with the thread.
+    return MethodType(run_inside, thread)

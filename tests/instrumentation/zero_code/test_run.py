@@ -115,6 +115,14 @@ def test_a_program_is_captured(launch, receiver, files, command):
     assert "lightning" not in done.stderr
 
 
+def test_a_program_finds_its_own_file_of_secrets(launch, receiver):
+    """Before: the standard library's was loaded by then, and had none of them."""
+    files = {"secrets.py": "API_KEY = 'k'\n", "agent.py": f"import secrets\nprint(secrets.API_KEY)\n{SCRIPT}"}
+    done = launch(["--task", "t"], [sys.executable, "agent.py"], files=files)
+    assert (done.returncode, done.stdout) == (0, "k\n"), done.stderr
+    assert len(agents(receiver)) == 1
+
+
 @pytest.mark.parametrize("launcher", ["ours", "ours, with a rollout", "opentelemetry's"])
 def test_what_the_program_itself_leaves_out_is_left_out(launch, receiver, launcher):
     """Before, `import openai` started the client with the environment's settings, and the program's had no effect."""
