@@ -33,6 +33,8 @@ _ELSEWHERE = {
     "media_io_kwargs": "the trainer reads images as vLLM does without it",
     "trust_request_mm_kwargs": "the trainer prepares every image in the same way, whatever a request says",
     "config": "write its arguments in [engine.vllm] itself",
+    "logits_processors": "the trainer cannot compute what they make of the logits",
+    "default_chat_template_kwargs": "write it into a template of your own (chat_template), which the trainer reads too",
     "logprobs_mode": "training needs those of what was sampled from",
     "enable_sleep_mode": "set sleep in [engine]",
     "enable_auto_tool_choice": "set tool_call_parser in [engine]",

@@ -53,7 +53,8 @@ def chat_tools(tools: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def as_served(message: ChatMessage) -> ChatMessage:
-    """Return a message as the engine hands it to the chat template: with the arguments of tool calls as objects.
+    """Return a message as the engine hands it to the chat template: with the arguments of tool calls as objects, and a
+    developer's as the system's.
 
     Arguments that are not an object count as empty, and so does content that is null or not there.
 
@@ -63,6 +64,8 @@ def as_served(message: ChatMessage) -> ChatMessage:
     if not isinstance(message, Mapping):
         raise NoWordsError(f"a message is {message!r}, not an object with a role and its content")
     served = {name: value for name, value in message.items() if name != "tool_calls"}
+    if served.get("role") == "developer":  # as the gateway does: templates know no such role, and may leave it out
+        served["role"] = "system"
     if served.get("content") is None:
         served["content"] = ""
     if calls := tool_calls(message):
@@ -146,7 +149,7 @@ def _tool_result(part: Mapping[str, Any]) -> str | None:
     if isinstance(result, list) and any(map(_kind, result)):  # parts of a message, not data
         texts = [one.get("text", one.get("content")) if _kind(one) == "text" else None for one in result]
         said = [text for text in texts if isinstance(text, str)]
-        return "".join(said) if len(said) == len(texts) else None
+        return "\n".join(said) if len(said) == len(texts) else None
     return json.dumps(result, ensure_ascii=False, separators=(",", ":"))
 
 

@@ -1,16 +1,22 @@
 """The policy's own tokenizer and chat template, as the engine uses them.
 
-An answer without tool calls is tokenized as it is and closed with the end token. One with tool calls is what the
-template writes after the prompt, because the engine's parser took its words apart. What the model really sampled may
-have been spelled with other ids: that is why ``grading`` checks them, and why such ids are never graded exact.
+An answer without tool calls is tokenized as it is and closed with the token that ends a turn. One with tool calls is
+what the template writes after the prompt, because the engine's parser took its words apart. What the model really
+sampled may have been spelled with other ids: that is why ``grading`` checks them, and why such ids are never graded
+exact.
 """
 
+import json
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from lightning_trainer.errors import MissingExtraError, ModelError
 from lightning_trainer.retokenize.chat import ChatMessage, NoWordsError, as_served, tool_calls
+
+_ASKED = {"role": "user", "content": "Is it open?"}
+_ANSWERED = {"role": "assistant", "content": "It is open."}
 
 
 class PolicyTokenizer:
@@ -37,6 +43,7 @@ class PolicyTokenizer:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         except (OSError, ValueError) as error:
             raise ModelError(f"the model {folder} has no tokenizer that can be loaded: {error}") from error
+        self._folder = folder
         self._template = chat_template
         """None: the model's own, of which it may have several; which one is meant depends on the tools."""
         if not (chat_template or self._tokenizer.chat_template):
@@ -76,13 +83,13 @@ class PolicyTokenizer:
             after = self._render([*messages, answer], tools, answering=False)
             if not after.startswith(before):
                 raise NoWordsError("the chat template does not write the answer after its prompt")
-            text = after[len(before) :].partition(self._end)[0]
+            text = after[len(before) :].partition(self.decoded([self._end]))[0]
         else:
             text = answer["content"]
         ids = self._ids(text)
         if self.decoded(ids) != text:
             return
-        closed = (*ids, self._tokenizer.eos_token_id)
+        closed = (*ids, self._end)
         # An answer cut at max_tokens has no end token; neither does one that a stop sequence of the user's ended.
         yield from (ids, closed) if truncated else (closed, ids)
 
@@ -90,9 +97,18 @@ class PolicyTokenizer:
         """Return the text that ids spell, special tokens included."""
         return self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
-    @property
-    def _end(self) -> str:
-        return self._tokenizer.eos_token
+    @cached_property
+    def _end(self) -> int:
+        """The first token after an answer, as the template writes it, at which the engine stops: the tokenizer's end
+        token is another one in some models (Gemma, Phi-3)."""
+        end = self._tokenizer.eos_token_id
+        try:
+            said = self._render([_ASKED, _ANSWERED], (), answering=False)
+            stops = _generation_ends(self._folder)
+        except (NoWordsError, OSError, ValueError):
+            return end
+        after = self._ids(said.rpartition(_ANSWERED["content"])[2])
+        return next((token for token in after if token == end or token in stops), end)
 
     def _ids(self, text: str, *, special: bool = False) -> tuple[int, ...]:
         # A rendered prompt already has its special tokens; adding them again would double the first one.
@@ -114,3 +130,10 @@ class PolicyTokenizer:
             )
         except (jinja2.TemplateError, TypeError, KeyError, ValueError) as error:
             raise NoWordsError(f"the chat template refuses the messages: {error}") from error
+
+
+def _generation_ends(folder: Path) -> frozenset[int]:
+    """Return the tokens at which generation stops by the model's ``generation_config.json``, which vLLM reads."""
+    path = folder / "generation_config.json"
+    said = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id") if path.is_file() else None
+    return frozenset(said if isinstance(said, list) else [said] if isinstance(said, int) else ())

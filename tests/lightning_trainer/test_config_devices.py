@@ -89,6 +89,8 @@ def test_a_gpu_that_is_named_twice_is_not_two(section):
     [
         ({"model": "x"}, "model is not set here: it is the policy's"),
         ({"logprobs-mode": "raw"}, "logprobs_mode is not set here"),
+        ({"logits-processors": ["mine:Ban"]}, "logits_processors is not set here"),
+        ({"default_chat_template_kwargs": {"enable_thinking": False}}, "write it into a template of your own"),
         ({"override-generation-config": {"temperature": 0.5}}, "sampling is what a request says"),
         ({"no_enable_lora": True}, r"no_enable_lora is not set here: \[policy.lora\] decides it"),
         ({"lora_modules": ["a=b"]}, "lora_modules is not set here"),

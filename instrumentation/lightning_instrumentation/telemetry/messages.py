@@ -223,7 +223,7 @@ def image_blob(body: str) -> dict[str, Any]:
 
 
 def tool_text(content: Any) -> Any:
-    """Return the text of a tool's result; several text parts are joined."""
+    """Return the text of a tool's result; several text parts are lines, as in the prompt that vLLM makes of them."""
     if isinstance(content, str) or content is None:
         return content or ""
     if not isinstance(content, Iterable):
@@ -231,7 +231,7 @@ def tool_text(content: Any) -> Any:
     parts = list(content)
     texts = [field(part, "text") or "" for part in parts if field(part, "type") in _TEXT_KINDS]
     if len(texts) == len(parts) and all(isinstance(text, str) for text in texts):
-        return "".join(texts)
+        return "\n".join(texts)
     return [_part(part) for part in parts]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,15 +44,16 @@ _MOST_CHARACTERS = 1 << 16
 
 
 def sampling(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes for a body; values of a wrong type are for the server to refuse, and left out."""
+    """Return the attributes for a body; numbers are read as servers read them, also from text. Values of a wrong type
+    are for the server to refuse, and left out."""
     read: dict[str, Any] = {}
     if _OTHERS.isdisjoint(body):
         return read
     for key in _NUMBERS.keys() & body.keys():
-        if _is_number(body[key]):
-            read[_NUMBERS[key]] = body[key]
-    if _is_number(body.get("n")):
-        read[semconv.REQUEST_CHOICE_COUNT] = body["n"]
+        if (number := _number(body[key])) is not None:
+            read[_NUMBERS[key]] = number
+    if (count := _number(body.get("n"))) is not None:
+        read[semconv.REQUEST_CHOICE_COUNT] = count
     stop = body.get("stop") or body.get("stop_sequences")
     if isinstance(stop, (str, list, tuple)) and stop:
         every = (stop,) if isinstance(stop, str) else stop
@@ -70,7 +72,8 @@ def sampling(body: Mapping[str, Any]) -> dict[str, Any]:
         text = _text(body["logit_bias"])
         whole = len(text) <= _MOST_CHARACTERS
         read[semconv.REQUEST_LOGIT_BIAS] = text if whole else _counted(body["logit_bias"], "entries")
-    if unknown := tuple(name for name in _UNKNOWN if body.get(name)):
+    # Of these, 0 asks for something: no token of thinking.
+    if unknown := tuple(name for name in _UNKNOWN if body.get(name) or type(body.get(name)) is int):
         read[semconv.REQUEST_UNKNOWN] = unknown
     _add_form(read, body)
     _add_tool_choice(read, body.get("tool_choice"))
@@ -107,6 +110,20 @@ def _add_tool_choice(read: dict[str, Any], choice: Any) -> None:
         read[semconv.REQUEST_TOOL_CHOICE] = "required"
     elif isinstance(choice, Mapping) and kind not in ("auto", "none"):
         read[semconv.REQUEST_TOOL_CHOICE] = "named"
+
+
+def _number(value: Any) -> float | None:
+    """Return the number that pydantic, by which vLLM reads its requests, makes of a value; None if it makes none."""
+    if isinstance(value, str):
+        for kind in (int, float):
+            try:
+                value = kind(value)
+                break
+            except ValueError:
+                pass
+    elif isinstance(value, bool):
+        value = int(value)
+    return value if _is_number(value) and math.isfinite(value) else None
 
 
 def _is_number(value: Any) -> bool:

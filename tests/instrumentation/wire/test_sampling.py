@@ -76,3 +76,17 @@ def test_whatever_is_sent_the_attributes_are_ones_that_a_span_can_hold(body):
         assert isinstance(name, str)
         for one in value if isinstance(value, tuple) else (value,):
             assert isinstance(one, str | bool | float) or -(2**63) <= one < 2**63
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [("0.3", 0.3), ("2", 2), (True, 1), ("warm", None), ("nan", None), ([0.3], None), ("1e400", None)],
+)
+def test_numbers_are_read_as_the_engine_reads_them(given, read):
+    """Before: a temperature in text was sampled at and recorded as none, so the calls were scored at 1."""
+    assert sampling({"temperature": given}).get(semconv.REQUEST_TEMPERATURE) == read
+
+
+def test_no_token_of_thinking_is_something_that_was_asked_for():
+    assert sampling({"thinking_token_budget": 0})[semconv.REQUEST_UNKNOWN] == ("thinking_token_budget",)
+    assert semconv.REQUEST_UNKNOWN not in sampling({"use_beam_search": False, "thinking_token_budget": None})

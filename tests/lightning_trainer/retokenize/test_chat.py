@@ -44,7 +44,7 @@ def test_answers_of_several_tools_are_several_messages() -> None:
         (20, "20"),
         (True, "true"),
         (None, "null"),
-        ([{"type": "text", "text": "a"}, {"type": "text", "content": "b"}], "ab"),
+        ([{"type": "text", "text": "a"}, {"type": "text", "content": "b"}], "a\nb"),
     ],
 )
 def test_a_tools_result_that_is_data_is_written_as_clients_send_it(result: object, written: str) -> None:

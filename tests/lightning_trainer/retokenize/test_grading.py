@@ -1,5 +1,6 @@
 """Ids made again from words, with the tiny model's real tokenizer and template: confirmed, or the reason why not."""
 
+import json
 import shutil
 from dataclasses import replace
 from functools import partial
@@ -173,3 +174,28 @@ def test_a_model_with_named_templates_writes_prompts_as_the_engine_does(tmp_path
     found = PolicyTokenizer(folder)
     assert found.decoded(found.prompt_ids([user], [tool])) == "TOOLS"
     assert found.prompt_ids([user], []) == PolicyTokenizer(tiny_model).prompt_ids([user], [])
+
+
+@pytest.mark.parametrize(("stops", "end"), [([0, END], END), ([0], 0), (None, 0)])
+def test_an_answer_is_closed_by_what_ends_a_turn_where_generation_stops_at_it(tmp_path, tiny_model, stops, end) -> None:
+    """Before: with the tokenizer's end token, which is another one in Gemma and Phi-3."""
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model, folder)
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "eos_token": "<|endoftext|>"}))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": stops}))
+    found = PolicyTokenizer(folder)
+    user, calls = {"role": "user", "content": "2+3?"}, [{"function": {"name": "add", "arguments": {"a": 2}}}]
+    for answer in ({"content": "5"}, {"content": "", "tool_calls": calls}):
+        closed = next(found.answers([user], [], {"role": "assistant", **answer}, truncated=False))
+        assert closed[-1] == end
+        assert closed.count(END) == (end == END or "tool_calls" in answer)
+
+
+def test_a_developers_message_is_rendered_as_the_gateway_serves_it(tokenizer) -> None:
+    """Before: as a role that the template does not know."""
+    told, user = {"content": "Answer in French."}, {"role": "user", "content": "Hi"}
+    as_developer, as_system = (
+        tokenizer.prompt_ids([{"role": role, **told}, user], []) for role in ("developer", "system")
+    )
+    assert as_developer == as_system
