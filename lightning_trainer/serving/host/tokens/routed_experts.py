@@ -4,6 +4,8 @@ vLLM can do it (``--enable-return-routed-experts``): a capture in each MoE layer
 lives as long as the prefix cache, so that the positions of a cached prompt have theirs too, and
 ``CompletionOutput.routed_experts``. It wires that to model runner V2 alone, which needs Triton. Where there is none, as
 on CPUs, the same parts are driven from here by model runner V1.
+
+vLLM 0.31.0 (``VllmConfig._verify_aux_output_compatibility``). Upstream: we know of no issue.
 """
 
 import logging

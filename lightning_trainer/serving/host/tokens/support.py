@@ -17,6 +17,8 @@ The path carries lists of integers, one per token:
 The entries that are still finite after all other processing of the logits are what was left: a grammar, allowed and bad
 words, min_tokens, min-p, top-k, and top-p set what they take away to minus infinity. Requests that use none of these
 are not examined.
+
+vLLM 0.31.0 (``InputProcessor``, ``VllmConfig._verify_sampling_replay_config``). Upstream: we know of no issue.
 """
 
 import hashlib

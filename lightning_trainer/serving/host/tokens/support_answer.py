@@ -9,6 +9,11 @@ by choice; a choice of which there is nothing to say has no entry, and one witho
 at each token. ``unknown`` is a sentence: something outside of what can be written down had a hand in these tokens.
 ``routed_experts`` is added where the engine tells them (``host/routed_experts.py``). The header on the answer says that
 the engine vouches for this, also where it says nothing of a choice.
+
+vLLM puts pieces of a stream together where they come faster than they are read, and loses what they were drawn from; it
+is made to keep that.
+
+vLLM 0.31.0 (``RequestOutput.add``). Upstream: we know of no issue.
 """
 
 import base64
@@ -175,7 +180,6 @@ def use_for_engine(engine: Any) -> None:
                 yield output
 
     def add_with_mask(self: Any, next_output: Any, aggregate: bool) -> None:
-        # vLLM (0.31.0) puts pieces of a stream together where they come faster than they are read, and loses the mask.
         masks = {choice.index: choice.sampling_mask for choice in next_output.outputs if choice.sampling_mask}
         add(self, next_output, aggregate)
         for choice in self.outputs:

@@ -101,8 +101,10 @@ def _untouched(model: torch.nn.Module) -> list[str]:
 def _pack_experts_again() -> None:
     """Have a reload pack a layer's experts as the first load did.
 
-    On the CPU vLLM multiplies with packed experts, but skips the packing when a layer is loaded again (0.31.0): the
-    loaded weights would be read in the wrong order.
+    On the CPU vLLM multiplies with packed experts, but skips the packing when a layer is loaded again: the loaded
+    weights would be read in the wrong order.
+
+    vLLM 0.31.0 (``UnquantizedFusedMoEMethod._setup_kernel``). Upstream: we know of no issue.
     """
     setup = UnquantizedFusedMoEMethod._setup_kernel
     if setup.__name__ == "setup_and_pack":
