@@ -6,6 +6,7 @@ Versions are the pinned ones of ``environment/cpu-py311.txt``, so that torch is 
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -25,13 +26,23 @@ from lightning_trainer.models import smollm2
 
 pytestmark = pytest.mark.slow
 
-EXTRAS = (
-    *("daemon", "dataset", "train", "engine-cpu", "wandb", "quickstart", "environments", "examples", "postgres"),
-    "dev",
-)
 _WAIT_S = 300
 POLICY = '[daemon]\nport = 0\nstate_dir = "trained"\n\n[[policy]]\nname = "s"\nagents = ["*"]\nmodel = "random:tiny"\n'
 RECORDING = '[daemon]\ntoken = "none"\nport = 0\nstate_dir = "recorded"\n'
+IMPORTS = """
+import importlib, pkgutil
+import lightning_adapters, lightning_instrumentation, lightning_trainer
+others = tuple("lightning_trainer." + name for name in (
+    "training", "serving.host", "serving.on_ray", "dataset.formats", "environments.adapters"))
+count = 0
+for package in (lightning_adapters, lightning_instrumentation, lightning_trainer):
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        if not module.name.startswith(others) and not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+            count += 1
+print(count)
+"""
+"""Imports all modules but those of other extras, of the engine's process, and of an environment's own interpreter."""
 
 
 @pytest.fixture(scope="module")
@@ -142,12 +153,14 @@ def recording(command: Path, folder: Path) -> Iterator[str]:
 
 def test_every_extra_is_tried_here(root: Path) -> None:
     declared = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert set(declared) == set(EXTRAS)
+    installed = re.findall(r'\binstall\(("[^)]*")\)', Path(__file__).read_text())
+    assert set(declared) == {extra for extras in installed for extra in re.findall(r'"(.+?)"', extras)}
 
 
 def test_daemon_records_shows_and_builds_and_names_the_other_extras(install, root: Path, tmp_path: Path) -> None:
     bin = install("daemon")
     command = bin / "lightning-trainer"
+    assert int(run([str(bin / "python"), "-c", IMPORTS])) > 400
     recorded = json.loads((root / "tests" / "recorded" / "genai.json").read_text())["foreign"]
     spans = ParseDict(recorded, ExportTraceServiceRequest()).SerializeToString()
     (tmp_path / "tasks.jsonl").write_text('{"id": "one"}\n')
@@ -227,6 +240,19 @@ def test_examples_brings_every_framework_that_they_use(install, tmp_path: Path) 
     )
     bin = install("examples")
     run([str(bin / "lightning-trainer"), "run", "--", str(bin / "python"), "-c", frameworks], cwd=tmp_path)
+
+
+def test_environments_brings_mcp_servers_and_the_socket_of_openenv(install, tmp_path: Path) -> None:
+    bin = install("environments")
+    assert "frozenlake" in run([str(bin / "lightning-trainer"), "environments", "list"], cwd=tmp_path)
+    imports = "import mcp, openai, websockets; from lightning_trainer.environments.adapters import mcp_tools, openenv; "
+    imports += "from lightning_trainer.environments import agent, mcp_server"
+    run([str(bin / "python"), "-c", imports])
+
+
+def test_postgres_brings_the_driver_with_its_library(install) -> None:
+    imports = "import psycopg; from lightning_trainer.store.postgres import connection; print(psycopg.pq.__impl__)"
+    assert run([str(install("postgres") / "python"), "-c", imports]) == "binary\n"
 
 
 def test_dev_brings_the_tools(install, tmp_path: Path) -> None:
