@@ -37,7 +37,11 @@ class StageSettings:
 
 @dataclass(frozen=True, slots=True)
 class TrainerSettings:
-    """One policy's trainer. The defaults are ``lightning.toml``'s."""
+    """One policy's trainer.
+
+    The defaults are ``lightning.toml``'s, except of what it leaves to the machine (device, GPUs, threads, offloading,
+    precisions and the tolerances that follow): here that is one thread of a CPU, float32, and nothing offloaded.
+    """
 
     policy: str
     model_dir: Path
