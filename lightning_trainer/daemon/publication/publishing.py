@@ -21,6 +21,11 @@ from lightning_trainer.versions.sequential import Decision
 
 _log = logging.getLogger(__name__)
 
+_TRIES = 2
+"""A file that was damaged on its way, or an engine that died meanwhile, gets a second chance with a new file."""
+_COPIED_S = 120.0
+"""How long after another daemon made a version live its weights may still be on their way."""
+
 
 def _require_same(again: Publication, known: str | None, changed: str | None) -> None:
     """Refuse other weights under a version's number, where not rounding made them others."""
@@ -31,12 +36,6 @@ def _require_same(again: Publication, known: str | None, changed: str | None) ->
         f"{again.name} cannot be made again: {changed}, which gives other weights; set it back, or export the version "
         "that is served (`lightning-trainer export`) and start from that with a new state folder"
     )
-
-
-_TRIES = 2
-"""A file that was damaged on its way, or an engine that died meanwhile, gets a second chance with a new file."""
-_COPIED_S = 120.0
-"""How long after another daemon made a version live its weights may still be on their way."""
 
 
 @dataclass(slots=True)

@@ -225,7 +225,30 @@ class RayProcess(TrainerProcess):
             raise TrainerDiedError(f"the trainer's process {process.pid} hung and was killed; restart it")
 
     async def _answers(self, references: Sequence[Any]) -> list[Any]:
+        """Return what the processes answer, in their order. When some fail and others do not, all are killed.
+
+        Raises:
+            LightningError: the first cause, as the trainer raised it.
+            TrainerBrokenError: it raised another error.
+            TrainerDiedError: a process died or hung, or Ray did.
+        """
         calls = [asyncio.ensure_future(asyncio.wrap_future(reference.future())) for reference in references]
+        await self._wait(calls)
+        errors = [error for call in calls if call.done() and (error := call.exception())]
+        if errors and len(errors) < len(calls):
+            self._kill()
+            for call in calls:
+                call.cancel()  # those that still wait; it does nothing to the others
+        if errors:
+            raise _as_training_error(_first_cause(errors)) from None
+        return [call.result() for call in calls]
+
+    async def _wait(self, calls: Sequence[asyncio.Future[Any]]) -> None:
+        """Wait until all have ended; from the first error on, ``_OTHERS_S`` for the others.
+
+        Raises:
+            TrainerDiedError: a process died or hung, or Ray did; what still waited is canceled.
+        """
         done, waiting = set(), set(calls)
         while waiting and not any(call.exception() for call in done):
             done, waiting = await asyncio.wait(calls, timeout=_LOOK_EVERY_S, return_when=asyncio.FIRST_EXCEPTION)
@@ -237,15 +260,7 @@ class RayProcess(TrainerProcess):
                         call.cancel()
                     raise
         if waiting:
-            _, waiting = await asyncio.wait(waiting, timeout=_OTHERS_S)
-        errors = [error for call in calls if call.done() and (error := call.exception())]
-        if errors and len(errors) < len(calls):
-            self._kill()
-            for call in waiting:
-                call.cancel()
-        if errors:
-            raise _as_training_error(_first_cause(errors)) from None
-        return [call.result() for call in calls]
+            await asyncio.wait(waiting, timeout=_OTHERS_S)
 
 
 def _running(process_ids: Sequence[int]) -> Iterator[psutil.Process]:
