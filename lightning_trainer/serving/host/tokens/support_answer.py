@@ -7,7 +7,7 @@ one more event, right before the chunk that ends the choice:
 
 by choice; a choice of which there is nothing to say has no entry, and one without ``support`` could have been anything
 at each token. ``unknown`` is a sentence: something outside of what can be written down had a hand in these tokens.
-``routed_experts`` is added where the engine tells them (``host/routed_experts.py``). The header on the answer says that
+``routed_experts`` is added where the engine tells them (``host/tokens/routed_experts.py``). The header on the answer says that
 the engine vouches for this, also where it says nothing of a choice.
 
 vLLM puts pieces of a stream together where they come faster than they are read, and loses what they were drawn from; it
@@ -79,7 +79,7 @@ _collected: ContextVar[Collected | None] = ContextVar("lightning_support", defau
 
 
 def read_masks(masks: Sequence[Sequence[int]], vocabulary: int) -> Support:
-    """Read what the engine's process wrote (``host/support.py``), one list a token.
+    """Read what the engine's process wrote (``host/tokens/support.py``), one list a token.
 
     Raises:
         ValueError: it is too large, or names a set that is not there.
