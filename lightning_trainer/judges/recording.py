@@ -15,6 +15,7 @@ from lightning_trainer.config.judges import AnyJudge, ModelJudge, ProgramConfig,
 from lightning_trainer.judges.attempts import JudgedAttempt
 from lightning_trainer.judges.judge import Verdict
 from lightning_trainer.judges.models.budget import Budget
+from lightning_trainer.judges.system_prompts import fingerprint_with_prompt
 from lightning_trainer.types import AttributeValue, Span, SpanEvent
 
 SCOPE = "lightning.judges"
@@ -24,13 +25,13 @@ _NO_VERDICT = "no_verdict"
 
 def question_digest(config: AnyJudge, question: str) -> str:
     """Return 32 hex digits that are equal if the same judge is asked the same question."""
-    asked = f"{config.fingerprint}\n{question}".encode(errors="surrogatepass")
+    asked = f"{fingerprint_with_prompt(config)}\n{question}".encode(errors="surrogatepass")
     return hashlib.blake2b(asked, digest_size=16).hexdigest()
 
 
 def fingerprint_digest(config: AnyJudge) -> str:
-    """Return 16 hex digits that are equal for judges whose settings give the same verdicts."""
-    return hashlib.blake2b(config.fingerprint.encode(errors="surrogatepass"), digest_size=8).hexdigest()
+    """Return 16 hex digits that are equal for judges whose settings and prompts give the same verdicts."""
+    return hashlib.blake2b(fingerprint_with_prompt(config).encode(errors="surrogatepass"), digest_size=8).hexdigest()
 
 
 def verdict_spans(

@@ -23,13 +23,9 @@ from lightning_trainer.judges.models.structured_output import (
     number_between,
     shaped,
 )
-from lightning_trainer.judges.rendering import message_text, rendered, system_prompt
+from lightning_trainer.judges.rendering import message_text, rendered
+from lightning_trainer.judges.system_prompts import system_prompt
 
-_TASK = (
-    "You look at an attempt at a task in which AI agents made several calls, and say which part of what came of it is "
-    "owed to each: what would have come of it without that one? One that changed nothing has share 0. The shares of "
-    "all add up to exactly 1."
-)
 _TOLERANCE = 0.01
 _QUOTED = 80
 
@@ -63,7 +59,7 @@ class AgentCreditJudge:
             self._client,
             self.config,
             budget,
-            system=system_prompt(_TASK, self.config, self._shape),
+            system=system_prompt(self.config, self._shape),
             question=question,
             shape=self._shape,
             check=lambda answer: _check(answer, names),

@@ -22,14 +22,8 @@ from lightning_trainer.judges.models.structured_output import (
     number_between,
     shaped,
 )
-from lightning_trainer.judges.rendering import rendered, system_prompt
-
-_TASK = (
-    "You compare several attempts of AI agents at the same task and give each a score. One that reaches the goal of "
-    "the task scores clearly higher than one that does not; of two that reach it, the one with fewer mistakes and "
-    "detours scores higher; part of the way is worth part of the score. Where two are equally good, give them the same "
-    "score. The order in which they stand means nothing."
-)
+from lightning_trainer.judges.rendering import rendered
+from lightning_trainer.judges.system_prompts import system_prompt
 
 
 class GroupJudge:
@@ -59,7 +53,7 @@ class GroupJudge:
             self._client,
             self.config,
             budget,
-            system=system_prompt(_TASK, self.config, self._shape),
+            system=system_prompt(self.config, self._shape),
             question=question,
             shape=self._shape,
             check=lambda answer: _check(answer, codes),

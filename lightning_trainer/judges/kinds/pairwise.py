@@ -18,13 +18,9 @@ from lightning_trainer.judges.kinds import tournament
 from lightning_trainer.judges.models.budget import Budget
 from lightning_trainer.judges.models.client import ModelClient, ask
 from lightning_trainer.judges.models.structured_output import Answer, MalformedAnswerError
-from lightning_trainer.judges.rendering import Rendered, rendered, system_prompt
+from lightning_trainer.judges.rendering import Rendered, rendered
+from lightning_trainer.judges.system_prompts import system_prompt
 
-_TASK = (
-    "You compare two attempts of AI agents at the same task and say which is better. One that reaches the goal of the "
-    "task is better than one that does not; of two that reach it, the one with fewer mistakes and detours. Say tie "
-    "only where neither is better. The order in which they stand means nothing."
-)
 _TIE = "tie"
 _ALIKE = 0.5
 _MOST_GAPS = 0.1
@@ -156,7 +152,7 @@ class PairwiseJudge:
             self._client,
             self.config,
             budget,
-            system=system_prompt(_TASK, self.config, PairAnswer),
+            system=system_prompt(self.config, PairAnswer),
             question=_question(shown),
             shape=PairAnswer,
             check=check,

@@ -21,12 +21,8 @@ from lightning_trainer.judges.models.structured_output import (
     one_of,
     shaped,
 )
-from lightning_trainer.judges.rendering import rendered, system_prompt
-
-_TASK = (
-    "You check an AI agent's attempt at a task against criteria. Look at each criterion by itself, say in one or two "
-    "sentences what in the attempt speaks for and against it, then give the verdict."
-)
+from lightning_trainer.judges.rendering import rendered
+from lightning_trainer.judges.system_prompts import system_prompt
 
 
 class RubricJudge:
@@ -51,7 +47,7 @@ class RubricJudge:
             self._client,
             self.config,
             budget,
-            system=system_prompt(_TASK, self.config, self._shape),
+            system=system_prompt(self.config, self._shape),
             question=question,
             shape=self._shape,
             check=self._check,

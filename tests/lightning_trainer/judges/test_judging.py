@@ -13,6 +13,7 @@ from lightning_instrumentation import semconv
 from lightning_trainer.config import Config, PolicyConfig
 from lightning_trainer.errors import StoreError
 from lightning_trainer.ingest.reading import read_spans
+from lightning_trainer.judges import system_prompts
 from lightning_trainer.judges.judging import Judging
 from lightning_trainer.judges.models.budget import Budget
 from lightning_trainer.judges.registry import make_judge
@@ -65,6 +66,18 @@ async def test_another_judge_is_asked_anew(store, script, judge_config, attempt_
     await judge(store, judge_config("rubric"), ["a"])
     await judge(store, judge_config("rubric", **settings), ["b"])
     assert len(script.bodies) > 1
+
+
+async def test_a_judge_that_tells_its_model_other_words_is_asked_anew(
+    store, script, judge_config, attempt_to_judge, monkeypatch
+):
+    for name in "ab":
+        await store.append(attempt_to_judge(name))
+    script.answers = [GOOD]
+    await judge(store, judge_config("rubric"), ["a"])
+    monkeypatch.setitem(system_prompts._TASKS, "rubric", "You check.")
+    await judge(store, judge_config("rubric"), ["b"])
+    assert len(script.bodies) == 2
 
 
 async def test_what_changes_nothing_about_a_verdict_is_no_other_judge(store, script, judge_config, attempt_to_judge):

@@ -426,6 +426,25 @@ async def test_a_group_is_scored_in_one_question_and_by_code(judge, script):
     assert len({span.trace_id for span in sink.spans}) == 1
 
 
+RULER = {
+    "goal": "reaches the goal of the task scores clearly higher than one that does not",
+    "detours": "of two that reach it, the one with fewer mistakes and detours scores higher",
+    "partial credit": "part of the way is worth part of the score",
+    "differences": "close together where one is only a little better than the other, far apart where it is much better",
+}
+
+
+async def test_a_group_is_scored_by_the_rules_of_ruler_and_the_reason_comes_first(judge, script):
+    script.answers = [scored()]
+    await judge("group", ANSWERS)
+    (body,) = script.bodies
+    told = body["messages"][0]["content"]
+    assert [rule for rule, words in RULER.items() if words not in told] == []
+    schema = json.dumps(body["response_format"])
+    assert schema.index('"reason"') < schema.index('"score"')
+    assert told.index('"reason"') < told.index('"score"')
+
+
 GROUP_FAULTS = {
     "one too few": lambda scores: scores[:-1],
     "one too many": lambda scores: [*scores, {**scores[0], "score": 0.1}],
