@@ -93,7 +93,7 @@ class TrainerDiedError(TrainingError):
 
 
 class TrainerBrokenError(TrainingError):
-    """A trainer failed in a way that nobody has thought of: what its process holds is not to be relied on."""
+    """A trainer failed with an unexpected error: the state of its process cannot be relied on."""
 
 
 class PublicationError(LightningError, RuntimeError):

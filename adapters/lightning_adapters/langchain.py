@@ -78,7 +78,7 @@ def _named_in(run: _Run, graph: _Run) -> Agent | None:
     around = graph.parent
     if around is not None:
         inherited = run.agent_name == around.agent_name and run.agent_name != graph.graph_name
-    else:  # Whoever inherits an agent's name from a run that is gone has at most a graph's name of its own.
+    else:  # A run that inherits an agent's name from one that is gone has at most a graph's name of its own.
         inherited = graph.outlives and graph.graph_name not in (None, run.agent_name)
     if run.agent_name and not inherited:
         return Agent(run.agent_name, "langchain", place)
@@ -86,7 +86,7 @@ def _named_in(run: _Run, graph: _Run) -> Agent | None:
 
 
 def _by_metadata(run: _Run) -> Agent | None:
-    """Return who speaks as far as a run's own metadata says: whether an agent's name is inherited, it does not."""
+    """Return the agent named by the run's metadata, which does not say whether the name is inherited."""
     levels = run.place.split("|") if run.place else []
     if run.node and not _is_generic(run.node):
         return Agent(run.node, "langgraph", run.place)

@@ -1,7 +1,7 @@
 """What this machine could do at most: the products of a model's own shapes, and memory read and written.
 
 Measured in the run that they are compared in, with all cores and nothing else running. Each limit counts what cannot be
-left out, and nothing else: an update's products over its unique tokens and its optimiser's memory, a rollout's products
+left out, and nothing else: an update's products over its unique tokens and its optimizer's memory, a rollout's products
 over each token once with as many rows at a time as sequences run, a publication's bytes.
 
 Legend: ``rows`` of a product are tokens; a layer's products are queries, keys and values at once, output, gate and up
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _FLOAT_BYTES = 4
-_OPTIMISER_PASSES = 7
+_OPTIMIZER_PASSES = 7
 """AdamW reads the parameter, its gradient and two moments, and writes all but the gradient."""
 _TRAINING_ROWS = 1024
 """As many rows as the rate of large products is taken from."""
@@ -71,14 +71,14 @@ class Machine:
         self._layers_per_row_s, self._head_per_row_s = layers / _TRAINING_ROWS, head / _TRAINING_ROWS
 
     def update_s(self, tokens: int, asked: int) -> float:
-        """Seconds of one optimiser step.
+        """Seconds of one optimizer step.
 
         Args:
             tokens: unique ones, which go through the layers.
             asked: of them, those whose next word's probability is trained.
         """
         products = tokens * self._layers_per_row_s + asked * self._head_per_row_s
-        return products + _OPTIMISER_PASSES * self._shapes.parameters * _FLOAT_BYTES / self.bytes_per_s
+        return products + _OPTIMIZER_PASSES * self._shapes.parameters * _FLOAT_BYTES / self.bytes_per_s
 
     def rollout_s(self, read: int, sampled: int, rows: int) -> float:
         """Seconds of sampling.

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from lightning_instrumentation.access.proof import Access
-from lightning_instrumentation.delivery import deferred as later
+from lightning_instrumentation.delivery import deferred
 from lightning_instrumentation.errors import ConfigurationError
 from lightning_instrumentation.failures import failures, guarded, log
 from lightning_instrumentation.gateway.hosts import Hosts
@@ -268,8 +268,8 @@ def _tell_losses() -> None:
 
 def deliver_at_exit() -> None:
     """Deliver what can be delivered quickly; this process is about to end."""
-    later.program_ends()
-    later.do_waiting()
+    deferred.program_ends()
+    deferred.do_waiting()
     _tell_losses()
     if _runtime is not None:
         _runtime.outbox.close_at_exit()
@@ -294,7 +294,7 @@ def _in_child() -> None:
     if "lightning_instrumentation.delivery.loss_reports" in sys.modules:
         sys.modules["lightning_instrumentation.delivery.loss_reports"].losses.in_child()
     sequences.renew()
-    later.forget()
+    deferred.forget()
     if _runtime is not None:
         _runtime.outbox.after_fork_in_child()
         # Its spans say which process they come from.
@@ -310,7 +310,7 @@ if hasattr(os, "register_at_fork"):
 
 def flush(timeout_s: float = 5.0) -> bool:
     """Wait until the daemon has accepted every span of this process; False if it has not within ``timeout_s``."""
-    later.do_waiting()
+    deferred.do_waiting()
     _tell_losses()
     return True if _runtime is None else _runtime.outbox.flush(timeout_s)
 
@@ -322,7 +322,7 @@ def shutdown(timeout_s: float = 5.0) -> None:
     keeps ``capture_content``, ``redact`` and ``route`` as they were; a model call alone does not.
     """
     global _runtime, _stopped
-    later.do_waiting()
+    deferred.do_waiting()
     _tell_losses()
     with _lock:
         stopping, _runtime, _stopped = _runtime, None, True

@@ -59,7 +59,7 @@ class JudgeSection(Asked):
         if self.name in self.checked_by:
             raise ValueError(
                 f"judge {self.name!r} is checked_by its own verdicts, which always agree with themselves; name rewards "
-                "that somebody else gives, such as a checker's"
+                "that another source gives, such as a checker's"
             )
         return self
 

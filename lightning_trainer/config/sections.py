@@ -132,7 +132,7 @@ class GatewayConfig(Section):
         return url
 
     @model_validator(mode="after")
-    def _a_key_for_somebody(self) -> Self:
+    def _a_key_for_a_server(self) -> Self:
         if self.embeddings_key is not None and self.embeddings is None:
             raise ValueError(f"embeddings_key = {self.embeddings_key!r} has no server: set embeddings, or leave it out")
         return self

@@ -211,8 +211,8 @@ def _replicas_on_gpus(
 async def _say_what_is_known(
     config: Config, policies: Sequence[PolicyRuntime], store: Store, model_dirs: Mapping[str, Path]
 ) -> None:
-    """Tell each policy's progress how many steps are done, which whoever asks while engines start goes by, and what a
-    person should hear: overlaps, its schedule, and what was there before."""
+    """Tell each policy's progress how many steps are done, which is what runs read while engines start, and
+    what a person should hear: overlaps, its schedule, and what was there before."""
     shared_agents = overlaps(config.policy)
     for runtime in policies:
         policy = runtime.policy

@@ -142,7 +142,7 @@ class Daemon:
 
                 _in_background(stack, OtlpMetrics(app.state.site, config.metrics.otlp).run(), name="metrics by OTLP")
             _in_background(stack, FeedbackSettler(config.feedback, store, sink).run())
-            _in_background(stack, census.get())  # so that who asks first has an answer
+            _in_background(stack, census.get())  # so that the first request is answered
             if await self._start_policies(stack, stop):
                 await self._run_policies(stack, stop)
 

@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 _LOOK_AGAIN_S = 5.0
 _BATCH = 500
 _SURPRISES = 3
-"""Looks in a row that ended in an error that nobody has thought of, until what is in the spools is doubted."""
+"""Looks in a row that ended in an unexpected error, until what is in the spools is doubted."""
 
 
 async def drain_spools(endpoint: str, sink: SpanSink, owners: Sequence[str] = ()) -> None:
@@ -47,9 +47,7 @@ async def drain_spools(endpoint: str, sink: SpanSink, owners: Sequence[str] = ()
             _log.warning("spooled spans could not be taken over (%s); trying again", error)
         except Exception:
             surprises += 1
-            _log.exception(
-                "spooled spans could not be taken over, for a reason that nobody has thought of; trying again"
-            )
+            _log.exception("spooled spans could not be taken over because of an unexpected error; trying again")
         await asyncio.sleep(_LOOK_AGAIN_S)
 
 
@@ -61,7 +59,7 @@ async def _deliver(bodies: Sequence[bytes], sink: SpanSink, spool: Spool, *, dou
     """Commit what can be; a body that cannot is found and put aside, and the others of its batch are committed.
 
     Args:
-        doubted: an error that nobody has thought of is taken for a body's own, too.
+        doubted: an unexpected error is taken for a body's own, too.
     """
     try:
         await sink.append([span for body in bodies for span in decode_request(body).spans])

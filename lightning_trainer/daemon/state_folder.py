@@ -103,5 +103,5 @@ async def keep_within_limits(store: "Store", *, every_s: float = _EVERY_S) -> No
         except StoreError as error:
             _log.warning("nothing could be deleted from the store: %s", error)
         except Exception:
-            _log.exception("nothing could be deleted from the store, for a reason that nobody has thought of")
+            _log.exception("nothing could be deleted from the store because of an unexpected error")
         await asyncio.sleep(every_s)

@@ -160,7 +160,7 @@ class _Edits:
     of_others: int
     """How many were left out because another agent gave the answer."""
     of_nothing: int
-    """How many were left out because what they name is no answer, or several."""
+    """How many were left out because they match no answer, or more than one."""
 
     def problems(self, without_words: int) -> tuple[str, ...]:
         """Say what became of edited answers that are not examples."""
@@ -176,7 +176,7 @@ class _Edits:
             said.append(f"{self.of_others} edited answers are of other agents and are left out")
         if self.of_nothing:
             said.append(
-                f"{self.of_nothing} edited answers are left out: what they name is no recorded answer, or several"
+                f"{self.of_nothing} edited answers are left out: they match no recorded answer, or more than one"
             )
         if without_words:
             said.append(f"{without_words} edited answers are left out: the words of what they answer were not recorded")

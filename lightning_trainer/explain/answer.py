@@ -22,7 +22,7 @@ _EXPLAINED = 200
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Without a rollout's name and without ``last``, the newest rollouts are listed."""
+    """What ``explain`` was asked. Lists the newest rollouts if neither a name nor ``last`` is given."""
 
     rollout: str | None = None
     """Id of a rollout, attempt or task, its beginning, or a pattern."""

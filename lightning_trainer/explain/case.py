@@ -168,7 +168,7 @@ class Case:
     """Why training was paused by someone; None if nobody has."""
     ended: int | None = None
     """The last step of all, if it is done."""
-    shown_file: tuple[int | None, bool] | None = None
+    demonstration_file: tuple[int | None, bool] | None = None
     """If the next step is shown a file: the last one that is (None: all further ones), and whether a later one takes
     attempts."""
     from_files: bool = False

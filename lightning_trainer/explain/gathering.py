@@ -115,7 +115,7 @@ class Gathering:
             groups_ready=self._groups_ready(judged),
             paused=pauses.reason_of(self._connection, self._policy.name),
             ended=last if (last := self._policy.last_step) is not None and last < self._next_step else None,
-            shown_file=self._shown_file,
+            demonstration_file=self._demonstration_file,
             from_files=self._from_files,
             no_policy=self._no_policy,
             dropped=None if attempt is None else drops.reason_of(self._connection, attempt.attempt_id),
@@ -231,7 +231,7 @@ class Gathering:
         return step_table.last_step(self._connection, self._policy.name) + 1
 
     @cached_property
-    def _shown_file(self) -> tuple[int | None, bool] | None:
+    def _demonstration_file(self) -> tuple[int | None, bool] | None:
         step = self._next_step
         spans = ((first, last) for first, last in self._policy.shown_steps if first <= step)
         ends = [last for _, last in spans if last is None or step <= last]

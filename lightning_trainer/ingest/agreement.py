@@ -1,8 +1,8 @@
 """Whether records with the same response id can describe one call: they must not contradict each other.
 
-A response id alone is no proof: some servers number their answers from a small range or give all of them the same id,
-and some let the caller choose it. The other evidence is the attempt, the tokens, and the time. One instrumentation
-makes one span per call, so two spans of one scope are two calls unless one encloses the other.
+A response id alone does not prove it: some servers number their answers from a small range or give all of them the
+same id, and some let the caller choose it. The other evidence is the attempt, the tokens, and the time. One
+instrumentation makes one span per call, so two spans of one scope are two calls unless one encloses the other.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -82,7 +82,7 @@ class ExamplesProposer:
                 continue
             said = _conversation(turn, text, plain)
             if said is None or (is_run and runs_in_jinja(_filled_in(said, plain))):
-                continue  # whoever wrote to the agent would write code of the program
+                continue  # a user who writes to the agent would write code of the program
             if len(said) <= self.config.max_chars:
                 yield one.attempt.task_id, said
 

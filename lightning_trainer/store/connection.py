@@ -24,7 +24,8 @@ class Cursor(Protocol):
 
 
 class Connection(Protocol):
-    """In autocommit mode: ``BEGIN`` opens a snapshot, ``BEGIN IMMEDIATE`` an exclusive write transaction."""
+    """A database connection in autocommit mode: ``BEGIN`` opens a snapshot, ``BEGIN IMMEDIATE`` an exclusive write
+    transaction."""
 
     @property
     def in_transaction(self) -> bool: ...

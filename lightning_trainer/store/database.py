@@ -103,8 +103,8 @@ class Database(ABC):
         return await self._write(operation)
 
     async def try_to_write(self) -> None:
-        """Write something and take it back, to learn whether that is possible: whoever is told that it is not sends no
-        span that would show it.
+        """Write something and take it back, to learn whether that is possible: a client that is told that it is not
+        sends no span that would show it.
 
         Raises:
             StoreError: it is not.

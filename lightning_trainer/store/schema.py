@@ -155,7 +155,7 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX resting_of_group ON waiting(policy, group_key)  WHERE resting = 1;
     CREATE INDEX resting_of_task  ON waiting(policy, task_key)   WHERE resting = 1;
     CREATE INDEX waiting_attempt  ON waiting(attempt_id);
-    CREATE TABLE drops (                        -- attempts that somebody took out of what will be trained
+    CREATE TABLE drops (                        -- attempts that a user took out of what will be trained
         attempt_id TEXT PRIMARY KEY,
         reason     TEXT NOT NULL,
         at_ns      INTEGER NOT NULL
@@ -203,7 +203,7 @@ MIGRATIONS: tuple[str, ...] = (
     ) WITHOUT ROWID;
     """,
     """
-    CREATE TABLE pauses (                       -- policies whose training somebody has paused
+    CREATE TABLE pauses (                       -- policies whose training a user has paused
         policy TEXT PRIMARY KEY,
         reason TEXT NOT NULL,
         at_ns  INTEGER NOT NULL

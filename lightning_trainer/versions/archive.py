@@ -39,7 +39,7 @@ class VersionArchive:
         Args:
             model_dir: its configuration and tokenizer are copied into every folder, so that transformers and vLLM can
                 load it.
-            model: its name in the configuration, for who takes a version elsewhere when that names another.
+            model: its name in the configuration, for users who take a version elsewhere, if that name differs.
         """
         self._root = root
         self._model_dir = model_dir

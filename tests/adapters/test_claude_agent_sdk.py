@@ -77,17 +77,17 @@ async def test_a_claimed_agents_calls_go_to_the_gateway_with_its_identity(start)
 
 
 @pytest.mark.parametrize(
-    "door",
+    "variable",
     [
         *(f"CLAUDE_CODE_USE_{name}" for name in ("BEDROCK", "VERTEX", "FOUNDRY", "MANTLE", "GATEWAY")),
         *("CLAUDE_CODE_USE_ANTHROPIC_AWS", "CLAUDE_CODE_USE_ANTHROPIC_GOOGLE_CLOUD", "ANTHROPIC_UNIX_SOCKET"),
     ],
 )
-async def test_a_claimed_agents_calls_take_no_other_door(start, monkeypatch, door):
+async def test_a_claimed_agents_calls_take_no_other_route(start, monkeypatch, variable):
     # Before: through the newer ones of these they went past the gateway, unrecorded, and nothing said so.
-    monkeypatch.setenv(door, "1")
+    monkeypatch.setenv(variable, "1")
     with lt.agent("writer"):
-        assert (await start())[door] == ""
+        assert (await start())[variable] == ""
 
 
 async def test_no_proxy_gets_a_claimed_agents_calls_and_the_daemons_token(start):

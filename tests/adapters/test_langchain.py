@@ -302,8 +302,8 @@ async def test_runs_are_forgotten_at_their_end_and_are_bounded_without_one(recor
     assert {name for name, _ in agents_of(recording.spans("chat"))} == {"solver"}
 
 
-@pytest.mark.parametrize(("name", "speaker"), [("writer", "writer"), (None, "boss")])
-async def test_a_graph_that_begins_after_its_tool_has_ended_keeps_its_own_name(recording, chat, name, speaker):
+@pytest.mark.parametrize(("name", "expected"), [("writer", "writer"), (None, "boss")])
+async def test_a_graph_that_begins_after_its_tool_has_ended_keeps_its_own_name(recording, chat, name, expected):
     async def answer(state: MessagesState) -> dict:
         return {"messages": [await chat.ainvoke(state["messages"])]}
 
@@ -327,7 +327,7 @@ async def test_a_graph_that_begins_after_its_tool_has_ended_keeps_its_own_name(r
     await create_agent(chat, [delegate], name="boss").ainvoke(QUESTION)
     answered.set()
     await asyncio.gather(*tasks)
-    assert [said for said, _ in agents_of(recording.spans("chat"))] == ["boss", "boss", speaker]
+    assert [said for said, _ in agents_of(recording.spans("chat"))] == ["boss", "boss", expected]
 
 
 @pytest.mark.long

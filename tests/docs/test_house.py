@@ -44,7 +44,7 @@ SHORT = {
 SETTLED = (
     r"[Dd]oor|Tries|Settlement|Passage|Lifeline|Gate|Crew|Fate|CallFate|fates|lonely|casts|speaker|speaking|goes_home"
     r"|STRANGER|CutAnswer|cut_out|do_later|NotifyingSink|Shown|build_shown|read_shown|\w*behaviour\w*|BEHAVIOUR"
-    r"|\w*(token|normal|serial|recogn|summar|initial|organ|general)is(e|es|ed|ing|ation)\w*|\w*colour\w*|centred?"
+    r"|\w*(token|normal|serial|recogn|summar|initial|organ|general|optim)is(e|es|ed|ing|ation)\w*|\w*colour\w*|centred?"
 )
 """Names that gave way to the field's, and British spelling, as whole identifiers."""
 SPELLED_ON_DISK = {"recognised_by"}

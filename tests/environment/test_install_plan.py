@@ -55,7 +55,7 @@ def test_the_list_is_read_without_comments(plan):
     assert plan.parse_requirements(LIST) == ["absl-py==2.5.1", "torch==2.13.0+cpu", "PyYAML==6.0.3"]
 
 
-def test_installed_packages_are_recognised_however_they_are_spelt(plan):
+def test_installed_packages_are_recognized_however_they_are_spelt(plan):
     folders = ["absl_py-2.5.1.dist-info", "torch-2.13.0+cpu.dist-info", "pyyaml-6.0.2.dist-info", "torch", "x.pth"]
     assert plan.missing_requirements(plan.parse_requirements(LIST), folders) == ("PyYAML==6.0.3",)
 

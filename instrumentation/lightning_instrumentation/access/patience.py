@@ -1,4 +1,5 @@
-"""How long a call waits for the daemon: no longer than its caller waits for an answer, and beside an event loop.
+"""How long a call waits for the daemon: no longer than its caller waits for an answer, and without blocking an event
+loop.
 
 A hook says so for the code below it in a context variable; where it has already waited, that code gets the outcome and
 waits for nothing.

@@ -70,7 +70,7 @@ def promote(
     config: Configuration = None,
     endpoint: Endpoint = None,
 ) -> None:
-    """Serve a version that a guard, its canary or the proof held back, once trainer and engine agree on it."""
+    """Serve a version that a guard, its canary or the probe held back, once trainer and engine agree on it."""
     with one_sentence():
         from lightning_trainer.cli.daemon.named_daemon import named_endpoint_or_store
         from lightning_trainer.cli.daemon.rollback import promote as run

@@ -31,7 +31,7 @@ def drop(
     reason: str,
     endpoint: str | None = None,
 ) -> None:
-    """Take it out and say what was.
+    """Take it out of training and report what was removed.
 
     Args:
         endpoint: of the daemon that is asked; None: the configuration's, or the store of a stopped one.

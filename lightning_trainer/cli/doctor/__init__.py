@@ -20,10 +20,10 @@ from lightning_trainer.cli.doctor.model import check_experts, check_model, count
 from lightning_trainer.cli.doctor.packages import check_engine, check_packages, check_python
 from lightning_trainer.cli.doctor.places import (
     check_checkpoints,
+    check_demonstrations,
     check_guard,
     check_port,
     check_shared_dir,
-    check_shown,
     check_spool,
     check_state_dir,
     check_store,
@@ -78,7 +78,7 @@ def run_checks(config: Config | None) -> list[Check]:
         *_places(config),
         *check_checkpoints(config),
         *(check_guard(policy.name, policy.guard) for policy in config.policy if policy.guard is not None),
-        *(check for policy in config.policy for check in check_shown(policy)),
+        *(check for policy in config.policy for check in check_demonstrations(policy)),
         *(check for policy in config.policy for check in check_schedule(config, policy)),
     ]
 

@@ -137,7 +137,7 @@ def check_checkpoints(config: Config) -> list[Check]:
     return found
 
 
-def check_shown(policy: PolicyConfig) -> list[Check]:
+def check_demonstrations(policy: PolicyConfig) -> list[Check]:
     """Check that the files are there that the policy is shown in its stages."""
     return [
         warning(

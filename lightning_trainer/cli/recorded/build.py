@@ -250,7 +250,7 @@ def _without_unreleased(recording: Recording, options: Options, config: Config) 
 
 
 def _with_modes(recording: Recording, options: Options, config: Config) -> Recording:
-    """Take what was recorded for a dataset as what a step would have trained, and mark the attempts that somebody took
+    """Take what was recorded for a dataset as what a step would have trained, and mark the attempts that a user took
     out of training: spans do not say it."""
     dropped: set[str] = set()
     for store in _stores(options, config):

@@ -23,7 +23,7 @@ def rejection_thresholds(rejections: str, thresholds: float | str | None) -> Non
     """Check ``rollout_rs`` and its threshold.
 
     Raises:
-        ValueError: a name is unknown or there twice, a threshold is missing or cannot be one of its name, or there is
+        ValueError: a name is unknown or repeated, or a threshold is missing or invalid for its name, or there is
             neither one for all names nor one for each.
     """
     names = [name.strip() for name in rejections.split(",") if name.strip()]

@@ -267,7 +267,7 @@ class PolicyConfig(Section):
 
     @property
     def takes_unknown_versions(self) -> bool:
-        """Whether it trains on calls of which it is not known which version sampled them."""
+        """Whether it trains on calls whose sampling version is unknown."""
         return any(engine.version == "unknown" for engine in self.trusted)
 
     @property

@@ -1,7 +1,7 @@
 """``POST /lightning/judge``: recorded attempts judged by the daemon, on request.
 
 The answer is a stream of JSON lines that ends with the result: a judge may take hours, and a proxy gives up a
-connection on which nothing comes. Whoever hangs up stops the judge; the verdicts until then are stored.
+connection on which nothing comes. A client that hangs up stops the judge; the verdicts until then are stored.
 """
 
 import asyncio

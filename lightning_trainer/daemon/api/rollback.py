@@ -1,6 +1,7 @@
 """``POST /lightning/policies/{name}/rollback`` and ``/promote``: another version is served, between two steps.
 
-A rollback goes back to a version that was served before; a promotion serves one that guard, canary or proof held back.
+A rollback goes back to a version that was served before; a promotion serves one that a guard, its canary or the
+probe held back.
 """
 
 import asyncio
@@ -105,7 +106,7 @@ class RollbackBody(BaseModel):
 
 
 def no_policy(name: str, known: Collection[str]) -> str:
-    """What to answer who asks for a policy that there is not."""
+    """The error for a policy that does not exist."""
     if not known:
         return (
             f"there is no policy {name!r}: this daemon only records; add a [[policy]] to its configuration and start "

@@ -4,7 +4,7 @@ Engines fall asleep before the first call of a trainer and wake a moment after t
 a step, its checkpoint and the writing of its weights are one sleep. A trainer moves weights and optimizer out of the
 GPU by itself when a call ends (``param_offload``).
 
-Either trainers compute or versions go live, several of each at once. Whoever comes waits only for those that are at it,
+Either trainers compute or versions go live, several of each at once. A newcomer waits only for those that are at it,
 not for those that wait: a trainer that holds the loan while it starts may need a lock of one that waits for the loan.
 """
 

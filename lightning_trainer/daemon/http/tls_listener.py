@@ -114,7 +114,7 @@ class TlsListener:
     def _arrived(self, task: asyncio.Task[None]) -> None:
         self._arriving.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("a connection ended for a reason that nobody has thought of", exc_info=error)
+            _log.error("a connection ended with an unexpected error", exc_info=error)
 
     async def _arrive(self, connection: socket.socket) -> None:
         ours = True

@@ -72,7 +72,7 @@ _LOOK_UP_S = 0.5
 
 
 class Builder:
-    """Nothing is assigned here: what was built may be thrown away."""
+    """Builds a step's batch. Assigns no attempts, so the result may be discarded."""
 
     def __init__(
         self,

@@ -37,7 +37,7 @@ from lightning_trainer.versions.rollback import can_be_gone_to, record_promotion
 _log = logging.getLogger(__name__)
 
 _MAX_FAILURES = 3
-"""Of the trainer, or of what nobody has thought of, in a row; then the loop rests before it tries again."""
+"""Failures of the trainer, or unexpected errors, in a row; then the loop rests before it tries again."""
 _LONGEST_WAIT_S = 30.0
 """For the store or the engine; they are waited for however long it takes."""
 _FIRST_REST_S, _LONGEST_REST_S = 60.0, 1800.0
@@ -118,7 +118,7 @@ class TrainingLoop:
         self._recovered = False
         """Whether the trainer holds what the records lead to."""
         self._failures = 0
-        """Of the trainer, or of what nobody has thought of, since the last step or look."""
+        """Failures of the trainer, or unexpected errors, since the last step or look."""
         self._wait_s = 1.0
         self._promoted = False
         """Whether a version that was held back has gone live since the loop began to rest."""
@@ -352,7 +352,7 @@ class TrainingLoop:
 
     async def _failed(self, error: Exception) -> None:
         self._failures, self._recovered = self._failures + 1, False
-        _log.error("step %d ended in an error that nobody has thought of", self.steps.next_step, exc_info=error)
+        _log.error("step %d ended in an unexpected error", self.steps.next_step, exc_info=error)
         self._progress.say(f"{type(error).__name__} ({error}); going on from what is recorded")
         if self._failures >= _MAX_FAILURES:
             reason = f"{self._failures} errors in a row, last: {type(error).__name__}: {error}"

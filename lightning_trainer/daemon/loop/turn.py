@@ -18,7 +18,7 @@ _RENEWED = 4.0
 
 
 class Turn:
-    """One policy's."""
+    """The right to train one policy, held by one of the daemons that share a store."""
 
     def __init__(self, policy: str, *, store: Store, holder: str, rollbacks: RollbackRequests) -> None:
         """

@@ -87,7 +87,7 @@ class Publisher:
             changed: which setting is another one than when the steps that were repeated for it were trained.
 
         Raises:
-            EngineError: the engine stayed away.
+            EngineError: the engine is unavailable.
             TrainingError: the trainer could not write or score them.
             SettingsChangedError: a setting has changed, and the version was made of other weights; nothing else has.
         """
@@ -168,7 +168,7 @@ class Publisher:
 
     async def _end_canaries(self, version: int) -> None:
         """End what an earlier life of the daemon left open; another version than the one that is published now, since
-        somebody has gone back meanwhile, is held back by that."""
+        a user has gone back meanwhile, is held back by that."""
         for left in await self._store.scan(lambda connection: canaries.select_open(connection, self._policy)):
             reason = "its canary ended with the daemon"
             candidate = await self._store.version(self._policy, left.version)
@@ -237,7 +237,7 @@ class Publisher:
             Why it is not served here; None where it is, or may soon be.
 
         Raises:
-            EngineError: the engine stayed away.
+            EngineError: the engine is unavailable.
         """
         live = await self._store.live_version(self._policy)
         if live is None or live.version == self._served():
@@ -268,7 +268,7 @@ class Publisher:
             What the engine says of them; None where they are not kept.
 
         Raises:
-            EngineError: the engine stayed away.
+            EngineError: the engine is unavailable.
             PublicationError: what is kept cannot be read.
         """
         await self._keeper.settled()
@@ -330,7 +330,7 @@ class Publisher:
         """Return the live version, which is served by then; None where its weights are not kept.
 
         Raises:
-            EngineError: the engine stayed away.
+            EngineError: the engine is unavailable.
         """
         if self._served() != live.version:  # the daemon has started since
             try:

@@ -28,7 +28,7 @@
   };
   times(document);
 
-  // Not while somebody types or has opened something: the page would change under their hands.
+  // Not while a user types or has opened something: the page would change under their hands.
   const busy = (main) => main.contains(document.activeElement) && document.activeElement.matches("input,select,textarea");
   const main = document.querySelector("main[data-follow]");
   const state = document.getElementById("live-state");

@@ -2,7 +2,7 @@
 
 One line of JSON arrives on standard input, one is returned; the environment's own prints go to standard error, so they
 cannot be mistaken for an answer. Everything here ends with the process that started it: the kernel kills the whole
-process group when the other end of the lifeline closes, whatever the environment's code is doing.
+process group when the other end of ``parent_pipe`` closes, whatever the environment's code is doing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _F_SETSIG = 10
 def main() -> None:
     """Tie this process to the one that started it, limit its memory, and answer requests until the pipe closes."""
     start = json.loads(sys.argv[1])
-    _die_with(start["lifeline"])
+    _die_with(start["parent_pipe"])
     _limit(start["memory_mib"])
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # the environment's prints are not answers
@@ -156,18 +156,18 @@ def _offer_protocol(root: Path) -> None:
     spec.loader.exec_module(package)
 
 
-def _die_with(lifeline: int) -> None:
+def _die_with(parent_pipe: int) -> None:
     """Let the kernel kill this process group when the other end of the pipe closes: a thread that waits for this would
     not run while the environment's code holds the GIL."""
     if not sys.platform.startswith("linux"):
         return
-    fcntl.fcntl(lifeline, _F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
-    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+    fcntl.fcntl(parent_pipe, _F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(parent_pipe, fcntl.F_SETOWN, -os.getpgrp())
+    fcntl.fcntl(parent_pipe, fcntl.F_SETFL, fcntl.fcntl(parent_pipe, fcntl.F_GETFL) | os.O_ASYNC)
     # It may have closed before the line above.
-    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_NONBLOCK)
+    fcntl.fcntl(parent_pipe, fcntl.F_SETFL, fcntl.fcntl(parent_pipe, fcntl.F_GETFL) | os.O_NONBLOCK)
     with contextlib.suppress(BlockingIOError):
-        if os.read(lifeline, 1) == b"":
+        if os.read(parent_pipe, 1) == b"":
             os.killpg(0, signal.SIGKILL)
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: no core files

@@ -98,7 +98,7 @@ class EnvironmentProcess:
         self._closed = False
         self._closing = threading.Lock()
         self._folder = tempfile.mkdtemp(prefix="lightning-environment-")
-        self._process, self._lifeline = self._started(launch)
+        self._process, self._parent_pipe = self._started(launch)
         self._poll = select.poll()
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -160,7 +160,7 @@ class EnvironmentProcess:
             if stream is not None:
                 with contextlib.suppress(OSError):
                     stream.close()
-        os.close(self._lifeline)
+        os.close(self._parent_pipe)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def abandon(self) -> None:
@@ -186,7 +186,7 @@ class EnvironmentProcess:
         try:
             theirs, ours = os.pipe()
             start = {
-                "lifeline": theirs,
+                "parent_pipe": theirs,
                 "memory_mib": self._limits.memory_mib,
                 "module": launch.module,
                 "attribute": launch.attribute,

@@ -67,8 +67,8 @@ def _resting(case: Case) -> Finding | None:
         return Finding(
             "held", f"training of policy {name} is paused: {case.paused}; `lightning-trainer resume` lets it go on"
         )
-    if case.shown_file is not None:
-        last, later = case.shown_file
+    if case.demonstration_file is not None:
+        last, later = case.demonstration_file
         which = "all further steps" if last is None else f"the steps up to {last}"
         return Finding(
             "shown a file",

@@ -91,7 +91,7 @@ class Reason(StrEnum):
     RECORDED = "recorded", "The attempt was recorded for a dataset: `build` takes it, and no step does."
     RETRIED = "retried", "The attempt failed, and another one was made in its place."
     SHADOW = "shadow", "A candidate answered alongside the live version, to be compared with it."
-    TAKEN_OUT = "dropped", "Somebody took the attempt out of what is trained (`lightning-trainer drop`)."
+    TAKEN_OUT = "dropped", "A user took the attempt out of what is trained (`lightning-trainer drop`)."
     FAILED_ATTEMPT = "failed_attempt", "The attempt's code raised, and failed attempts are not wanted."
     ATTEMPT_RUNNING = "attempt_running", "The attempt has not ended yet."
 
@@ -151,7 +151,7 @@ class Reason(StrEnum):
 
     # dropped: what a demonstration or a preference pair can be made of
     LOW_REWARD = "low_reward", "The reward is below the least that was asked of a demonstration."
-    EDITED = "edited", "Somebody edited the answer, and the edit is the demonstration."
+    EDITED = "edited", "A user edited the answer, and the edit is the demonstration."
     NO_WORDS = "no_words", "The words of the call were not recorded, or cannot be written as text (an image)."
     NO_PAIR = (
         "no_pair",

@@ -89,7 +89,7 @@ def _names(span: Span) -> Iterator[tuple[Named, str]]:
 
 
 def _source(event: SpanEvent) -> str | None:
-    """Return who says what an event carries; None if it is no feedback."""
+    """Return who says what an event carries; None if it is not feedback."""
     source = event.attributes.get(semconv.FEEDBACK_SOURCE)
     return source if isinstance(source, str) and source else None
 

@@ -1,5 +1,5 @@
 """Which policies answered calls of which attempts, according to records of the gateway or of trusted engines, and for
-which policies an attempt was made: a run's groups are its policies', whoever was called in them.
+which policies an attempt was made: a run's groups are its policies', whichever were called in them.
 
 It matters if there are several policies, or one that also trains earlier recordings: a step takes the groups that its
 policy took part in. The table also has the first start of each policy: attempts that had begun by then are earlier

@@ -78,7 +78,7 @@ CALLERS = {
 }
 
 
-def speaking_as(agent, function, *args):
+def as_agent(agent, function, *args):
     return lt.agent(agent)(function)(*args)
 
 
@@ -99,8 +99,8 @@ def test_claimed_calls_go_to_the_gateway_and_all_others_stay(begin, daemon, host
     begin(token=TOKEN)
     ask, url = CALLERS[caller], f"{host.base_url}/chat/completions"
     more = {"stream": True} if stream else {}
-    assert said_in(speaking_as("writer", ask, url, document("one", **more))) == "answer0 to one "
-    assert said_in(speaking_as("judge", ask, url, document("two", **more))) == "answer0 to two "
+    assert said_in(as_agent("writer", ask, url, document("one", **more))) == "answer0 to one "
+    assert said_in(as_agent("judge", ask, url, document("two", **more))) == "answer0 to two "
     assert said_in(ask(url, document("three", **more))) == "answer0 to three "
     ((path, headers, body),) = daemon.requests
     assert (path, body["model"], headers["authorization"]) == ("/v1/chat/completions", "prose", f"Bearer {TOKEN}")
@@ -127,10 +127,10 @@ def test_calls_of_others_are_the_same_byte_for_byte(begin, daemon, host, caller)
     daemon.select("prose", "writer")
     begin()
     ask, url = CALLERS[caller], f"{host.base_url}/chat/completions"
-    speaking_as("judge", ask, url, document())
+    as_agent("judge", ask, url, document())
     watched, host.raw = host.raw, []
     with silence():
-        speaking_as("writer", ask, url, document())
+        as_agent("writer", ask, url, document())
     assert watched == host.raw
     assert len(watched) == 1
     assert not daemon.requests
@@ -141,9 +141,9 @@ def test_a_daemon_that_goes_lets_the_calls_go_home(begin, daemon, host, caller):
     daemon.select("prose", "writer")
     begin(trusted_hosts=[host.url])
     ask, url = CALLERS[caller], f"{host.base_url}/chat/completions"
-    speaking_as("writer", ask, url, document("routed"))
+    as_agent("writer", ask, url, document("routed"))
     daemon.stop()
-    answers = [speaking_as("writer", ask, url, document("home")) for _ in range(2)]
+    answers = [as_agent("writer", ask, url, document("home")) for _ in range(2)]
     assert [said_in(answer) for answer in answers] == ["answer0 to home "] * 2
     assert [body["model"] for _, _, body in host.requests] == ["gpt-4o"] * 2
     assert host.requests[0][2]["return_token_ids"] is True
@@ -162,10 +162,10 @@ def test_without_fallback_a_claimed_call_fails_rather_than_go_elsewhere(begin, d
     daemon.select("prose", "writer")
     begin()
     ask, url = CALLERS[caller], f"{host.base_url}/chat/completions"
-    speaking_as("writer", ask, url, document())
+    as_agent("writer", ask, url, document())
     daemon.stop()
     with pytest.raises((httpx.ConnectError, httpx2.ConnectError, OSError, aiohttp.ClientConnectorError)):
-        speaking_as("writer", ask, url, document())
+        as_agent("writer", ask, url, document())
     assert not host.requests
 
 
@@ -176,13 +176,13 @@ def test_a_claimed_call_over_our_limit_is_the_gateways_to_refuse(begin, daemon, 
     daemon.select("prose", "writer")
     begin(max_body_bytes=1000)
     ask, url = CALLERS[caller], f"{host.base_url}/chat/completions"
-    assert b"error" in speaking_as("writer", ask, url, document("status 413 " + "long " * 400))
+    assert b"error" in as_agent("writer", ask, url, document("status 413 " + "long " * 400))
     assert not host.requests
-    speaking_as("judge", ask, url, document("long " * 400))
+    as_agent("judge", ask, url, document("long " * 400))
     assert len(host.requests) == len(daemon.requests) == 1
     daemon.stop()
     with pytest.raises((httpx.ConnectError, httpx2.ConnectError, OSError, aiohttp.ClientConnectorError)):
-        speaking_as("writer", ask, url, document("long " * 400))
+        as_agent("writer", ask, url, document("long " * 400))
     assert len(host.requests) == 1
 
 
@@ -191,7 +191,7 @@ def test_an_error_of_the_gateway_is_the_callers(begin, daemon, host, caller):
     daemon.select("prose", "writer")
     begin()
     url = f"{host.base_url}/chat/completions"
-    assert b"error" in speaking_as("writer", CALLERS[caller], url, document("status 400"))
+    assert b"error" in as_agent("writer", CALLERS[caller], url, document("status 400"))
     assert not host.requests
     assert daemon.chats()[0].attributes[semconv.HTTP_STATUS] == 400
 
@@ -201,7 +201,7 @@ def test_what_an_answer_tells_of_is_the_callers_request(begin, daemon, host):
     begin()
     url = f"{host.base_url}/chat/completions"
     for library in (httpx, httpx2, requests):
-        response = speaking_as("writer", lambda library=library: library.post(url, json=document()))
+        response = as_agent("writer", lambda library=library: library.post(url, json=document()))
         assert str(response.url) == str(response.request.url) == url
     assert len(daemon.requests) == 3
 
@@ -217,7 +217,7 @@ def test_the_anthropic_client_is_routed_where_the_gateway_serves_its_format(begi
         with anthropic.Anthropic(base_url=host.url, api_key="sk-secret", max_retries=0) as client:
             return client.messages.create(model="claude", max_tokens=9, messages=[{"role": "user", "content": "hello"}])
 
-    assert speaking_as("writer", ask).content
+    assert as_agent("writer", ask).content
     ask()
     assert [(path, body["model"]) for path, _, body in daemon.requests] == [("/v1/messages", "prose")]
     assert len(host.requests) == 1
@@ -240,7 +240,7 @@ def test_the_callers_timeout_holds(begin, daemon, host):
         lambda: asyncio.run(by_session()),
     ):
         with pytest.raises((httpx.ReadTimeout, requests.Timeout, requests.ConnectionError, TimeoutError)):
-            speaking_as("writer", ask)
+            as_agent("writer", ask)
     assert len(daemon.requests) == 3
     assert not host.requests
 
@@ -284,7 +284,7 @@ def test_a_closed_client_stays_closed(begin, daemon, host):
     client = httpx.Client()
     client.close()
     with pytest.raises(RuntimeError):
-        speaking_as("writer", lambda: client.post(f"{host.base_url}/chat/completions", json=document()))
+        as_agent("writer", lambda: client.post(f"{host.base_url}/chat/completions", json=document()))
     assert not daemon.requests
 
 
@@ -325,13 +325,13 @@ def test_a_call_that_no_selection_came_for_in_time_is_counted_and_its_span_says_
     ask, url = CALLERS[caller], f"{host.base_url}/chat/completions"
     before = lt.stats().failed.get("selection-late", 0)
     ask(url, document("of nobody"))
-    speaking_as("writer", ask, url, document("late"))
+    as_agent("writer", ask, url, document("late"))
     assert lt.stats().failed["selection-late"] == before + 1
     come.set()
     started = runtime.runtime()
     assert started is not None
     assert started.router._answered.wait(10)
-    speaking_as("writer", ask, url, document("in time"))
+    as_agent("writer", ask, url, document("in time"))
     assert [semconv.ROUTE_LATE in span.attributes for span in daemon.chats()] == [False, True, False]
     assert [body["messages"][0]["content"] for _, _, body in daemon.requests] == ["in time"]
 

@@ -177,7 +177,7 @@ def test_records_of_one_response_in_two_traces_are_one_call_of_the_agent_that_ei
 
 
 @pytest.mark.parametrize("trace", [1, 2])
-def test_an_agent_is_known_by_how_the_client_recognised_it_though_the_gateway_repeats_its_name(trace):
+def test_an_agent_is_known_by_how_the_client_recognized_it_though_the_gateway_repeats_its_name(trace):
     gateway: dict[str, Any] = {**tokens(3, 2), semconv.RESPONSE_ID: "x", semconv.AGENT_NAME: "a"}
     client: dict[str, Any] = {semconv.RESPONSE_ID: "x", semconv.AGENT_NAME: "a", semconv.AGENT_SOURCE: "langgraph"}
     record = call(2, trace=trace, scope=semconv.GATEWAY_SCOPE, **gateway)

@@ -21,5 +21,5 @@ from lightning_trainer.cli.daemon.serve import CONFIG, TEMPORARY, exit_status
         (errors.TrainingError("Ray did not start"), TEMPORARY),
     ],
 )
-def test_what_may_pass_is_told_from_what_somebody_has_to_mend(error, status):
+def test_what_may_pass_is_told_from_what_a_user_has_to_mend(error, status):
     assert exit_status(error) == status

@@ -16,7 +16,7 @@ def _mode(folder) -> int:
 
 
 async def test_the_store_is_kept_small_and_tried_again_whatever_one_look_at_it_ended_in():
-    """Of an error of SQLite and of one that nobody has thought of."""
+    """Of an error of SQLite and of an unexpected one."""
     looks, done = [StoreError("it is locked"), KeyError("a bug")], asyncio.Event()
 
     class Store:

@@ -254,7 +254,7 @@ def test_verl_loads_what_is_written_for_it(folder) -> None:
     assert rows[1]["advantages"] == pytest.approx([0, 0, *[-expected] * 3], rel=1e-4)
 
 
-def test_words_are_tokenised_again_where_that_is_asked_for(
+def test_words_are_tokenized_again_where_that_is_asked_for(
     folder, tiny_model, otlp_line, attempt_spans, monkeypatch
 ) -> None:
     from lightning_trainer.retokenize.tokenizer import PolicyTokenizer

@@ -74,11 +74,11 @@ def test_where_ids_are_asked_for_edits_are_left_out_and_said(spans, make_policy)
 def test_an_edit_of_something_else_changes_nothing(spans, make_policy):
     others = [*spans[:-2], edit("x", response_id="nobody", rollout_id="rollout-a2"), edit("y", trace_id="f" * 32)]
     for found in (demonstrations(recorded(others), make_policy()), preferences(recorded(others), make_policy())):
-        assert "2 edited answers are left out: what they name is no recorded answer, or several" in found.problems
+        assert "2 edited answers are left out: they match no recorded answer, or more than one" in found.problems
     assert answers(demonstrations(recorded(others), make_policy())) == {"a1": "5", "a2": "6"}
     taken = feedback_span(Subject(trace_id="f" * 32), source="editor", kind="person", name="feedback", taken_back=True)
     found = demonstrations(recorded([*others, taken]), make_policy())
-    assert any("1 edited answers are left out: what they name" in one for one in found.problems)
+    assert any("1 edited answers are left out: they match" in one for one in found.problems)
 
 
 def within(spans, trace_id: str):
@@ -110,7 +110,7 @@ def test_an_edit_may_name_the_trace_of_the_program_that_an_attempt_was_made_in(
     ]
     found = demonstrations(recorded([*spans, edit("five", **about)]), make_policy())
     assert answers(found) == written
-    said = "1 edited answers are left out: what they name is no recorded answer, or several"
+    said = "1 edited answers are left out: they match no recorded answer, or more than one"
     assert (said in found.problems) is ("five" not in written.values())
 
 

@@ -1,4 +1,4 @@
-"""The page: every token of the tree once, coloured by mask and advantage; nothing of the trace is markup."""
+"""The page: every token of the tree once, colored by mask and advantage; nothing of the trace is markup."""
 
 import re
 from dataclasses import replace
@@ -39,7 +39,7 @@ def test_a_call_that_parts_from_another_says_where(page):
     assert tokens_of(page, 3) == [("m", "13"), ("p5", "60")]
 
 
-def test_what_was_sampled_and_not_trained_is_neither_grey_nor_coloured(page):
+def test_what_was_sampled_and_not_trained_is_neither_gray_nor_colored(page):
     assert tokens_of(page, 4)[-2:] == [("u", "40"), ("u", "41")]
 
 

@@ -76,7 +76,7 @@ def test_no_change_is_called_no_evidence(report):
     assert "not evidence of a change" in render_page(replace(report, held_out=held_out))
 
 
-def test_tokens_are_coloured_by_mask_and_advantage(page):
+def test_tokens_are_colored_by_mask_and_advantage(page):
     tokens = [a for a in Document(page).with_class("t") if a.get("title")]
     assert [a["class"] for a in tokens] == ["t m", "t m", "t p5", "t n1", "t z"]
     assert tokens[2]["title"] == "token 33 '7' · logprob -0.2500 · advantage +1.5000 · call 1 (9f/0) · version 4"

@@ -65,7 +65,7 @@ def test_a_configuration_that_cannot_be_served_is_refused(changes, because):
 
 
 @pytest.mark.verl
-def test_only_the_adapter_moves_and_only_it_has_optimiser_state(trainer, batch):
+def test_only_the_adapter_moves_and_only_it_has_optimizer_state(trainer, batch):
     trained = trainer()
     before = _weights(trained)
     trained.step(batch(1))
@@ -158,7 +158,7 @@ def test_what_is_published_is_what_peft_loads_and_the_probe_was_scored_on(
 
 
 @pytest.mark.verl
-def test_a_checkpoint_is_the_adapter_and_its_optimiser_and_is_gone_on_from(trainer, batch, tmp_path):
+def test_a_checkpoint_is_the_adapter_and_its_optimizer_and_is_gone_on_from(trainer, batch, tmp_path):
     whole, broken = trainer(), trainer()
     for step in (1, 2):
         whole.step(batch(step))

@@ -113,7 +113,7 @@ async def test_what_fails_in_one_is_not_seen_in_another(of_policies, batch, alon
     await trainers["critic"].close()
     _same(await _trained(trainers["worker"], batch("worker", 2), tmp_path), expected["worker"][1])
 
-    # In the middle of a pass, in a way that nobody has thought of: nothing in that process is relied on any longer.
+    # In the middle of a pass, by an unexpected error: nothing in that process is relied on any longer.
     with pytest.raises(TrainingError, match="the trainer failed: IndexError"):
         await trainers["planner"].score([[1, 100_000]])
     with pytest.raises(TrainerDiedError, match="the process that trains planner, worker, critic has to be replaced"):

@@ -21,10 +21,10 @@ from lightning_trainer.cli.doctor.model import check_model, count_parameters
 from lightning_trainer.cli.doctor.needs import GIB, memory_need
 from lightning_trainer.cli.doctor.places import (
     check_checkpoints,
+    check_demonstrations,
     check_guard,
     check_port,
     check_shared_dir,
-    check_shown,
     check_spool,
     check_state_dir,
 )
@@ -427,10 +427,10 @@ def test_folders_are_tried_and_left_as_they_were(tmp_path, monkeypatch):
 def test_a_file_that_a_stage_is_to_be_shown_is_missed(tmp_path):
     shown = {"algorithm": "sft", "data": str(tmp_path / "demos.jsonl"), "steps": 2}
     (policy,) = config(policy={"stage": [shown, {}]}).policy
-    (check,) = check_shown(policy)
+    (check,) = check_demonstrations(policy)
     assert (check.state, check.found) == (State.WARNING, f"there is no file {tmp_path / 'demos.jsonl'}")
     (tmp_path / "demos.jsonl").touch()
-    assert check_shown(policy) == []
+    assert check_demonstrations(policy) == []
 
 
 def test_a_folder_that_may_not_be_looked_into_is_a_finding(tmp_path):
