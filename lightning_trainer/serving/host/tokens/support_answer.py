@@ -7,8 +7,8 @@ one more event, right before the chunk that ends the choice:
 
 by choice; a choice of which there is nothing to say has no entry, and one without ``support`` could have been anything
 at each token. ``unknown`` is a sentence: something outside of what can be written down had a hand in these tokens.
-``routed_experts`` is added where the engine tells them (``host/tokens/routed_experts.py``). The header on the answer says
-that the engine vouches for this, also where it says nothing of a choice.
+``routed_experts`` is added where the engine tells them (``host/tokens/routed_experts.py``). The header on the answer
+says that the engine vouches for this, also where it says nothing of a choice.
 
 vLLM puts pieces of a stream together where they come faster than they are read, and loses what they were drawn from; it
 is made to keep that.
