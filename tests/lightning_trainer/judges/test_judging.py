@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 import re
 import threading
 import time
@@ -297,6 +298,32 @@ async def test_what_a_question_cost_is_a_span_of_the_judges_own(store, script, j
     (spent,) = [one for one in await store.spans_of_attempts(["a"]) if one.name == "judge helpful"]
     names = (semconv.JUDGE_CALLS, semconv.INPUT_TOKENS, semconv.OUTPUT_TOKENS, semconv.ATTEMPT_ID)
     assert [spent.attributes.get(name) for name in names] == [2, 200, 40, None]
+
+
+def favors_the_first(text):
+    """0.9 to the attempt that is shown first, and 0.5 to each of the others."""
+    codes = re.findall(r"<attempt (\w+)>\n", json.loads(text)[1]["content"])
+    scores = [{"code": code, "reason": "", "score": 0.5 if place else 0.9} for place, code in enumerate(codes)]
+    return {"scores": scores}
+
+
+async def test_a_judge_that_favors_what_is_shown_first_is_found_out_by_shuffling(
+    store, script, judge_config, attempt_to_judge, monkeypatch
+):
+    """Three of the four attempts are shown first at some time, and differ by 0.4; the other one differs by nothing."""
+    monkeypatch.setattr("lightning_trainer.judges.judging.random", random.Random(13))
+    script.answers = [favors_the_first]
+    config = judge_config("group")
+    for number, name in enumerate("abcd"):
+        await store.append(attempt_to_judge(name, [f"It is {number}."]))
+    await judge(store, config, list("abcd"))
+    for _ in range(11):
+        await judge(store, config, list("abcd"), again=True, shuffle=True)
+    report = await store.scan(lambda connection: judge_report(connection, config))
+    found = report.earlier_is_better
+    assert found is not None
+    assert (found.value, found.low, found.high) == pytest.approx((0.3, 0.104, 0.496), abs=0.001)
+    assert found.count == 4
 
 
 @pytest.mark.parametrize("kind", ["group", "pairwise"])
