@@ -114,16 +114,20 @@ def _add_tool_choice(read: dict[str, Any], choice: Any) -> None:
 
 def _number(value: Any) -> float | None:
     """Return the number that pydantic, by which vLLM reads its requests, makes of a value; None if it makes none."""
+    if isinstance(value, bool):
+        return int(value)
     if isinstance(value, str):
-        for kind in (int, float):
-            try:
-                value = kind(value)
-                break
-            except ValueError:
-                pass
-    elif isinstance(value, bool):
-        value = int(value)
-    return value if _is_number(value) and math.isfinite(value) else None
+        value = _written_number(value)
+    return value if value is not None and _is_number(value) and math.isfinite(value) else None
+
+
+def _written_number(text: str) -> float | None:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return None
 
 
 def _is_number(value: Any) -> bool:
