@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
-from lightning_instrumentation.delivery.deferred import at_exit
+from lightning_instrumentation.delivery.deferred import at_exit, when_gone
 from lightning_instrumentation.scope import use_scope
 
 
@@ -33,7 +33,7 @@ class Work(Protocol):
         ...
 
     def end(self, error: BaseException | None = None) -> None:
-        """End the work; ``error`` is what the body raised, None if it returned."""
+        """End the work; ``error`` is what the body raised, None if it returned. Only the first end counts."""
         ...
 
 
@@ -81,7 +81,7 @@ def _sync(function: Callable[..., Any], begin: Begin, *, into_generators: bool) 
             raise
         if inspect.iscoroutine(result):
             # A plain function that returns a coroutine has not run yet.
-            return _awaited(result, work)
+            return _ended_if_dropped(_awaited(result, work), work)
         if into_generators and sys.getrefcount(result) <= _OF_THE_CALLER_ALONE:
             # Another holder may read on when the caller drops it, which closes one that is surrounded.
             return _surrounded(result, work)
@@ -102,11 +102,17 @@ def _references_of_the_caller_alone() -> int:
 _OF_THE_CALLER_ALONE = _references_of_the_caller_alone()
 
 
+def _ended_if_dropped(running: Any, work: Work) -> Any:
+    """Return a generator or coroutine whose work, begun already, ends also if it is dropped before its body begins."""
+    when_gone(running, partial(work.end, GeneratorExit()))
+    return running
+
+
 def _surrounded(result: Any, work: Work) -> Any:
     """Return a generator with the work around it; end the work of any other result."""
     runs = _generator if inspect.isgenerator(result) else _async_generator if inspect.isasyncgen(result) else None
     if runs is not None:
-        return runs(lambda: result, lambda args, kwargs: work)()
+        return _ended_if_dropped(runs(lambda: result, lambda args, kwargs: work)(), work)
     work.returned(result)
     work.end()
     return result

@@ -378,3 +378,26 @@ def test_a_generator_that_is_kept_elsewhere_is_not_closed_however_python_counts_
     environment = {**os.environ, "LIGHTNING_ENDPOINT": "http://127.0.0.1:9", "LIGHTNING_SPOOL_DIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", LENT], env=environment, capture_output=True, text=True, timeout=60)
     assert done.stdout == "2\n", done.stderr
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+@pytest.mark.parametrize("kind", ["generator", "async generator", "coroutine"])
+def test_what_a_function_returns_and_nobody_starts_leaves_no_span_open(recording, kind):
+    """Before: the span never ended, so its attempt was held back for it."""
+
+    async def later():
+        return 1
+
+    async def one_by_one():
+        yield 1
+
+    made = {"generator": lambda: (item for item in ()), "async generator": one_by_one, "coroutine": later}
+
+    @lt.agent("writer")
+    def write():
+        return made[kind]()
+
+    with lt.rollout("t"):
+        dropped = write()
+        del dropped
+    assert len(recording.spans("invoke_agent")) == 1
