@@ -110,7 +110,9 @@ def ends_at_signals() -> Iterator[None]:
     def end(number: int, _: object) -> None:
         sys.exit(128 + number)
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    # Windows has no SIGHUP.
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {number: signal.getsignal(number) for number in numbers}
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:  # nohup asks that it goes on without its terminal
             signal.signal(number, end)
