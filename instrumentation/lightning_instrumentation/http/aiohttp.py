@@ -7,11 +7,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from lightning_instrumentation.delivery.deferred import when_gone
-from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.gateway.edge import Edge
+from lightning_instrumentation.gateway.exchange import exchange_async
 from lightning_instrumentation.hooks import patching
 from lightning_instrumentation.http.aiohttp_reader import RewrittenReader, WatchedReader
-from lightning_instrumentation.http.redirects import Redirects, following, under_way
+from lightning_instrumentation.http.exchange import HttpExchange, Prepared
+from lightning_instrumentation.http.redirects import Redirects, under_way
 from lightning_instrumentation.http.request import Outgoing, concerns, going_out, join
 from lightning_instrumentation.wire.body import Body
 
@@ -31,32 +32,7 @@ def wrap(module: Any) -> None:
 async def _request(
     wrapped: Callable[..., Awaitable[Any]], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    edge = guarded("http-request", _edge, instance, args, kwargs)
-    if edge is None:
-        return await wrapped(*args, **kwargs)
-    async with edge:
-        outgoing = guarded("http-request", _outgoing, instance, args, kwargs)
-    if outgoing is None:
-        return await wrapped(*args, **kwargs)
-    out, changed, redirects = outgoing
-    response = None
-    try:
-        if out.destination is not None:
-            try:
-                with following(None):
-                    response = await through_gateway(instance, out, kwargs)
-            except never_connected() as away:
-                if not out.may_fall_back(_by_name(kwargs)):
-                    raise
-                out, changed, redirects = _fall_back(instance, kwargs, out, away)
-        if response is None:
-            with following(redirects):
-                response = await wrapped(*args, **changed)
-    except BaseException as error:
-        out.failed(error)
-        raise
-    guarded("http-response", _answered, out, response)
-    return response
+    return await exchange_async(_AiohttpExchange(instance, wrapped, args, kwargs))
 
 
 def _request_made(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -75,26 +51,70 @@ def _with_own_body(redirects: Redirects, kwargs: dict[str, Any]) -> dict[str, An
     return {**kwargs, "data": redirects.own_body()}
 
 
-def _edge(session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Edge | None:
-    from aiohttp import ClientConnectionError
+class _AiohttpExchange(HttpExchange):
+    """Its request is the mapping of the keyword arguments; of the others, method and URL, none is changed."""
 
-    if len(args) != 2:
-        return None
-    method, url = args[0], session._build_url(args[1])
-    if not concerns(method, url.path):
-        return None
-    given = kwargs.get("timeout")
-    own = isinstance(given, (int, float)) or hasattr(given, "total")
-    return Edge(url, given if own else session.timeout, ClientConnectionError)
+    __slots__ = ("args", "session", "wrapped")
 
+    def __init__(
+        self, session: Any, wrapped: Callable[..., Awaitable[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        super().__init__(kwargs)
+        self.session = session
+        self.wrapped = wrapped
+        self.args = args
 
-def _outgoing(
-    session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Outgoing, dict[str, Any], Redirects | None] | None:
-    url = session._build_url(args[1])
-    given = _serialized(session, kwargs["json"]) if kwargs.get("json") is not None else kwargs.get("data")
-    out = join() or going_out("aiohttp", str(url), given, _present(session, kwargs), may_be_routed=not session.closed)
-    return None if out is None else _with_additions(session, kwargs, out)
+    def edge(self) -> Edge | None:
+        from aiohttp import ClientConnectionError
+
+        if len(self.args) != 2:
+            return None
+        method, url = self.args[0], self.session._build_url(self.args[1])
+        if not concerns(method, url.path):
+            return None
+        given = self.request.get("timeout")
+        own = isinstance(given, (int, float)) or hasattr(given, "total")
+        return Edge(url, given if own else self.session.timeout, ClientConnectionError)
+
+    def prepare(self) -> Prepared | None:
+        session, request = self.session, self.request
+        url, document = session._build_url(self.args[1]), request.get("json")
+        body = request.get("data") if document is None else _serialized(session, document)
+        present = _present(session, request)
+        out = join() or going_out("aiohttp", str(url), body, present, may_be_routed=not session.closed)
+        return None if out is None else self.with_additions(out)
+
+    def with_additions(self, out: Outgoing) -> Prepared:
+        session, request = self.session, self.request
+        if out.destination is not None or not (out.headers or out.document):
+            return Prepared(out, request)
+        kept = [pair for pair in _pairs(request.get("headers")) if str(pair[0]).lower() not in out.headers]
+        changed = {**request, "headers": [*kept, *out.headers.items()]}
+        if out.document is not None and request.get("json") is not None:
+            changed["json"] = out.document
+        elif out.document is not None:
+            changed["data"] = out.body()
+        redirects = out.redirects(out.headers, _present(session, request), lambda: _own_body(session, request))
+        return Prepared(out, changed, redirects)
+
+    def send(self) -> Awaitable[Any]:
+        if self.routed:
+            return through_gateway(self.session, self.prepared.out, self.request)
+        return self.wrapped(*self.args, **self.prepared.sent)
+
+    def send_unchanged(self) -> Awaitable[Any]:
+        return self.wrapped(*self.args, **self.request)
+
+    def nothing_was_sent(self, error: BaseException) -> bool:
+        from aiohttp import ClientConnectorError, ConnectionTimeoutError
+
+        return isinstance(error, (ClientConnectorError, ConnectionTimeoutError))
+
+    def headers(self) -> Mapping[str, str]:
+        return _by_name(self.request)
+
+    def answered(self, response: Any) -> None:
+        _answered(self.prepared.out, response)
 
 
 def _serialized(session: Any, document: Any) -> Any:
@@ -104,31 +124,6 @@ def _serialized(session: Any, document: Any) -> Any:
         return in_bytes(document)
     own = session._json_serialize
     return document if own is json.dumps else own(document)
-
-
-def _fall_back(
-    session: Any, kwargs: dict[str, Any], out: Outgoing, away: Exception
-) -> tuple[Outgoing, dict[str, Any], Redirects | None]:
-    """Send a routed call to the caller's own host; if anything fails here, with the caller's own arguments."""
-    return guarded("route-fallback", lambda: _with_additions(session, kwargs, out.fall_back(away))) or (
-        out,
-        kwargs,
-        None,
-    )
-
-
-def _with_additions(
-    session: Any, kwargs: dict[str, Any], out: Outgoing
-) -> tuple[Outgoing, dict[str, Any], Redirects | None]:
-    if out.destination is not None or not (out.headers or out.document):
-        return out, kwargs, None
-    kept = [pair for pair in _pairs(kwargs.get("headers")) if str(pair[0]).lower() not in out.headers]
-    changed = {**kwargs, "headers": [*kept, *out.headers.items()]}
-    if out.document is not None:
-        changed["json" if kwargs.get("json") is not None else "data"] = (
-            out.document if kwargs.get("json") is not None else out.body()
-        )
-    return out, changed, out.redirects(out.headers, _present(session, kwargs), lambda: _own_body(session, kwargs))
 
 
 def _own_body(session: Any, kwargs: dict[str, Any]) -> Any:
@@ -175,13 +170,6 @@ def _close(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kw
     if isinstance(reader, WatchedReader):
         reader.left()
     return wrapped(*args, **kwargs)
-
-
-def never_connected() -> tuple[type[Exception], ...]:
-    """Return aiohttp's exceptions that mean that nothing was sent."""
-    from aiohttp import ClientConnectorError, ConnectionTimeoutError
-
-    return ClientConnectorError, ConnectionTimeoutError
 
 
 async def through_gateway(session: Any, out: Outgoing, options: dict[str, Any]) -> Any:

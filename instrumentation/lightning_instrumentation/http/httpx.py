@@ -10,11 +10,12 @@ from functools import cache, partial
 from typing import Any
 
 from lightning_instrumentation.delivery.deferred import when_gone
-from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.gateway.companion_clients import companion, is_mocked
 from lightning_instrumentation.gateway.edge import Edge
+from lightning_instrumentation.gateway.exchange import exchange, exchange_async
 from lightning_instrumentation.hooks import patching
-from lightning_instrumentation.http.redirects import Redirects, following, under_way
+from lightning_instrumentation.http.exchange import HttpExchange, Prepared
+from lightning_instrumentation.http.redirects import Redirects, under_way
 from lightning_instrumentation.http.request import Outgoing, concerns, going_out, join
 from lightning_instrumentation.wire.body import Body, rewritten
 
@@ -40,113 +41,78 @@ def _json(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwa
 
 def _send(module: Any) -> Callable[..., Any]:
     def send(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        request = args[0] if args else kwargs.get("request")
-        edge = guarded("http-request", _edge, module, request)
-        if edge is None:
-            return wrapped(*args, **kwargs)
-        with edge:
-            outgoing = guarded("http-request", _outgoing, module, instance, request)
-        if outgoing is None or request is None:
-            return wrapped(*args, **kwargs)
-        out, changed, redirects = outgoing
-        response = None
-        try:
-            if out.destination is not None:
-                try:
-                    with following(None):
-                        response = gateway_client(module, instance, out).send(
-                            changed, stream=kwargs.get("stream", False)
-                        )
-                except (module.ConnectError, module.ConnectTimeout) as away:
-                    if not out.may_fall_back(request.headers):
-                        raise
-                    out, changed, redirects = _fall_back(module, request, out, away)
-            if response is None:
-                args, kwargs = _asking(changed, args, kwargs)
-                with following(redirects):
-                    response = wrapped(*args, **kwargs)
-        except BaseException as error:
-            out.failed(error)
-            raise
-        guarded("http-response", _answered, module, out, request, changed, redirects, response)
-        return response
+        return exchange(_HttpxExchange(module, instance, wrapped, args, kwargs))
 
     return send
 
 
 def _async_send(module: Any) -> Callable[..., Any]:
     async def send(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        request = args[0] if args else kwargs.get("request")
-        edge = guarded("http-request", _edge, module, request)
-        if edge is None:
-            return await wrapped(*args, **kwargs)
-        async with edge:
-            outgoing = guarded("http-request", _outgoing, module, instance, request)
-        if outgoing is None or request is None:
-            return await wrapped(*args, **kwargs)
-        out, changed, redirects = outgoing
-        response = None
-        try:
-            if out.destination is not None:
-                try:
-                    with following(None):
-                        ours = gateway_client(module, instance, out)
-                        response = await ours.send(changed, stream=kwargs.get("stream", False))
-                except (module.ConnectError, module.ConnectTimeout) as away:
-                    if not out.may_fall_back(request.headers):
-                        raise
-                    out, changed, redirects = _fall_back(module, request, out, away)
-            if response is None:
-                args, kwargs = _asking(changed, args, kwargs)
-                with following(redirects):
-                    response = await wrapped(*args, **kwargs)
-        except BaseException as error:
-            out.failed(error)
-            raise
-        guarded("http-response", _answered, module, out, request, changed, redirects, response)
-        return response
+        return await exchange_async(_HttpxExchange(module, instance, wrapped, args, kwargs))
 
     return send
 
 
-def _asking(request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of ``send`` with another request."""
-    return ((request, *args[1:]), kwargs) if args else (args, {**kwargs, "request": request})
+class _HttpxExchange(HttpExchange):
+    __slots__ = ("args", "client", "kwargs", "module", "wrapped")
 
+    def __init__(
+        self, module: Any, client: Any, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        super().__init__(args[0] if args else kwargs.get("request"))
+        self.module = module
+        self.client = client
+        self.wrapped = wrapped
+        self.args = args
+        self.kwargs = kwargs
 
-def _edge(module: Any, request: Any) -> Edge | None:
-    if request is None or not concerns(request.method, request.url.path):
-        return None
-    return Edge(request.url, request.extensions.get("timeout"), partial(module.ConnectError, request=request))
+    def edge(self) -> Edge | None:
+        request = self.request
+        if request is None or not concerns(request.method, request.url.path):
+            return None
+        refused = partial(self.module.ConnectError, request=request)
+        return Edge(request.url, request.extensions.get("timeout"), refused)
 
+    def prepare(self) -> Prepared | None:
+        module, client, request = self.module, self.client, self.request
+        joined = join()
+        if joined is not None:
+            own_body = lambda: joined.without_ours(request.content)  # noqa: E731
+            return Prepared(joined, request, joined.redirects(request.headers, client.headers, own_body))
+        content = getattr(request, "_content", None)
+        may_be_routed = not client.is_closed and not is_mocked(client, request.url)
+        out = going_out(module.__name__, request.url, content, _Present(request.headers), may_be_routed=may_be_routed)
+        if out is None:
+            return None
+        if out.destination is not None:
+            return Prepared(out, gateway_request(module, request, out))
+        return self.with_additions(out)
 
-def _outgoing(module: Any, client: Any, request: Any) -> tuple[Outgoing, Any, Redirects | None] | None:
-    joined = join()
-    if joined is not None:
-        own_body = lambda: joined.without_ours(request.content)  # noqa: E731
-        return joined, request, joined.redirects(request.headers, client.headers, own_body)
-    content = getattr(request, "_content", None)
-    may_be_routed = not client.is_closed and not is_mocked(client, request.url)
-    out = going_out(module.__name__, request.url, content, _Present(request.headers), may_be_routed=may_be_routed)
-    if out is None:
-        return None
-    if out.destination is not None:
-        return out, gateway_request(module, request, out), None
-    return _with_additions(module, request, out)
+    def with_additions(self, out: Outgoing) -> Prepared:
+        request = self.request
+        changed = _changed(self.module, request, out) if out.headers or out.document else request
+        return Prepared(out, changed, out.redirects(changed.headers, request.headers, lambda: request.content))
 
+    def send(self) -> Any:
+        sent = self.prepared.sent
+        if self.routed:
+            ours = gateway_client(self.module, self.client, self.prepared.out)
+            return ours.send(sent, stream=self.kwargs.get("stream", False))
+        if self.args:
+            return self.wrapped(sent, *self.args[1:], **self.kwargs)
+        return self.wrapped(**{**self.kwargs, "request": sent})
 
-def _with_additions(module: Any, request: Any, out: Outgoing) -> tuple[Outgoing, Any, Redirects | None]:
-    changed = _changed(module, request, out) if out.headers or out.document else request
-    return out, changed, out.redirects(changed.headers, request.headers, lambda: request.content)
+    def send_unchanged(self) -> Any:
+        return self.wrapped(*self.args, **self.kwargs)
 
+    def nothing_was_sent(self, error: BaseException) -> bool:
+        return isinstance(error, (self.module.ConnectError, self.module.ConnectTimeout))
 
-def _fall_back(module: Any, request: Any, out: Outgoing, away: Exception) -> tuple[Outgoing, Any, Redirects | None]:
-    """Send a routed call to the caller's own host; if anything fails here, with the caller's own request."""
-    return guarded("route-fallback", lambda: _with_additions(module, request, out.fall_back(away))) or (
-        out,
-        request,
-        None,
-    )
+    def headers(self) -> Mapping[str, str]:
+        return self.request.headers
+
+    def answered(self, response: Any) -> None:
+        _answered(self.module, self.request, self.prepared, response)
 
 
 def _redirected(module: Any) -> Callable[..., Any]:
@@ -202,10 +168,9 @@ def _changed(module: Any, request: Any, out: Outgoing) -> Any:
     )
 
 
-def _answered(
-    module: Any, out: Outgoing, request: Any, changed: Any, redirects: Redirects | None, response: Any
-) -> None:
-    _hide_requests(module, request, changed, redirects, response)
+def _answered(module: Any, request: Any, prepared: Prepared, response: Any) -> None:
+    _hide_requests(module, request, prepared.sent, prepared.redirects, response)
+    out = prepared.out
     call = out.call
     if response.status_code >= 400:
         out.refused(response.status_code)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from lightning_instrumentation.delivery.deferred import when_gone
-from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.gateway.companion_clients import companion
 from lightning_instrumentation.gateway.edge import Edge
+from lightning_instrumentation.gateway.exchange import exchange
 from lightning_instrumentation.hooks import patching
-from lightning_instrumentation.http.redirects import Redirects, following, under_way
+from lightning_instrumentation.http.exchange import HttpExchange, Prepared
+from lightning_instrumentation.http.redirects import Redirects, under_way
 from lightning_instrumentation.http.request import Outgoing, concerns, going_out, join
 from lightning_instrumentation.http.urllib3_reader import WatchedRaw
 from lightning_instrumentation.wire.body import rewritten
@@ -35,33 +36,7 @@ def _send(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwa
     if redirects is not None:
         _send_on(redirects, request)  # requests sends each redirect as a separate request
         return wrapped(*args, **kwargs)
-    edge = guarded("http-request", _edge, request, kwargs.get("timeout"))
-    if edge is None:
-        return wrapped(*args, **kwargs)
-    with edge:
-        outgoing = guarded("http-request", _outgoing, request)
-    if outgoing is None or request is None:
-        return wrapped(*args, **kwargs)
-    out, changed, redirects = outgoing
-    response = None
-    try:
-        if out.destination is not None:
-            try:
-                with following(None):
-                    response = through_gateway(instance, changed, out, kwargs)
-            except OSError as away:  # all exceptions of requests are OSErrors
-                if not nothing_was_sent(away) or not out.may_fall_back(request.headers):
-                    raise
-                out, changed, redirects = _fall_back(request, out, away)
-        if response is None:
-            args, kwargs = ((changed, *args[1:]), kwargs) if args else (args, {**kwargs, "request": changed})
-            with following(redirects):
-                response = wrapped(*args, **kwargs)
-    except BaseException as error:
-        out.failed(error)
-        raise
-    guarded("http-response", _answered, out, request, changed, redirects, response)
-    return response
+    return exchange(_RequestsExchange(instance, wrapped, args, kwargs))
 
 
 def _send_on(redirects: Redirects, request: Any) -> None:
@@ -74,44 +49,75 @@ def _give_back_body(redirects: Redirects, request: Any) -> None:
         request.body, request.headers["Content-Length"] = redirects.own_body()
 
 
-def _edge(request: Any, timeout: Any) -> Edge | None:
-    from requests import ConnectionError as NotConnected
+class _RequestsExchange(HttpExchange):
+    __slots__ = ("args", "kwargs", "session", "wrapped")
 
-    url = getattr(request, "url", None)
-    if not url or not concerns(request.method or "", urlsplit(url).path):
-        return None
-    return Edge(url, timeout, partial(NotConnected, request=request))
+    def __init__(
+        self, session: Any, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        super().__init__(args[0] if args else kwargs.get("request"))
+        self.session = session
+        self.wrapped = wrapped
+        self.args = args
+        self.kwargs = kwargs
+
+    def edge(self) -> Edge | None:
+        from requests import ConnectionError as NotConnected
+
+        url = getattr(self.request, "url", None)
+        if not url or not concerns(self.request.method or "", urlsplit(url).path):
+            return None
+        return Edge(url, self.kwargs.get("timeout"), partial(NotConnected, request=self.request))
+
+    def prepare(self) -> Prepared | None:
+        request = self.request
+        present = {name.lower(): value for name, value in request.headers.items()}
+        present.pop("accept-encoding", None)
+        out = join() or going_out("requests", request.url, request.body, present)
+        if out is None:
+            return None
+        if out.destination is not None:
+            return Prepared(out, gateway_request(request, out))
+        return self.with_additions(out)
+
+    def with_additions(self, out: Outgoing) -> Prepared:
+        request = self.request
+        if not (out.headers or out.document):
+            return Prepared(out, request)
+        changed = request.copy()
+        changed.headers.update(out.headers)
+        body = out.body()
+        if body is not None:
+            changed.body = body
+            changed.headers["Content-Length"] = str(len(body))
+        own = request.body, request.headers.get("Content-Length", "")
+        return Prepared(out, changed, out.redirects(changed.headers, request.headers, lambda: own))
+
+    def send(self) -> Any:
+        sent = self.prepared.sent
+        if self.routed:
+            return through_gateway(self.session, sent, self.prepared.out, self.kwargs)
+        if self.args:
+            return self.wrapped(sent, *self.args[1:], **self.kwargs)
+        return self.wrapped(**{**self.kwargs, "request": sent})
+
+    def send_unchanged(self) -> Any:
+        return self.wrapped(*self.args, **self.kwargs)
+
+    def nothing_was_sent(self, error: BaseException) -> bool:
+        # All exceptions of requests are OSErrors.
+        return isinstance(error, OSError) and nothing_was_sent(error)
+
+    def headers(self) -> Mapping[str, str]:
+        return self.request.headers
+
+    def answered(self, response: Any) -> None:
+        _answered(self.request, self.prepared, response)
 
 
-def _outgoing(request: Any) -> tuple[Outgoing, Any, Redirects | None] | None:
-    present = {name.lower(): value for name, value in request.headers.items()}
-    present.pop("accept-encoding", None)
-    out = join() or going_out("requests", request.url, request.body, present)
-    if out is None:
-        return None
-    return (out, gateway_request(request, out), None) if out.destination is not None else _with_additions(request, out)
-
-
-def _fall_back(request: Any, out: Outgoing, away: Exception) -> tuple[Outgoing, Any, Redirects | None]:
-    """Send a routed call to the caller's own host; if anything fails here, with the caller's own request."""
-    return guarded("route-fallback", lambda: _with_additions(request, out.fall_back(away))) or (out, request, None)
-
-
-def _with_additions(request: Any, out: Outgoing) -> tuple[Outgoing, Any, Redirects | None]:
-    if not (out.headers or out.document):
-        return out, request, None
-    changed = request.copy()
-    changed.headers.update(out.headers)
-    body = out.body()
-    if body is not None:
-        changed.body = body
-        changed.headers["Content-Length"] = str(len(body))
-    own = request.body, request.headers.get("Content-Length", "")
-    return out, changed, out.redirects(changed.headers, request.headers, lambda: own)
-
-
-def _answered(out: Outgoing, request: Any, changed: Any, redirects: Redirects | None, response: Any) -> None:
-    _hide_requests(request, changed, redirects, response)
+def _answered(request: Any, prepared: Prepared, response: Any) -> None:
+    _hide_requests(request, prepared.sent, prepared.redirects, response)
+    out = prepared.out
     if response.status_code >= 400:
         out.refused(response.status_code)
         return

@@ -9,7 +9,7 @@ from lightning_instrumentation.failures import failures, guarded
 from lightning_instrumentation.gateway.destination import fell_back
 from lightning_instrumentation.gateway.edge import Edge
 from lightning_instrumentation.openai import options as of
-from lightning_instrumentation.openai.gateway import DaemonAwayError, is_gateway_client
+from lightning_instrumentation.openai.gateway import is_gateway_client
 from lightning_instrumentation.openai.route import Route, route_of
 from lightning_instrumentation.runtime import runtime
 from lightning_instrumentation.wire import call as wire
@@ -57,13 +57,13 @@ def _with(call: ModelCall, client: Any, options: Any, headers: dict[str, str]) -
     return of.with_additions(client, options, headers, call.api.additions(call.asked))
 
 
-def fall_back(call: ModelCall, route: Route, away: DaemonAwayError) -> Any:
+def fall_back(call: ModelCall, route: Route, away: BaseException) -> Any:
     """The daemon of a routed call is down: return the options with which the call goes to the user's own host."""
     options = guarded("route-fallback", _fall_back, call, route, away)
     return route.own_options if options is None else options
 
 
-def _fall_back(call: ModelCall, route: Route, away: DaemonAwayError) -> Any:
+def _fall_back(call: ModelCall, route: Route, away: BaseException) -> Any:
     started = runtime()
     if started is None:
         return None

@@ -7,11 +7,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
-from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.gateway.edge import Edge
+from lightning_instrumentation.gateway.exchange import Exchange, exchange, exchange_async
 from lightning_instrumentation.hooks import patching
 from lightning_instrumentation.openai import call as openai_call
 from lightning_instrumentation.openai.gateway import DaemonAwayError
@@ -30,64 +31,73 @@ def wrap_client(module: Any) -> None:
         started.router.keep_fresh()  # model calls are likely from here on
 
 
-def _edge(instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Edge | None:
-    return openai_call.edge_of(instance, _options(args, kwargs))
-
-
-def _options(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return args[1] if len(args) > 1 else kwargs.get("options")
-
-
-def _begin(
-    instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any], url: str
-) -> tuple[ModelCall, Route | None, tuple[Any, ...], dict[str, Any]] | None:
-    begun = openai_call.begin(instance, _options(args, kwargs), url)
-    if begun is None:
-        return None
-    call, options, route = begun
-    return call, route, *_asking(options, args, kwargs)
-
-
-def _asking(options: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of ``request`` with other options."""
-    if len(args) > 1:
-        return (args[0], options, *args[2:]), kwargs
-    return args, {**kwargs, "options": options}
-
-
 def _request(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    edge = guarded("chat-request", _edge, instance, args, kwargs)
-    if edge is None:
-        return wrapped(*args, **kwargs)
-    with edge:
-        begun = guarded("chat-request", _begin, instance, args, kwargs, edge.url)
-    if begun is None:
-        return wrapped(*args, **kwargs)
-    call, route, args, kwargs = begun
-    try:
-        with carrying(call):
-            response = _send(wrapped, call, route, args, kwargs)
-    except BaseException as error:
-        call.failed(error)
-        raise
-    guarded("chat-response", openai_call.answered, call)
-    return response
+    return exchange(_OpenAIExchange(instance, wrapped, args, kwargs))
 
 
-def _send(
-    wrapped: Callable[..., Any],
-    call: ModelCall,
-    route: Route | None,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+async def _async_request(
+    wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Send a call to its destination; a routed one whose daemon is down goes where it always went."""
-    if route is not None:
-        try:
-            return _of(wrapped, route.client)(*args, **kwargs)
-        except DaemonAwayError as away:
-            args, kwargs = _asking(openai_call.fall_back(call, route, away), args, kwargs)
-    return wrapped(*args, **kwargs)
+    return await exchange_async(_OpenAIExchange(instance, wrapped, args, kwargs))
+
+
+class _OpenAIExchange(Exchange):
+    __slots__ = ("args", "call", "client", "kwargs", "options", "route", "url", "wrapped")
+
+    layer = "chat"
+
+    def __init__(self, client: Any, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.client = client
+        self.wrapped = wrapped
+        self.args = args
+        self.kwargs = kwargs
+        self.options = args[1] if len(args) > 1 else kwargs.get("options")
+        self.url = ""
+        self.call: ModelCall
+        self.route: Route | None = None
+
+    def edge(self) -> Edge | None:
+        edge = openai_call.edge_of(self.client, self.options)
+        if edge is not None:
+            self.url = edge.url
+        return edge
+
+    def begin(self) -> bool:
+        begun = openai_call.begin(self.client, self.options, self.url)
+        if begun is None:
+            return False
+        self.call, self.options, self.route = begun
+        self.routed = self.route is not None
+        return True
+
+    def send(self) -> Any:
+        if self.routed and self.route is not None:
+            return self._asked(_of(self.wrapped, self.route.client))
+        return self._asked(self.wrapped)
+
+    def _asked(self, request: Callable[..., Any]) -> Any:
+        if len(self.args) > 1:
+            return request(self.args[0], self.options, *self.args[2:], **self.kwargs)
+        return request(*self.args, **{**self.kwargs, "options": self.options})
+
+    def send_unchanged(self) -> Any:
+        return self.wrapped(*self.args, **self.kwargs)
+
+    def sending(self) -> AbstractContextManager[Any]:
+        return carrying(self.call)
+
+    def may_fall_back(self, error: BaseException) -> bool:
+        return isinstance(error, DaemonAwayError)  # our client has looked at the settings
+
+    def fall_back(self, error: BaseException) -> None:
+        if self.route is not None:
+            self.options = openai_call.fall_back(self.call, self.route, error)
+
+    def failed(self, error: BaseException) -> None:
+        self.call.failed(error)
+
+    def answered(self, response: Any) -> None:
+        openai_call.answered(self.call)
 
 
 def _of(wrapped: Callable[..., Any], client: Any) -> Callable[..., Any]:
@@ -95,39 +105,3 @@ def _of(wrapped: Callable[..., Any], client: Any) -> Callable[..., Any]:
     # Called through its class, as some wrappers do, it is wrapt's partial of a function and not a bound method.
     function = getattr(wrapped, "__func__", None) or getattr(wrapped, "__wrapped__", None)
     return client.request if function is None else partial(function, client)
-
-
-async def _async_send(
-    wrapped: Callable[..., Any],
-    call: ModelCall,
-    route: Route | None,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> Any:
-    if route is not None:
-        try:
-            return await _of(wrapped, route.client)(*args, **kwargs)
-        except DaemonAwayError as away:
-            args, kwargs = _asking(openai_call.fall_back(call, route, away), args, kwargs)
-    return await wrapped(*args, **kwargs)
-
-
-async def _async_request(
-    wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    edge = guarded("chat-request", _edge, instance, args, kwargs)
-    if edge is None:
-        return await wrapped(*args, **kwargs)
-    async with edge:
-        begun = guarded("chat-request", _begin, instance, args, kwargs, edge.url)
-    if begun is None:
-        return await wrapped(*args, **kwargs)
-    call, route, args, kwargs = begun
-    try:
-        with carrying(call):
-            response = await _async_send(wrapped, call, route, args, kwargs)
-    except BaseException as error:
-        call.failed(error)
-        raise
-    guarded("chat-response", openai_call.answered, call)
-    return response
