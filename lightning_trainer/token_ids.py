@@ -7,7 +7,7 @@ all that is ever asked of a prompt is how long it is and what it starts with. Bo
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias, overload
 
-from lightning_instrumentation.telemetry.packing import pack_token_ids, unpack_token_ids
+from lightning_instrumentation.spans.packing import pack_token_ids, unpack_token_ids
 
 BYTES_A_TOKEN = 4
 
@@ -25,7 +25,7 @@ class TokenIds(Sequence[int]):
         if len(packed) % BYTES_A_TOKEN:
             raise ValueError(f"{len(packed)} bytes are not packed token ids: each takes {BYTES_A_TOKEN}")
         self.packed = packed
-        """Little-endian int32 (``lightning_instrumentation.telemetry.packing``)."""
+        """Little-endian int32 (``lightning_instrumentation.spans.packing``)."""
 
     def __len__(self) -> int:
         return len(self.packed) // BYTES_A_TOKEN

@@ -13,10 +13,10 @@ from dataclasses import replace
 from typing import Any
 
 from lightning_instrumentation.failures import failures, guarded
-from lightning_instrumentation.gateway import hosts
-from lightning_instrumentation.gateway.edge import Edge
-from lightning_instrumentation.gateway.hosts import HostTrust
 from lightning_instrumentation.hooks import patching
+from lightning_instrumentation.routing import hosts
+from lightning_instrumentation.routing.edge import Edge
+from lightning_instrumentation.routing.hosts import HostTrust
 from lightning_instrumentation.runtime import Runtime, runtime
 from lightning_instrumentation.scope import Agent, current, current_agent
 from lightning_instrumentation.settings import OFF

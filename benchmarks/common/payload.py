@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator
 
 from lightning_instrumentation import semconv
-from lightning_instrumentation.telemetry.packing import pack_logprobs, pack_token_ids
+from lightning_instrumentation.spans.packing import pack_logprobs, pack_token_ids
 
 PROMPT, SAMPLED = 512, 128
 _TRACE, _SPAN = bytes(range(1, 17)), bytes(range(101, 109))

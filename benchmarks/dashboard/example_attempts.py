@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lightning_instrumentation import semconv
-from lightning_instrumentation.telemetry.messages import as_json
-from lightning_instrumentation.telemetry.packing import pack_logprobs, pack_token_ids
+from lightning_instrumentation.spans.messages import as_json
+from lightning_instrumentation.spans.packing import pack_logprobs, pack_token_ids
 
 from lightning_trainer.types import Span, SpanEvent, SpanStatus
 

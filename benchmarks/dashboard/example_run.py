@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_instrumentation import semconv
-from lightning_instrumentation.telemetry.messages import as_json
+from lightning_instrumentation.spans.messages import as_json
 
 from benchmarks.dashboard.example_attempts import (
     POLICY,

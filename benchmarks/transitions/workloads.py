@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 
 from lightning_instrumentation import semconv
-from lightning_instrumentation.telemetry.packing import pack_logprobs, pack_token_ids
+from lightning_instrumentation.spans.packing import pack_logprobs, pack_token_ids
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.types import Span, SpanEvent

@@ -17,7 +17,7 @@ from lightning_instrumentation.decorated import decorated
 from lightning_instrumentation.failures import failures, guarded
 from lightning_instrumentation.runtime import runtime
 from lightning_instrumentation.scope import Agent, block_scope, current, use_scope, with_agent
-from lightning_instrumentation.telemetry import spans
+from lightning_instrumentation.spans import lifecycle
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -41,7 +41,7 @@ class _Invocation:
         started = runtime(again=True)
         if started is None or self.scope.uncaptured:
             return
-        self._span = spans.begin(
+        self._span = lifecycle.begin(
             started.tracer,
             f"{semconv.INVOKE_AGENT} {agent.name}",
             {
@@ -63,9 +63,9 @@ class _Invocation:
     def end(self, error: BaseException | None = None) -> None:
         if isinstance(error, GeneratorExit):
             # A generator that was closed early, perhaps by garbage collection, has not failed.
-            spans.end_soon(self._span)
+            lifecycle.end_soon(self._span)
         else:
-            spans.end(self._span, error)
+            lifecycle.end(self._span, error)
         self._span = None
 
 

@@ -15,7 +15,7 @@ from lightning_instrumentation import semconv
 from lightning_instrumentation.failures import failures, guarded, log
 from lightning_instrumentation.runtime import runtime
 from lightning_instrumentation.scope import Identity, Scope, current, use_scope
-from lightning_instrumentation.telemetry import spans
+from lightning_instrumentation.spans import lifecycle
 
 _THUMBS = {"up": 1.0, "down": 0.0, "none": None}
 _LONGEST_TEXT = 65_536
@@ -101,7 +101,7 @@ def _record(
     target = Scope() if rollout is None else Scope(Identity(rollout, named.get(semconv.ATTEMPT_ID)))
     now = time.time_ns()
     with use_scope(target):
-        span = spans.begin(started.tracer, f"evaluate {name}", {**named, **who}, start_ns=now)
+        span = lifecycle.begin(started.tracer, f"evaluate {name}", {**named, **who}, start_ns=now)
         if span is not None:
             span.add_event(semconv.EVALUATION_EVENT, event, timestamp=now)
             span.end(now)

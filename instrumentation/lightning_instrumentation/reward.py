@@ -14,8 +14,8 @@ from lightning_instrumentation import semconv
 from lightning_instrumentation.failures import failures, guarded, log
 from lightning_instrumentation.runtime import Runtime, runtime
 from lightning_instrumentation.scope import Identity, Scope, current, use_scope
-from lightning_instrumentation.telemetry import spans
-from lightning_instrumentation.telemetry.sequence import sequences
+from lightning_instrumentation.spans import lifecycle
+from lightning_instrumentation.spans.sequence import sequences
 
 LARGEST_REWARD = 1e9
 """Sums and squares of rewards up to this are finite in every precision that credit and training use."""
@@ -107,7 +107,7 @@ def _export(
 ) -> None:
     now = time.time_ns()
     known = {semconv.EVALUATION_NAME: name, **named, **about}
-    span = spans.begin(started.tracer, f"evaluate {name}", known, start_ns=now)
+    span = lifecycle.begin(started.tracer, f"evaluate {name}", known, start_ns=now)
     if span is None:
         return
     event: dict[str, Any] = {semconv.EVALUATION_NAME: name, **about}

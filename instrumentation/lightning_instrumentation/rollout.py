@@ -25,8 +25,8 @@ from lightning_instrumentation.failures import failures, guarded
 from lightning_instrumentation.reward import reward
 from lightning_instrumentation.runtime import runtime
 from lightning_instrumentation.scope import Identity, Scope, block_scope, current, use_scope
-from lightning_instrumentation.telemetry import spans
-from lightning_instrumentation.telemetry.messages import as_json, own_method, plain_copy
+from lightning_instrumentation.spans import lifecycle
+from lightning_instrumentation.spans.messages import as_json, own_method, plain_copy
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -175,7 +175,7 @@ class Rollout(Block):
             attributes[semconv.ROLLOUT_ROOT] = True
             if self._policies:
                 attributes[semconv.ROLLOUT_POLICIES] = self._policies
-        self._span = spans.begin(started.tracer, name, attributes, new_trace=not self._joined)
+        self._span = lifecycle.begin(started.tracer, name, attributes, new_trace=not self._joined)
         if self._span is not None:
             self.trace_id = f"{self._span.get_span_context().trace_id:032x}"
 
@@ -202,9 +202,9 @@ class Rollout(Block):
         span, self._span = self._span, None
         if isinstance(error, GeneratorExit):
             # A generator that was closed early, perhaps by garbage collection, has not failed.
-            spans.end_soon(span)
+            lifecycle.end_soon(span)
         else:
-            spans.end(span, error)
+            lifecycle.end(span, error)
 
 
 def _has_ended(attempt_id: str) -> None:
@@ -279,7 +279,7 @@ def _incoming_mode() -> str | None:
     """
     if runtime(again=True) is None:
         return None
-    from lightning_instrumentation.telemetry.tracing import identity_attributes  # OpenTelemetry, loaded by now
+    from lightning_instrumentation.spans.tracing import identity_attributes  # OpenTelemetry, loaded by now
 
     incoming = guarded("identity", identity_attributes) or {}
     return {"evaluate": "evaluate", "baseline": "evaluate", "record": "record"}.get(

@@ -18,16 +18,16 @@ from lightning_instrumentation.access.proof import Access
 from lightning_instrumentation.delivery import deferred
 from lightning_instrumentation.errors import ConfigurationError
 from lightning_instrumentation.failures import failures, guarded, log
-from lightning_instrumentation.gateway.hosts import Hosts
-from lightning_instrumentation.gateway.routing import Router
+from lightning_instrumentation.routing.hosts import Hosts
+from lightning_instrumentation.routing.router import Router
 from lightning_instrumentation.scope import set_ambient, set_default_agent
 from lightning_instrumentation.settings import RedactionRule, Settings, read_settings
-from lightning_instrumentation.telemetry.sequence import sequences
+from lightning_instrumentation.spans.sequence import sequences
 
 if TYPE_CHECKING:
     from lightning_instrumentation.delivery.outbox import Outbox
     from lightning_instrumentation.redaction.spans import Editor
-    from lightning_instrumentation.telemetry.tracing import Tracer
+    from lightning_instrumentation.spans.tracing import Tracer
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +253,7 @@ def _assembled(settings: Settings, access: Access, outbox: Outbox) -> Runtime:
 
 
 def _tracer(settings: Settings, outbox: Outbox, editor: Editor) -> Tracer:
-    from lightning_instrumentation.telemetry.tracing import Tracer
+    from lightning_instrumentation.spans.tracing import Tracer
 
     return Tracer(settings.service_name, outbox.put, outbox.started, editor)
 

@@ -18,8 +18,8 @@ from lightning_instrumentation.decorated import decorated
 from lightning_instrumentation.failures import guarded
 from lightning_instrumentation.runtime import runtime
 from lightning_instrumentation.scope import block_scope, current, use_scope
-from lightning_instrumentation.telemetry import spans
-from lightning_instrumentation.telemetry.messages import as_json, plain_copy
+from lightning_instrumentation.spans import lifecycle
+from lightning_instrumentation.spans.messages import as_json, plain_copy
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -60,7 +60,7 @@ class ToolCall:
             attributes[semconv.TOOL_CALL_ID] = str(call_id)
         if self._capture_content:
             attributes[semconv.TOOL_CALL_ARGUMENTS] = _text(arguments())
-        self._span = spans.begin(started.tracer, f"{semconv.EXECUTE_TOOL} {name}", attributes)
+        self._span = lifecycle.begin(started.tracer, f"{semconv.EXECUTE_TOOL} {name}", attributes)
         if self._span is not None:
             self.scope = replace(self.scope, span=self._span)
 
@@ -79,16 +79,16 @@ class ToolCall:
         if self._capture_content:
             span.set_attribute(semconv.TOOL_CALL_RESULT, text)
         if failed:
-            spans.mark_failed(span, "tool_error", text or "the tool reported an error")
+            lifecycle.mark_failed(span, "tool_error", text or "the tool reported an error")
 
     def end(self, error: BaseException | None = None) -> None:
         """End the span; ``error`` is what the tool raised, None if it returned. Only the first end counts."""
         span, self._span = self._span, None
         if isinstance(error, GeneratorExit):
             # A tool that yields and was closed early, perhaps by garbage collection, has not failed.
-            spans.end_soon(span)
+            lifecycle.end_soon(span)
         else:
-            spans.end(span, error)
+            lifecycle.end(span, error)
 
     def __enter__(self) -> ToolCall:
         self._body = block_scope(self.scope)

@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from lightning_instrumentation import semconv
-from lightning_instrumentation.telemetry.packing import pack_token_ids
+from lightning_instrumentation.spans.packing import pack_token_ids
 
 from lightning_trainer.agents import meeting
 from lightning_trainer.ingest.agreement import statement_of

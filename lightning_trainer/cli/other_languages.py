@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from lightning_instrumentation.access.proof import Access, UnprovenDaemonError
 from lightning_instrumentation.access.tls import AUTHORITY_VARIABLES, CA_FILE
-from lightning_instrumentation.gateway.selection import SelectionError, fetch_selection
+from lightning_instrumentation.routing.selection import SelectionError, fetch_selection
 from lightning_instrumentation.settings import OFF, checked_endpoint
 from lightning_instrumentation.zero_code.environ import beside_proxy, read_rollout, url_settings
 

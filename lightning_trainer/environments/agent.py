@@ -16,7 +16,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import lightning_instrumentation as lt
-from lightning_instrumentation.gateway.hosts import on_this_machine
+from lightning_instrumentation.routing.hosts import on_this_machine
 from lightning_instrumentation.scope import current
 from lightning_instrumentation.tool import ToolCall as ToolSpan
 

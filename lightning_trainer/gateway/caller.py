@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from lightning_instrumentation import semconv
-from lightning_instrumentation.gateway.hosts import CAPTURE_CONTENT, LONGEST_VALUE, OURS
+from lightning_instrumentation.routing.hosts import CAPTURE_CONTENT, LONGEST_VALUE, OURS
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import aiohttp
 from fastapi import APIRouter, Request, Response
-from lightning_instrumentation.gateway.hosts import on_this_machine
+from lightning_instrumentation.routing.hosts import on_this_machine
 
 from lightning_trainer.gateway.http_errors import shaped
 from lightning_trainer.ingest.http.bodies import BodyTooLargeError, BodyTooSlowError, read_body

@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import Protocol
 
 import httpx
-from lightning_instrumentation.gateway.hosts import on_this_machine
+from lightning_instrumentation.routing.hosts import on_this_machine
 
 from lightning_trainer.errors import EngineError, LightningError
 from lightning_trainer.ingest.dialects.dialect import Message

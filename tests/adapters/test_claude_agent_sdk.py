@@ -13,8 +13,8 @@ from lightning_adapters import claude_agent_sdk as adapter
 from lightning_instrumentation.access.proof import Access
 from lightning_instrumentation.errors import UnprovenDaemonError
 from lightning_instrumentation.failures import failures
-from lightning_instrumentation.gateway import routing
-from lightning_instrumentation.gateway.selection import Selection
+from lightning_instrumentation.routing import router as router_module
+from lightning_instrumentation.routing.selection import Selection
 from lightning_instrumentation.runtime import runtime
 
 POINTED = {"ANTHROPIC_BASE_URL": "http://127.0.0.1:9/rollouts/r/agents/writer"}
@@ -36,8 +36,8 @@ def refused(access: Access, timeout_s: float = 0.0) -> None:
 @pytest.fixture
 def start(tmp_path, monkeypatch):
     """Start Claude Code with options; return the environment that the options add."""
-    monkeypatch.setattr(routing, "REFRESH_S", 3600.0)
-    monkeypatch.setattr(routing, "FIRST_WAIT_S", 0.0)
+    monkeypatch.setattr(router_module, "REFRESH_S", 3600.0)
+    monkeypatch.setattr(router_module, "FIRST_WAIT_S", 0.0)
     for name in ("ANTHROPIC_BASE_URL", "no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(failures, "_said", set())

@@ -19,7 +19,7 @@ from langgraph.types import Command
 from lightning_adapters import langchain
 from lightning_adapters.langchain import agent_of
 from lightning_instrumentation import semconv
-from lightning_instrumentation.telemetry.packing import unpack_token_ids
+from lightning_instrumentation.spans.packing import unpack_token_ids
 from lightning_instrumentation.wire.call import silence
 from pydantic import SecretStr
 

@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 from lightning_instrumentation import semconv
-from lightning_instrumentation.telemetry.packing import unpack_token_ids
+from lightning_instrumentation.spans.packing import unpack_token_ids
 
 
 def said_in(text: str) -> tuple[str | None, str | None]:

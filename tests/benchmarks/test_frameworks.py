@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from lightning_instrumentation import semconv
-from lightning_instrumentation.telemetry.packing import pack_logprobs, pack_token_ids
+from lightning_instrumentation.spans.packing import pack_logprobs, pack_token_ids
 from opentelemetry.sdk.trace import TracerProvider
 
 from lightning_trainer.types import Span, SpanStatus

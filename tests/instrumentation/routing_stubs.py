@@ -9,7 +9,7 @@ from typing import Any
 import lightning_instrumentation as lt
 import pytest
 from lightning_instrumentation.access.proof import PATH, proof
-from lightning_instrumentation.gateway import routing
+from lightning_instrumentation.routing import router as router_module
 
 _stubs = sys.modules["lightning_test_stubs"]
 TOKEN = "daemon-token-0123456789"
@@ -127,11 +127,11 @@ def daemon():
 @pytest.fixture
 def begin(daemon, tmp_path, monkeypatch):
     """Start the client towards the daemon; the first call waits long enough, and no selection grows old unless said."""
-    monkeypatch.setattr(routing, "FIRST_WAIT_S", 10.0)
+    monkeypatch.setattr(router_module, "FIRST_WAIT_S", 10.0)
     lt.shutdown(0.0)
 
     def start(refresh_s: float = 3600.0, **options: Any) -> None:
-        monkeypatch.setattr(routing, "REFRESH_S", refresh_s)
+        monkeypatch.setattr(router_module, "REFRESH_S", refresh_s)
         lt.init(daemon.url, spool_dir=tmp_path, service_name="test", **options)
 
     yield start

@@ -2,7 +2,7 @@
 
 import pytest
 from lightning_instrumentation.errors import ConfigurationError
-from lightning_instrumentation.gateway.hosts import Hosts, HostTrust, on_this_machine
+from lightning_instrumentation.routing.hosts import Hosts, HostTrust, on_this_machine
 
 DAEMON, TRUSTED, UNTRUSTED = HostTrust.DAEMON, HostTrust.TRUSTED, HostTrust.UNTRUSTED
 

@@ -8,8 +8,8 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lightning_instrumentation.telemetry import messages
-from lightning_instrumentation.telemetry.messages import as_json, input_messages
+from lightning_instrumentation.spans import messages
+from lightning_instrumentation.spans.messages import as_json, input_messages
 
 documents = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -5,8 +5,8 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lightning_instrumentation.telemetry.otlp import RequestWriter
-from lightning_instrumentation.telemetry.span_record import SpanRecord
+from lightning_instrumentation.spans.otlp import RequestWriter
+from lightning_instrumentation.spans.span_record import SpanRecord
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.resources import Resource

@@ -8,9 +8,9 @@ import lightning_instrumentation as lt
 import pytest
 from lightning_instrumentation import runtime
 from lightning_instrumentation.access.proof import Access
-from lightning_instrumentation.gateway import routing
-from lightning_instrumentation.gateway.routing import Router
-from lightning_instrumentation.gateway.selection import Selection, SelectionError, fetch_selection, read_selection
+from lightning_instrumentation.routing import router as router_module
+from lightning_instrumentation.routing.router import Router
+from lightning_instrumentation.routing.selection import Selection, SelectionError, fetch_selection, read_selection
 
 PROSE = Selection((("prose", ("wri*",)), ("rest", ("*",))))
 
@@ -28,8 +28,8 @@ def answers(monkeypatch):
             raise answer
         return answer
 
-    monkeypatch.setattr(routing, "fetch_selection", fetch)
-    monkeypatch.setattr(routing, "FIRST_WAIT_S", 10.0)
+    monkeypatch.setattr(router_module, "fetch_selection", fetch)
+    monkeypatch.setattr(router_module, "FIRST_WAIT_S", 10.0)
     answers_and_threads = answers, fetched
     return answers_and_threads
 
@@ -59,7 +59,7 @@ def test_a_call_does_not_wait_for_a_refresh(answers, monkeypatch):
         assert go_on.wait(10)
         return Selection()
 
-    monkeypatch.setattr(routing, "fetch_selection", fetch)
+    monkeypatch.setattr(router_module, "fetch_selection", fetch)
     router._fetch_at = 0.0
     assert router.policy_of("writer") == "prose"
     assert hung.wait(10)
@@ -71,8 +71,8 @@ def test_a_call_does_not_wait_for_a_refresh(answers, monkeypatch):
 
 def test_only_the_first_question_waits_and_not_for_long(answers, monkeypatch):
     never = threading.Event()
-    monkeypatch.setattr(routing, "FIRST_WAIT_S", 0.01)
-    monkeypatch.setattr(routing, "fetch_selection", lambda access: never.wait(10))
+    monkeypatch.setattr(router_module, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(router_module, "fetch_selection", lambda access: never.wait(10))
     router = Router(Access("http://d"))
     assert router.policy_of("writer") is None
     assert router.is_late()
@@ -80,8 +80,8 @@ def test_only_the_first_question_waits_and_not_for_long(answers, monkeypatch):
 
 
 def test_a_daemon_that_accepts_the_connection_is_waited_for_as_long_as_for_its_proof(answers, monkeypatch):
-    monkeypatch.setattr(routing, "FIRST_WAIT_S", 0.01)
-    monkeypatch.setattr(routing, "PROOF_S", 10.0)
+    monkeypatch.setattr(router_module, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(router_module, "PROOF_S", 10.0)
     answer = threading.Event()
 
     def fetch(access):
@@ -89,7 +89,7 @@ def test_a_daemon_that_accepts_the_connection_is_waited_for_as_long_as_for_its_p
         assert answer.wait(10)
         return PROSE
 
-    monkeypatch.setattr(routing, "fetch_selection", fetch)
+    monkeypatch.setattr(router_module, "fetch_selection", fetch)
     router = Router(Access("http://d"))
     assert router.policy_of("writer", 0.05) is None, "no longer than its caller waits"
     threading.Timer(0.05, answer.set).start()
@@ -140,7 +140,7 @@ def test_a_busy_daemon_is_trusted_for_a_while_only(answers, monkeypatch):
     answers[0][:] = [TimeoutError("busy")]
     fetched_again(router)
     assert router.policy_of("writer") == "prose"
-    monkeypatch.setattr(routing, "_TRUST_S", 0.0)
+    monkeypatch.setattr(router_module, "_TRUST_S", 0.0)
     fetched_again(router)
     assert router.policy_of("writer") is None
 
@@ -192,7 +192,7 @@ def test_nothing_is_routed_only_where_that_is_known_and_nothing_is_to_do(answers
 
 
 def test_any_number_of_agent_names_fits(answers, monkeypatch):
-    monkeypatch.setattr(routing, "_MOST_REMEMBERED", 10)
+    monkeypatch.setattr(router_module, "_MOST_REMEMBERED", 10)
     router = Router(Access("http://d"))
     assert {router.policy_of(f"agent {number}") for number in range(100)} == {"rest"}
     assert len(router._policies) <= 10

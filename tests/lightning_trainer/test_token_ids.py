@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lightning_instrumentation.telemetry.packing import pack_token_ids
+from lightning_instrumentation.spans.packing import pack_token_ids
 
 from lightning_trainer.token_ids import TokenIds, packed
 

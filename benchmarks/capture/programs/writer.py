@@ -25,7 +25,7 @@ Finish = Callable[[], object]
 def _ours(endpoint: str, patience_s: float) -> tuple[Write, Finish]:
     import lightning_instrumentation as lt
     from lightning_instrumentation.runtime import runtime
-    from lightning_instrumentation.telemetry import spans
+    from lightning_instrumentation.spans import lifecycle
 
     lt.init(endpoint, service_name="writer")
     said = attributes()
@@ -34,7 +34,7 @@ def _ours(endpoint: str, patience_s: float) -> tuple[Write, Finish]:
         # Looked up each time: a forked child has a tracer of its own.
         started = runtime()
         assert started is not None
-        spans.end(spans.begin(started.tracer, name, said))
+        lifecycle.end(lifecycle.begin(started.tracer, name, said))
 
     return write, lambda: lt.flush(patience_s)
 

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from lightning_instrumentation.errors import ConfigurationError
 from lightning_instrumentation.folders import state_folder
-from lightning_instrumentation.gateway.hosts import canonical_host
+from lightning_instrumentation.routing.hosts import canonical_host
 
 _SINCE_LATER = ("certificate", "daemon", "state_dir")
 _LONGEST_FILE = 64 * 1024

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from lightning_instrumentation import semconv
 from lightning_instrumentation.failures import failures
-from lightning_instrumentation.telemetry import spans
+from lightning_instrumentation.spans import lifecycle
 
 if TYPE_CHECKING:
-    from lightning_instrumentation.telemetry.tracing import Tracer
+    from lightning_instrumentation.spans.tracing import Tracer
 
 
 class Losses:
@@ -42,7 +42,7 @@ class Losses:
 
     def _write(self, tracer: Tracer, counts: Mapping[str, int]) -> None:
         said = {semconv.PROCESS_ID: self._process_id, semconv.LOSSES: json.dumps(counts)}
-        spans.end(spans.begin(tracer, semconv.LOSSES_SPAN, said, new_trace=True))
+        lifecycle.end(lifecycle.begin(tracer, semconv.LOSSES_SPAN, said, new_trace=True))
 
 
 losses = Losses()

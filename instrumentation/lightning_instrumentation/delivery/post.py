@@ -10,7 +10,7 @@ from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
 from lightning_instrumentation.access.proof import Access, authorization
-from lightning_instrumentation.gateway.hosts import LOOPBACK, canonical_host
+from lightning_instrumentation.routing.hosts import LOOPBACK, canonical_host
 
 _CONNECT_TIMEOUT_S = 2.0
 _ANSWER_TIMEOUT_S = 30.0

@@ -23,7 +23,7 @@ from lightning_instrumentation.delivery.post import Answer, Poster
 from lightning_instrumentation.delivery.spool import Spool
 from lightning_instrumentation.errors import OtherDaemonError, UnprovenDaemonError
 from lightning_instrumentation.failures import failures, log
-from lightning_instrumentation.gateway.hosts import on_this_machine
+from lightning_instrumentation.routing.hosts import on_this_machine
 
 _MOST_ROWS = 512
 _GATHER_S = 0.25

@@ -22,7 +22,7 @@ from lightning_instrumentation.delivery.memory import MOST_BYTES
 from lightning_instrumentation.delivery.ownership import Ownership
 from lightning_instrumentation.delivery.segment import SUFFIX, Segment, SegmentError
 from lightning_instrumentation.failures import failures
-from lightning_instrumentation.gateway.hosts import LOOPBACK, canonical_host
+from lightning_instrumentation.routing.hosts import LOOPBACK, canonical_host
 from lightning_instrumentation.settings import default_spool_dir
 
 __all__ = ["Spool", "default_spool_dir", "endpoint_folder", "orphaned_spools"]

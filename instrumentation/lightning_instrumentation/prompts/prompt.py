@@ -20,10 +20,10 @@ from lightning_instrumentation.prompts.live import live
 from lightning_instrumentation.prompts.version import LONGEST_TEXT, PROMPTS, PromptVersion, versions_of_environment
 from lightning_instrumentation.runtime import runtime
 from lightning_instrumentation.scope import current, use_scope
-from lightning_instrumentation.telemetry import spans
+from lightning_instrumentation.spans import lifecycle
 
 if TYPE_CHECKING:
-    from lightning_instrumentation.telemetry.tracing import Tracer
+    from lightning_instrumentation.spans.tracing import Tracer
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
@@ -91,7 +91,7 @@ def _record(name: str, version: int) -> None:
     started = runtime()
     if started is None or current().uncaptured:
         return
-    from lightning_instrumentation.telemetry.tracing import identity_attributes  # the client has imported it
+    from lightning_instrumentation.spans.tracing import identity_attributes  # the client has imported it
 
     identity = identity_attributes()
     attempt_id = identity.get(semconv.ATTEMPT_ID) or identity.get(semconv.ROLLOUT_ID)
@@ -105,4 +105,4 @@ def _record_once(tracer: Tracer, attempt_id: str | None, name: str, version: int
     ``attempt_id`` is None outside of attempts: then it is once for each process.
     """
     used = {semconv.PROMPT_NAME: name, semconv.PROMPT_VERSION: version}
-    spans.end(spans.begin(tracer, f"prompt {name}", used))
+    lifecycle.end(lifecycle.begin(tracer, f"prompt {name}", used))

@@ -14,7 +14,7 @@ from lightning_instrumentation.failures import failures
 from lightning_instrumentation.redaction.rules import RedactionError, Redactor
 
 if TYPE_CHECKING:
-    from lightning_instrumentation.telemetry.span_record import SpanRecord
+    from lightning_instrumentation.spans.span_record import SpanRecord
 
 
 class _ForbiddenError(Exception):

@@ -12,8 +12,8 @@ from typing import Any
 
 from lightning_instrumentation import semconv
 from lightning_instrumentation.failures import failures
-from lightning_instrumentation.telemetry.messages import as_json, output_message
-from lightning_instrumentation.telemetry.packing import (
+from lightning_instrumentation.spans.messages import as_json, output_message
+from lightning_instrumentation.spans.packing import (
     NumberText,
     pack_logprobs,
     recorded_token_ids,

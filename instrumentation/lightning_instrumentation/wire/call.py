@@ -18,17 +18,17 @@ from lightning_instrumentation import semconv
 from lightning_instrumentation.access.proof import BUSY_S, TOKEN_HEADER
 from lightning_instrumentation.delivery.deferred import defer
 from lightning_instrumentation.failures import failures, guarded
-from lightning_instrumentation.gateway import hosts
-from lightning_instrumentation.gateway.hosts import HostTrust
+from lightning_instrumentation.routing import hosts
+from lightning_instrumentation.routing.hosts import HostTrust
 from lightning_instrumentation.runtime import Runtime, runtime
 from lightning_instrumentation.scope import current, current_agent
-from lightning_instrumentation.telemetry import spans
-from lightning_instrumentation.telemetry.sequence import sequences
+from lightning_instrumentation.spans import lifecycle
+from lightning_instrumentation.spans.sequence import sequences
 from lightning_instrumentation.wire import request
 from lightning_instrumentation.wire.api import NOTHING, Api, Wanted
 
 if TYPE_CHECKING:
-    from lightning_instrumentation.telemetry.span_record import SpanRecord
+    from lightning_instrumentation.spans.span_record import SpanRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class ModelCall:
     def refused(self, status: int) -> None:
         """The server answered with an error, which the caller gets as an answer."""
         if self._open:
-            guarded("chat-response", spans.mark_failed, self._open[0], str(status), f"HTTP status {status}")
+            guarded("chat-response", lifecycle.mark_failed, self._open[0], str(status), f"HTTP status {status}")
             self._attributes[semconv.HTTP_STATUS] = status
         self._end(None)
 
@@ -126,7 +126,7 @@ class ModelCall:
         except IndexError:
             return
         guarded("chat-response", self._describe, span, error)
-        spans.close(self._runtime.tracer, span, end_ns=end_ns)
+        lifecycle.close(self._runtime.tracer, span, end_ns=end_ns)
 
     def _describe(self, span: SpanRecord, error: BaseException | None) -> None:
         if self.streamed:
@@ -134,10 +134,10 @@ class ModelCall:
         if self.sent > 1:
             self._attributes[semconv.RETRIES] = self.sent - 1
         if error is not None:
-            spans.mark_error(span, error, secret=self._secret)
+            lifecycle.mark_error(span, error, secret=self._secret)
         elif self.answer.error is not None:
             message = self.answer.error.replace(self._secret, "[secret]") if self._secret else self.answer.error
-            spans.mark_failed(span, "server_error", message)
+            lifecycle.mark_failed(span, "server_error", message)
         if self.answer.begun:
             self._attributes.update(self.answer.attributes(capture_content=self._capture_content))
             attempt_id, response_id = span.get(semconv.ATTEMPT_ID), self._attributes.get(semconv.RESPONSE_ID)
@@ -177,7 +177,7 @@ def _begin(
     state = current().state
     if state is not None:
         asked[semconv.STATE] = state
-    span = spans.open(
+    span = lifecycle.open(
         started.tracer, f"{api.operation} {shared[semconv.REQUEST_MODEL]}", asked, shared, SpanKind.CLIENT
     )
     if span is None:

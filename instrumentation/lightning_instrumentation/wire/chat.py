@@ -9,8 +9,8 @@ from __future__ import annotations
 from operator import itemgetter
 from typing import Any
 
-from lightning_instrumentation.telemetry.messages import as_json, content_parts, input_messages
-from lightning_instrumentation.telemetry.packing import NumberText
+from lightning_instrumentation.spans.messages import as_json, content_parts, input_messages
+from lightning_instrumentation.spans.packing import NumberText
 from lightning_instrumentation.wire.answer import Answer, Choice, Logprobs, ToolCall
 from lightning_instrumentation.wire.api import Api, Json, Wanted, blank
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from lightning_instrumentation.telemetry.packing import NumberText
+from lightning_instrumentation.spans.packing import NumberText
 from lightning_instrumentation.wire.decoding import read_json
 
 _KEY = re.compile(rb'"(prompt_token_ids|token_ids|logprobs)"\s*:\s*')

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightning_instrumentation.telemetry.messages import as_json, content_parts, tool_text
+from lightning_instrumentation.spans.messages import as_json, content_parts, tool_text
 from lightning_instrumentation.wire.answer import Answer, Choice, ToolCall
 from lightning_instrumentation.wire.api import Api, Json
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from lightning_instrumentation import semconv
 from lightning_instrumentation.failures import failures
-from lightning_instrumentation.gateway.hosts import address
-from lightning_instrumentation.telemetry.messages import as_json
+from lightning_instrumentation.routing.hosts import address
+from lightning_instrumentation.spans.messages import as_json
 from lightning_instrumentation.wire.api import Api
 from lightning_instrumentation.wire.sampling import sampling
 

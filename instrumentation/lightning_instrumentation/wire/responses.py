@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from lightning_instrumentation.telemetry.messages import content_parts, image_blob, parsed_arguments, tool_text
+from lightning_instrumentation.spans.messages import content_parts, image_blob, parsed_arguments, tool_text
 from lightning_instrumentation.wire.answer import Answer, Choice, ToolCall
 from lightning_instrumentation.wire.api import Api, Json, Wanted, blank
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import typer
-from lightning_instrumentation.gateway.hosts import canonical_host
+from lightning_instrumentation.routing.hosts import canonical_host
 from lightning_instrumentation.settings import checked_endpoint
 
 from lightning_trainer.config.file import USUAL_CONFIG, load_usual_config

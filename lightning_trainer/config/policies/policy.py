@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self
 
-from lightning_instrumentation.gateway.selection import fits
+from lightning_instrumentation.routing.selection import fits
 from pydantic import AliasChoices, Field, PrivateAttr, field_validator, model_validator
 
 from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig

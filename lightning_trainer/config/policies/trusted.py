@@ -3,7 +3,7 @@
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from lightning_instrumentation.gateway.hosts import canonical_host
+from lightning_instrumentation.routing.hosts import canonical_host
 from pydantic import Field, field_validator
 
 from lightning_trainer.config.sections import Section

@@ -8,8 +8,8 @@ import time
 from dataclasses import dataclass, replace
 
 from lightning_instrumentation import semconv
-from lightning_instrumentation.telemetry.messages import as_json, input_messages
-from lightning_instrumentation.telemetry.packing import pack_logprobs, pack_token_ids
+from lightning_instrumentation.spans.messages import as_json, input_messages
+from lightning_instrumentation.spans.packing import pack_logprobs, pack_token_ids
 from lightning_instrumentation.wire.sampling import sampling
 
 from lightning_trainer.gateway.caller import Caller

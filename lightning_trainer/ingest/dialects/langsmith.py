@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from lightning_instrumentation import semconv
-from lightning_instrumentation.telemetry.messages import input_messages
+from lightning_instrumentation.spans.messages import input_messages
 from lightning_instrumentation.wire.messages_api import Messages
 from lightning_instrumentation.wire.responses import Responses
 from lightning_instrumentation.wire.sampling import sampling

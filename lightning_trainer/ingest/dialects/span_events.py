@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from lightning_instrumentation import semconv
-from lightning_instrumentation.telemetry.messages import input_messages
+from lightning_instrumentation.spans.messages import input_messages
 
 from lightning_trainer.ingest.dialects.dialect import Message
 from lightning_trainer.ingest.dialects.values import json_of, objects, tool_call_part

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 from lightning_instrumentation import semconv
-from lightning_instrumentation.telemetry.packing import pack_token_ids, unpack_logprobs, unpack_token_ids
+from lightning_instrumentation.spans.packing import pack_token_ids, unpack_logprobs, unpack_token_ids
 
 from lightning_trainer.ingest.dialects.values import json_of
 from lightning_trainer.token_ids import Ids, TokenIds, packed

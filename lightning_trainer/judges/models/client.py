@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import aiohttp
-from lightning_instrumentation.gateway.hosts import on_this_machine
+from lightning_instrumentation.routing.hosts import on_this_machine
 
 from lightning_trainer.config.model_endpoint import Asked, ModelEndpoint
 from lightning_trainer.errors import JudgeError

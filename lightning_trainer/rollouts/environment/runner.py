@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from lightning_instrumentation.access.proof import Access
-from lightning_instrumentation.gateway.selection import fits
+from lightning_instrumentation.routing.selection import fits
 
 from lightning_trainer.environments.agent import Agent, ChatAgent
 from lightning_trainer.environments.limits import Limits

@@ -1,6 +1,6 @@
 """A numbering never lies: it is continued, or another is begun."""
 
-from lightning_instrumentation.telemetry.sequence import _MOST_ANSWERS, _MOST_ATTEMPTS, Sequences
+from lightning_instrumentation.spans.sequence import _MOST_ANSWERS, _MOST_ATTEMPTS, Sequences
 
 
 def test_each_attempt_has_a_numbering_of_its_own():

@@ -14,7 +14,7 @@ import openai
 import pytest
 import requests
 from lightning_instrumentation import semconv
-from lightning_instrumentation.gateway import hosts
+from lightning_instrumentation.routing import hosts
 from lightning_instrumentation.scope import Agent, Identity, current_agent
 from opentelemetry import baggage, context, propagate
 from opentelemetry.sdk.trace import TracerProvider

@@ -9,7 +9,7 @@ import pytest
 from lightning_instrumentation.access import proof as proofs
 from lightning_instrumentation.access.known import KnownDaemon, remember
 from lightning_instrumentation.access.proof import Access
-from lightning_instrumentation.gateway.routing import Router
+from lightning_instrumentation.routing.router import Router
 
 REAL = time.monotonic
 

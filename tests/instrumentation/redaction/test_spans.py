@@ -7,8 +7,8 @@ import lightning_instrumentation as lt
 import openai
 import pytest
 from lightning_instrumentation import runtime, semconv
-from lightning_instrumentation.telemetry import spans
-from lightning_instrumentation.telemetry.packing import unpack_token_ids
+from lightning_instrumentation.spans import lifecycle
+from lightning_instrumentation.spans.packing import unpack_token_ids
 
 SECRET = "sk-" + "a1B2" * 12
 ADDRESS = "ann@example.com"
@@ -48,11 +48,11 @@ def say_it_everywhere(model, said: str) -> None:
             semconv.TOOL_CALL_ARGUMENTS: json.dumps({"key": said}),
             semconv.TOOL_DEFINITIONS: json.dumps([{"description": said}]),
         }
-        tool = spans.begin(started.tracer, "execute_tool t", attributes)
+        tool = lifecycle.begin(started.tracer, "execute_tool t", attributes)
         assert tool is not None
         tool.set_attribute(semconv.TOOL_CALL_RESULT, f"got {said}")
-        spans.mark_failed(tool, "tool_error", f"no {said}")
-        spans.end(tool)
+        lifecycle.mark_failed(tool, "tool_error", f"no {said}")
+        lifecycle.end(tool)
         rollout.reward(1.0, explanation=f"it said {said}")
 
 

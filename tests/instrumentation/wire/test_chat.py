@@ -4,7 +4,7 @@ import json
 
 import pytest
 from lightning_instrumentation import semconv
-from lightning_instrumentation.telemetry.messages import input_messages
+from lightning_instrumentation.spans.messages import input_messages
 from lightning_instrumentation.wire.chat import ChatAnswer
 from lightning_instrumentation.wire.completions import CompletionAnswer
 from lightning_instrumentation.wire.native.gemini import GeminiAnswer

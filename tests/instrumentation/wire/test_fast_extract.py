@@ -7,7 +7,7 @@ from array import array
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lightning_instrumentation.telemetry.packing import NumberText, unpack_logprobs, unpack_token_ids
+from lightning_instrumentation.spans.packing import NumberText, unpack_logprobs, unpack_token_ids
 from lightning_instrumentation.wire.api import Wanted
 from lightning_instrumentation.wire.chat import ChatCompletions
 from lightning_instrumentation.wire.fast_extract import fast_extract

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from lightning_instrumentation import semconv
-from lightning_instrumentation.gateway.selection import Selection, SelectionError
+from lightning_instrumentation.routing.selection import Selection, SelectionError
 from lightning_instrumentation.zero_code.environ import SITE, ProgramRollout, with_site, write_rollout
 
 from lightning_trainer.cli import other_languages

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from lightning_instrumentation import semconv
-from lightning_instrumentation.telemetry.packing import pack_token_ids
+from lightning_instrumentation.spans.packing import pack_token_ids
 
 from lightning_trainer.agents.census import AgentCensus, count_agents, slim
 from lightning_trainer.agents.report import agents_report

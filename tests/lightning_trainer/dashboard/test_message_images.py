@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 
 import pytest
 from lightning_instrumentation import semconv
-from lightning_instrumentation.telemetry.messages import input_messages
+from lightning_instrumentation.spans.messages import input_messages
 
 from lightning_trainer.dashboard.reading.conversation import conversation
 from lightning_trainer.dashboard.reading.message_images import find_image, image_of, is_embedded

@@ -14,8 +14,8 @@ from typing import Any
 import httpx
 import pytest
 from lightning_instrumentation import semconv
-from lightning_instrumentation.telemetry.messages import as_json
-from lightning_instrumentation.telemetry.packing import pack_logprobs, pack_token_ids
+from lightning_instrumentation.spans.messages import as_json
+from lightning_instrumentation.spans.packing import pack_logprobs, pack_token_ids
 from typer.testing import CliRunner
 
 from lightning_trainer.cli.app import app

@@ -5,7 +5,7 @@ import json
 
 import pytest
 from lightning_instrumentation import semconv
-from lightning_instrumentation.telemetry.packing import unpack_logprobs, unpack_token_ids
+from lightning_instrumentation.spans.packing import unpack_logprobs, unpack_token_ids
 
 from lightning_trainer.errors import StoreError
 from lightning_trainer.gateway.caller import Caller

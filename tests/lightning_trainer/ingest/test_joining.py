@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from lightning_instrumentation import semconv
-from lightning_instrumentation.telemetry.packing import pack_logprobs, pack_token_ids
+from lightning_instrumentation.spans.packing import pack_logprobs, pack_token_ids
 
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.types import Fidelity, Span

@@ -6,8 +6,8 @@ import hashlib
 import orjson
 import pytest
 from lightning_instrumentation import semconv
-from lightning_instrumentation.telemetry.messages import input_messages
-from lightning_instrumentation.telemetry.packing import pack_logprobs, pack_token_ids
+from lightning_instrumentation.spans.messages import input_messages
+from lightning_instrumentation.spans.packing import pack_logprobs, pack_token_ids
 from lightning_instrumentation.wire.native.gemini import Gemini
 
 from lightning_trainer.ingest.media import media_of

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lightning_instrumentation import semconv
-from lightning_instrumentation.telemetry.packing import pack_logprobs, pack_token_ids
+from lightning_instrumentation.spans.packing import pack_logprobs, pack_token_ids
 
 from lightning_trainer.ingest.reading import read_spans
 from lightning_trainer.types import AttemptState, Call, Evaluation, Fidelity, Span, SpanEvent, SpanStatus

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from lightning_instrumentation import semconv
 from lightning_instrumentation.redaction.rules import redactor
-from lightning_instrumentation.telemetry.packing import pack_token_ids
+from lightning_instrumentation.spans.packing import pack_token_ids
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanProto
 
 from lightning_trainer.config import DaemonConfig

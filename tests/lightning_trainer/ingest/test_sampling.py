@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from lightning_instrumentation import semconv
-from lightning_instrumentation.telemetry.packing import pack_logprobs, pack_token_ids
+from lightning_instrumentation.spans.packing import pack_logprobs, pack_token_ids
 from lightning_instrumentation.wire.sampling import sampling
 
 from lightning_trainer.experts import RoutedExperts

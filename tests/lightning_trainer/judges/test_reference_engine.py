@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from lightning_instrumentation import semconv
-from lightning_instrumentation.telemetry.packing import pack_token_ids
+from lightning_instrumentation.spans.packing import pack_token_ids
 from pydantic import TypeAdapter
 
 from lightning_trainer.config.judges import JudgeConfig

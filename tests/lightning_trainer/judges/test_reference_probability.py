@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from lightning_instrumentation import semconv
-from lightning_instrumentation.telemetry.packing import pack_token_ids
+from lightning_instrumentation.spans.packing import pack_token_ids
 from pydantic import TypeAdapter, ValidationError
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE

@@ -2,7 +2,7 @@
 
 import httpx
 import pytest
-from lightning_instrumentation.telemetry.messages import input_messages, output_message
+from lightning_instrumentation.spans.messages import input_messages, output_message
 
 from lightning_trainer.errors import EngineError
 from lightning_trainer.retokenize.grading import EngineScorer, UnscorableError, retokenized

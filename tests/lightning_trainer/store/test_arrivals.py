@@ -6,7 +6,7 @@ from pathlib import Path
 import lightning_instrumentation as lt
 import pytest
 from lightning_instrumentation import semconv
-from lightning_instrumentation.gateway.hosts import baggage
+from lightning_instrumentation.routing.hosts import baggage
 from lightning_instrumentation.runtime import runtime
 from lightning_instrumentation.scope import Identity
 from starlette.datastructures import Headers

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from lightning_instrumentation.telemetry.messages import as_json, blob, tool_text
+from lightning_instrumentation.spans.messages import as_json, blob, tool_text
 from lightning_instrumentation.wire.answer import Answer, Choice, ToolCall
 from lightning_instrumentation.wire.api import Api, Json
 from lightning_instrumentation.wire.native.fields import dict_of, dicts, reason_of, renamed

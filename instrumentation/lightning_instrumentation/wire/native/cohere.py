@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightning_instrumentation.telemetry.messages import input_messages
+from lightning_instrumentation.spans.messages import input_messages
 from lightning_instrumentation.wire.answer import Answer, ToolCall
 from lightning_instrumentation.wire.api import Api, Json
 from lightning_instrumentation.wire.native.fields import add_call, dict_of, dicts, reason_of, renamed

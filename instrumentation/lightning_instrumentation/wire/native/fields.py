@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from lightning_instrumentation.telemetry.messages import as_json
+from lightning_instrumentation.spans.messages import as_json
 from lightning_instrumentation.wire.answer import Choice, ToolCall
 
 _REASONS = {

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from lightning_instrumentation import semconv
-from lightning_instrumentation.telemetry.messages import blob
+from lightning_instrumentation.spans.messages import blob
 from lightning_instrumentation.wire.answer import Answer
 from lightning_instrumentation.wire.api import Api, Json
 from lightning_instrumentation.wire.native.fields import add_call, dict_of, dicts, reason_of, renamed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lightning_instrumentation import semconv
-from lightning_instrumentation.telemetry.messages import content_parts, image_blob, input_messages
+from lightning_instrumentation.spans.messages import content_parts, image_blob, input_messages
 from lightning_instrumentation.wire.answer import Answer
 from lightning_instrumentation.wire.api import Api, Json
 from lightning_instrumentation.wire.native.fields import add_call, dict_of, dicts, reason_of, renamed

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 from lightning_instrumentation import semconv
-from lightning_instrumentation.telemetry.messages import as_json
+from lightning_instrumentation.spans.messages import as_json
 from typer.testing import CliRunner
 
 from lightning_trainer.cli.app import app

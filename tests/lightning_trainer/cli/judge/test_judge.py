@@ -53,7 +53,7 @@ def folder(tmp_path, monkeypatch):
 @pytest.fixture
 async def recorded(folder, attempt_spans):
     """Attempts a and b of task t, and c of task u, of two calls' words each."""
-    from lightning_instrumentation.telemetry.messages import as_json
+    from lightning_instrumentation.spans.messages import as_json
 
     def with_words(spans, text):
         root, call = spans

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from lightning_instrumentation.access.known import known_daemon
-from lightning_instrumentation.gateway.hosts import canonical_host
+from lightning_instrumentation.routing.hosts import canonical_host
 
 from lightning_trainer.cli.daemon.running_daemon import running_daemon, url_for_others
 from lightning_trainer.config import Config, DaemonConfig

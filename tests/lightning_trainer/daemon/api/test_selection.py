@@ -3,7 +3,7 @@
 import httpx
 import pytest
 from fastapi import APIRouter, Depends, FastAPI
-from lightning_instrumentation.gateway.selection import Selection, read_selection
+from lightning_instrumentation.routing.selection import Selection, read_selection
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.daemon.api.runs import selection_router

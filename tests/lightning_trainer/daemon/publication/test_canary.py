@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from lightning_instrumentation import semconv
-from lightning_instrumentation.telemetry.packing import pack_token_ids
+from lightning_instrumentation.spans.packing import pack_token_ids
 from pydantic import TypeAdapter
 from typer.testing import CliRunner
 

@@ -8,7 +8,7 @@ from functools import partial
 import httpx
 import pytest
 from lightning_instrumentation import semconv
-from lightning_instrumentation.telemetry.packing import unpack_token_ids
+from lightning_instrumentation.spans.packing import unpack_token_ids
 
 from lightning_trainer.errors import EngineError
 from lightning_trainer.gateway.calls.slots import Slots

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from lightning_instrumentation import semconv
-from lightning_instrumentation.telemetry.packing import unpack_token_ids
+from lightning_instrumentation.spans.packing import unpack_token_ids
 
 from lightning_trainer.gateway.protocols.anthropic_request import chat_body
 from lightning_trainer.types import SpanStatus

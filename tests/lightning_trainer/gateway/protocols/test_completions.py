@@ -4,7 +4,7 @@ import httpx
 import openai
 import pytest
 from lightning_instrumentation import semconv
-from lightning_instrumentation.telemetry.packing import unpack_token_ids
+from lightning_instrumentation.spans.packing import unpack_token_ids
 
 from lightning_trainer.ingest.reading import read_spans
 

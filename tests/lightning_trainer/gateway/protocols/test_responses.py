@@ -6,7 +6,7 @@ from typing import Any
 import openai
 import pytest
 from lightning_instrumentation import semconv
-from lightning_instrumentation.telemetry.packing import unpack_token_ids
+from lightning_instrumentation.spans.packing import unpack_token_ids
 
 from lightning_trainer.errors import StoreError
 from lightning_trainer.gateway.errors import RefusalError

@@ -9,7 +9,7 @@ from functools import partial
 import orjson
 import pytest
 from lightning_instrumentation import semconv
-from lightning_instrumentation.telemetry.messages import input_messages
+from lightning_instrumentation.spans.messages import input_messages
 
 from lightning_trainer.config.store import StoreConfig
 from lightning_trainer.ingest.media import media_of

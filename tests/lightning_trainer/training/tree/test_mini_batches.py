@@ -5,7 +5,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lightning_instrumentation.telemetry.packing import pack_token_ids
+from lightning_instrumentation.spans.packing import pack_token_ids
 
 from lightning_trainer.token_ids import TokenIds
 from lightning_trainer.training.tree.mini_batches import GROUPS_AT_LEAST, cut, visits

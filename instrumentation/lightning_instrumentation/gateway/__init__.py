@@ -1,1 +1,0 @@
-"""Which calls go to the daemon's gateway, and with what identity."""
