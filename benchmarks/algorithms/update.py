@@ -12,7 +12,8 @@ from benchmarks.algorithms import imitation, plain, samples
 from benchmarks.algorithms.cases import Case
 from benchmarks.algorithms.peers import Answer, PeerProcess
 from lightning_trainer.config.algorithms.losses import POLICY_LOSSES
-from lightning_trainer.training.settings import TrainerSettings
+from lightning_trainer.config.policies.updates import OptimizerConfig
+from lightning_trainer.training.settings import TrainerSettings, one_thread
 from lightning_trainer.training.update.learner import Learner
 from lightning_trainer.types import Sample
 
@@ -115,9 +116,15 @@ def _learner(case: Case, policy_dir: Path, reference_dir: Path, attention: str) 
             algorithm=case.algorithm.model_copy(update={"mini_batches": 1, "ppo_epochs": 1}),
             value_credit=case.value_credit,
             horizon=HORIZON,
-            clip_grad=1e9,
-            attention=attention,  # pyright: ignore[reportArgumentType]
-            max_tokens_per_micro_batch=_ONE_MICRO_BATCH if loss.per_micro_batch else _SEVERAL_MICRO_BATCHES,
+            optimizer=OptimizerConfig(clip_grad=1e9),
+            training=one_thread().model_copy(
+                update={
+                    "attention": attention,
+                    "max_tokens_per_micro_batch": (
+                        _ONE_MICRO_BATCH if loss.per_micro_batch else _SEVERAL_MICRO_BATCHES
+                    ),
+                }
+            ),
         )
     )
 

@@ -11,6 +11,7 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
+from lightning_trainer.config.policies.updates import OptimizerConfig
 from lightning_trainer.config.sections import RayConfig
 from lightning_trainer.models.resolve import model_cache, resolve_model
 from lightning_trainer.training.on_ray.environ import set_ray_environment
@@ -45,7 +46,7 @@ def main(where: str, model: str, out: Path) -> None:
 async def _measure(model_dir: Path, cluster: RayConfig | None) -> dict[str, float]:
     from lightning_trainer.training.remote import make_trainers
 
-    settings = TrainerSettings("placed", model_dir, lr=1e-6)
+    settings = TrainerSettings("placed", model_dir, optimizer=OptimizerConfig(lr=1e-6))
     (trainer,) = make_trainers("ray", [settings], cluster=cluster)
     await trainer.start()
     steps, publications = [], []

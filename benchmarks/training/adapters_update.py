@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.training.tree_update import grouped
-from lightning_trainer.config.policies.updates import LoraConfig
+from lightning_trainer.config.policies.updates import LoraConfig, OptimizerConfig
 from lightning_trainer.training.in_process import build_trainers
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.types import Sample, TrainingBatch
@@ -28,9 +28,9 @@ def main(count: int, groups: int, model_dir: Path, out: Path) -> None:
         count: of the policies.
         groups: of eight attempts, in each policy's batch.
     """
+    lora, optimizer = LoraConfig(rank=16, alpha=32), OptimizerConfig(lr=1e-4)
     settings = [
-        TrainerSettings(f"p{number}", model_dir, lora=LoraConfig(rank=16, alpha=32), lr=1e-4, base="one")
-        for number in range(count)
+        TrainerSettings(f"p{number}", model_dir, lora=lora, optimizer=optimizer, base="one") for number in range(count)
     ]
     trainers = build_trainers(settings)
     vocabulary = min(trainers.open(one.policy)._learner.policy.vocabulary_size for one in settings)

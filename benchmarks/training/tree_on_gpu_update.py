@@ -6,8 +6,9 @@ import time
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from benchmarks.training.tree_update import Sizes, as_sampled, length, turns
+from benchmarks.training.tree_update import AT_REST, Sizes, as_sampled, length, turns
 from benchmarks.training.wide_layers import write_model
+from lightning_trainer.config.training import TrainingConfig
 from lightning_trainer.training import device
 from lightning_trainer.training.settings import TrainerSettings
 
@@ -30,12 +31,14 @@ def main(engine: Literal["tree", "stock"], size: str, folder: Path, groups: int)
     settings = TrainerSettings(
         policy="benchmark",
         model_dir=model_dir,
-        attention=engine,
-        device="cuda",
-        dtype="bfloat16",
-        gradient_checkpointing=True,
-        lr=0.0,
-        max_tokens_per_micro_batch=_BUDGET,
+        optimizer=AT_REST,
+        training=TrainingConfig(
+            attention=engine,
+            device="cuda",
+            dtype="bfloat16",
+            gradient_checkpointing=True,
+            max_tokens_per_micro_batch=_BUDGET,
+        ),
     )
     worker = UpdateWorker(settings)
     samples = as_sampled(turns(groups, worker.vocabulary_size, _SIZES), worker, folder / "logprobs.json")

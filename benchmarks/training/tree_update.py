@@ -10,9 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
-from lightning_trainer.training.settings import TrainerSettings
+from lightning_trainer.config.policies.updates import OptimizerConfig
+from lightning_trainer.training.settings import TrainerSettings, one_thread
 from lightning_trainer.types import Sample, Segment
 
+AT_REST = OptimizerConfig(lr=1e-30)
+"""Moves no weight."""
 _NOISE_NATS = 0.1
 """Some tokens in a hundred are clipped by it."""
 
@@ -44,9 +47,8 @@ def main(engine: Literal["tree", "stock"], workload: str, model_dir: Path, out: 
     settings = TrainerSettings(
         policy="benchmark",
         model_dir=model_dir,
-        attention=engine,
-        lr=0.0,
-        max_tokens_per_micro_batch=_BUDGET[engine],
+        optimizer=AT_REST,
+        training=one_thread().model_copy(update={"attention": engine, "max_tokens_per_micro_batch": _BUDGET[engine]}),
     )
     worker = UpdateWorker(settings)
     # Trajectories are ten times as long: fewer of them for about as many unique tokens.

@@ -80,12 +80,12 @@ def settings_named_without_memory(settings: TrainerSettings) -> Iterator[None]:
 
 def _with_less_memory(settings: TrainerSettings) -> str:
     ways = [f"lower max_sample_tokens of the policy for later steps (now {settings.horizon})"]
-    if settings.max_tokens_per_micro_batch > settings.horizon:  # the longest sample goes through the model whole
-        budget = settings.max_tokens_per_micro_batch
+    budget = settings.training.max_tokens_per_micro_batch
+    if budget > settings.horizon:  # the longest sample goes through the model whole
         ways.insert(0, f"lower max_tokens_per_micro_batch in [training] (now {budget})")
-    if not settings.gradient_checkpointing:
+    if not settings.training.gradient_checkpointing:
         ways.append("set gradient_checkpointing = true in [training]")
-    if settings.param_offload:
+    if settings.training.param_offload:
         ways.append("lower gpu_memory_utilization in [engine] if it does not sleep")
     if settings.lora is None:
         ways.append("train an adapter ([policy.lora])")

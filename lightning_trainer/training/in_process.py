@@ -61,7 +61,7 @@ class InProcess(TrainerProcess):
                 with device.settings_named_without_memory(self._common):
                     return function(*arguments)
             finally:
-                device.release(self._common.param_offload)
+                device.release(bool(self._common.training.param_offload))
 
 
 def build_trainers(settings: Sequence[TrainerSettings], gpus: Sequence[str] = ()) -> "Trainers":
@@ -74,7 +74,7 @@ def build_trainers(settings: Sequence[TrainerSettings], gpus: Sequence[str] = ()
         MissingExtraError: the packages are not installed.
         TrainingError: there is no such device, or the model or the settings cannot be trained with.
     """
-    device.choose(settings[0].device, gpus)
+    device.choose(settings[0].training.device, gpus)
     try:
         device.require()
         from lightning_trainer.training.trainers import Trainers

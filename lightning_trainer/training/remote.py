@@ -131,7 +131,7 @@ def make_trainers(
     if backend == "inprocess":
         make = partial(InProcess, gpus=gpus)
     else:
-        processes_of_all = sum(group[0].world_size for group in groups.values())
+        processes_of_all = sum(group[0].training.world_size for group in groups.values())
         make = _on_ray(session or _session(processes_of_all, gpus, cluster), of_engines)
     processes = {key: make(group) for key, group in groups.items()}
     trainers = [TrainerClient(one.policy, processes[one.base or number]) for number, one in enumerate(settings)]

@@ -6,22 +6,26 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 from lightning_trainer.config import Config, EngineConfig, PolicyConfig
 from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
 from lightning_trainer.config.algorithms.losses import POLICY_LOSSES
 from lightning_trainer.config.algorithms.presets import PRESETS
-from lightning_trainer.config.hardware import Device, Dtype, available_cores
+from lightning_trainer.config.hardware import Dtype, available_cores
 from lightning_trainer.config.policies import estimators
 from lightning_trainer.config.policies.credit import CreditSettings
 from lightning_trainer.config.policies.stages import first_steps
-from lightning_trainer.config.policies.updates import LoraConfig
-from lightning_trainer.config.training import Strategy
+from lightning_trainer.config.policies.updates import LoraConfig, OptimizerConfig
+from lightning_trainer.config.training import TrainingConfig
 from lightning_trainer.training.tree.mini_batches import GROUPS_AT_LEAST
 
 _PROBE_TOLERANCE = {"float32": (1e-3, 2e-4), "bfloat16": (1.0, 0.1)}
 """By serving dtype: largest and mean |trainer - engine| of a probe logprob, nats."""
+
+
+def one_thread() -> TrainingConfig:
+    """Return the settings of a trainer that computes in float32, on one thread of a CPU."""
+    return TrainingConfig(device="cpu", dtype="float32", threads=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +36,15 @@ class StageSettings:
     advantage: str
     algorithm: AlgorithmConfig
     value_credit: CreditSettings | None
-    lr: float
+    optimizer: OptimizerConfig
 
 
 @dataclass(frozen=True, slots=True)
 class TrainerSettings:
     """One policy's trainer.
 
-    The defaults are ``lightning.toml``'s, except of what it leaves to the machine (device, GPUs, threads, offloading,
-    precisions and the tolerances that follow): here that is one thread of a CPU, float32, and nothing offloaded.
+    The defaults are ``lightning.toml``'s, except of what it leaves to the machine (device, threads, precisions and the
+    tolerances that follow): here that is one thread of a CPU and float32.
     """
 
     policy: str
@@ -58,36 +62,18 @@ class TrainerSettings:
     """The frozen reference model for divergences; None: ``model_dir``."""
     lora: LoraConfig | None = None
     """None: all weights are trained. A critic, if there is one, always trains all of its weights."""
-    lr: float = 1e-5
-    schedule: Literal["constant", "cosine"] = "constant"
-    total_steps: int | None = None
-    warmup_steps: int = 0
-    min_lr_ratio: float = 0.0
-    weight_decay: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.99)
-    clip_grad: float = 1.0
-    device: Device = "cpu"
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    training: TrainingConfig = field(default_factory=one_thread)
+    """``[training]``, in which offloading is decided; absent ``threads`` are a process's share of the cores where it
+    runs, in a cluster of another machine than the daemon's."""
     gpus_per_process: float = 0.0
     """GPUs that each process requests from Ray."""
-    strategy: Strategy = "fsdp2"
-    attention: Literal["auto", "tree", "stock"] = "auto"
-    dtype: Dtype = "float32"
-    """Of matrix products; trained weights, gradients, and optimizer state are float32."""
     serving_dtype: Dtype = "float32"
     """Of the published file."""
     max_model_len: int = 2048
     """Tokens of the engine's longest sequence."""
     probe_max_abs: float = 1e-3
     probe_mean_abs: float = 2e-4
-    max_tokens_per_micro_batch: int = 8192
-    gradient_checkpointing: bool = False
-    param_offload: bool = False
-    optimizer_offload: bool = False
-    world_size: int = 1
-    """Processes that train together."""
-    threads: int | None = 1
-    """Of each process; None: its share of the cores where it runs, in a cluster another machine than the daemon's."""
-    seed: int = 0
     log_dir: Path | None = None
     """Folder for the Ray actor's logs; None: no logs."""
     base: str | None = None
@@ -100,7 +86,7 @@ class TrainerSettings:
     @property
     def threads_here(self) -> int:
         """Return the threads of a process on this machine; in a cluster, as if all processes were on it."""
-        return self.threads or max(1, available_cores() // self.world_size)
+        return self.training.threads or max(1, available_cores() // self.training.world_size)
 
     def at_step(self, step: int) -> "TrainerSettings":
         """Return the settings of the stage that a step belongs to."""
@@ -120,7 +106,7 @@ class TrainerSettings:
             advantage=stage.advantage,
             algorithm=stage.algorithm,
             value_credit=stage.value_credit,
-            lr=stage.lr,
+            optimizer=stage.optimizer,
         )
 
     @property
@@ -155,7 +141,11 @@ def trainer_settings(
         for first_step, one in zip(first_steps(policy.stage), policy.of_stages, strict=False)  # without stages: none
     )
     policy = policy.at_step(1)
-    training, optimizer = config.training, policy.optimizer
+    training = config.training
+    offloaded = {
+        name: shares_gpu if getattr(training, name) is None else getattr(training, name)
+        for name in ("param_offload", "optimizer_offload")
+    }
     max_abs, mean_abs = _tolerance(config.engine)
     return TrainerSettings(
         policy=policy.name,
@@ -166,30 +156,13 @@ def trainer_settings(
         horizon=policy.max_sample_tokens,
         reference_dir=reference_dir,
         lora=policy.lora,
-        lr=optimizer.lr,
-        schedule=optimizer.schedule,
-        total_steps=optimizer.total_steps,
-        warmup_steps=optimizer.warmup_steps,
-        min_lr_ratio=optimizer.min_lr_ratio,
-        weight_decay=optimizer.weight_decay,
-        betas=optimizer.betas,
-        clip_grad=optimizer.clip_grad,
-        device=training.device,
+        optimizer=policy.optimizer,
+        training=training.model_copy(update=offloaded),
         gpus_per_process=gpus_per_process,
-        strategy=training.strategy,
-        attention=training.attention,
-        dtype=training.dtype,
         serving_dtype=config.engine.dtype,
         max_model_len=config.engine_of(policy).max_model_len,
         probe_max_abs=max_abs,
         probe_mean_abs=mean_abs,
-        max_tokens_per_micro_batch=training.max_tokens_per_micro_batch,
-        gradient_checkpointing=training.gradient_checkpointing,
-        param_offload=shares_gpu if training.param_offload is None else training.param_offload,
-        optimizer_offload=shares_gpu if training.optimizer_offload is None else training.optimizer_offload,
-        world_size=training.world_size,
-        threads=training.threads,
-        seed=training.seed,
         log_dir=log_dir,
         base=base_of(config, policy),
         stages=stages,
@@ -231,7 +204,7 @@ def _length_note(engine: EngineConfig, policy: PolicyConfig) -> str | None:
 
 
 def _stage(first_step: int, policy: PolicyConfig) -> StageSettings:
-    return StageSettings(first_step, policy.estimator, policy.algorithm, _value_credit(policy), policy.optimizer.lr)
+    return StageSettings(first_step, policy.estimator, policy.algorithm, _value_credit(policy), policy.optimizer)
 
 
 def _value_credit(policy: PolicyConfig) -> CreditSettings | None:

@@ -196,7 +196,7 @@ class Trainer:
         if settings.lora is not None:
             shape = adapter_shape(self.module, settings.lora)
             weights = f"an adapter of rank {shape.rank}, alpha {shape.alpha}, on {', '.join(shape.target_modules)}"
-        return Manifest(settings.policy, step, weights, self._model_mark, settings.device)
+        return Manifest(settings.policy, step, weights, self._model_mark, settings.training.device)
 
     def _exported(self) -> dict[str, torch.Tensor]:
         dtype = _TORCH_DTYPES[self._settings.serving_dtype]

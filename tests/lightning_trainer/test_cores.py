@@ -8,6 +8,7 @@ from lightning_trainer.cli.doctor import State, machine, run_checks
 from lightning_trainer.config import Config
 from lightning_trainer.config import hardware as cores
 from lightning_trainer.config.hardware import available_cores, fast_dtype, usable_cores
+from lightning_trainer.config.training import TrainingConfig
 from lightning_trainer.serving.host.patches.forking import thread_variables
 from lightning_trainer.serving.settings import EngineSettings, replica_settings
 from lightning_trainer.training.settings import TrainerSettings
@@ -110,7 +111,7 @@ def test_a_limit_of_the_container_or_of_what_it_is_in_counts(limited, files, usa
 
 def test_trainer_and_engines_start_no_more_threads_than_the_container_has_cores(limited):
     limited({"cpu.max": "400000 100000\n"})
-    assert TrainerSettings("p", Path("m"), threads=None).threads_here == 4
+    assert TrainerSettings("p", Path("m"), training=TrainingConfig()).threads_here == 4
     engine = EngineSettings(Path("m"), ("p",), Path("w"), Path("l"))
     assert "4" in thread_variables(engine.threads_here).values()
     assert [each.threads_here for each in replica_settings(engine, 2)] == [2, 2]

@@ -48,10 +48,12 @@ class ClusterProcess(RayProcess):
 
     async def _places(self) -> Sequence[Mapping[str, Any]]:
         common = self._common
-        self._group = await asyncio.to_thread(reserve, common.world_size, common.gpus_per_process, self._cluster)
+        self._group = await asyncio.to_thread(
+            reserve, common.training.world_size, common.gpus_per_process, self._cluster
+        )
         return [
             {"scheduling_strategy": PlacementGroupSchedulingStrategy(self._group, rank)}
-            for rank in range(common.world_size)
+            for rank in range(common.training.world_size)
         ]
 
     async def _settle(self) -> None:

@@ -89,7 +89,7 @@ class TrainerActor:
         """In the first process, return the address where the others join the group."""
         from lightning_trainer.training.process_group import Host
 
-        self._host = Host(ray.util.get_node_ip_address(), self._common.world_size)
+        self._host = Host(ray.util.get_node_ip_address(), self._common.training.world_size)
         return self._host.meeting
 
     def start(self, meeting: Any = None) -> None:
@@ -101,14 +101,14 @@ class TrainerActor:
         common = self._common
         if common.log_dir is not None:
             _write_output_to(common.log_dir / "trainer.log")
-        device.choose(common.device)
+        device.choose(common.training.device)
         if meeting is not None:
             from lightning_trainer.training.process_group import join
 
-            join(meeting, self._rank, common.world_size, self._host)
+            join(meeting, self._rank, common.training.world_size, self._host)
         with device.settings_named_without_memory(common):
             self._trainers = build_trainers(self._settings)
-        device.release(common.param_offload)
+        device.release(bool(common.training.param_offload))
 
     def ask(self, what: str, policy: str, *given: Any) -> Any:
         """Open or drop a policy in ``Trainers``, or call a method of its trainer."""
@@ -117,7 +117,7 @@ class TrainerActor:
             with device.settings_named_without_memory(self._common):
                 result = getattr(self._trainers, what)(policy, *arguments)
         finally:
-            device.release(self._common.param_offload)
+            device.release(bool(self._common.training.param_offload))
         return result if self._rank == 0 and what == "call" else None
 
     def _path(self, of: Elsewhere) -> Path:
@@ -134,7 +134,7 @@ class RayProcess(TrainerProcess):
     def __init__(self, settings: Sequence[TrainerSettings], session: RaySession | None = None) -> None:
         """``session``: shared with other trainers; by default a new one."""
         super().__init__(settings)
-        self._session = session or RaySession(self._common.world_size)
+        self._session = session or RaySession(self._common.training.world_size)
         self._holds_session = False
         self._starting: asyncio.Future[None] | None = None
         self._actors: list[Any] = []
@@ -157,7 +157,7 @@ class RayProcess(TrainerProcess):
         self._processes = list(_running(started)) if self._session.is_own else []
         await self._settle()
         meeting = ()
-        if common.world_size > 1:
+        if common.training.world_size > 1:
             meeting = await self._answers([self._actors[0].meet.remote()])
         await self._answers([actor.start.remote(*meeting) for actor in self._actors])
         self.process_ids, self.process_id = started, started[0]
@@ -170,7 +170,7 @@ class RayProcess(TrainerProcess):
 
     async def _places(self) -> Sequence[Mapping[str, Any]]:
         """Return the placement options of each process's actor."""
-        return [{}] * self._common.world_size
+        return [{}] * self._common.training.world_size
 
     async def _settle(self) -> None:
         """Make sure that the processes have what they need on their nodes."""

@@ -58,7 +58,7 @@ def worker_config(
             load_tokenizer=_has_tokenizer(model_dir),
             override_config={"attn_implementation": _attention(settings)},
             use_remove_padding=_attention(settings) == FLASH,
-            enable_gradient_checkpointing=settings.gradient_checkpointing,
+            enable_gradient_checkpointing=settings.training.gradient_checkpointing,
             **_lora(lora, model_dir),
         ),
         engine_config=engine_config(settings),
@@ -69,7 +69,8 @@ def worker_config(
 
 def _attention(settings: TrainerSettings) -> str:
     """What the model is loaded with; the tree engine puts its own in the place of it."""
-    on_gpu = settings.device == "cuda" and (settings.attention == "stock" or settings.strategy != "fsdp2")
+    training = settings.training
+    on_gpu = training.device == "cuda" and (training.attention == "stock" or training.strategy != "fsdp2")
     return FLASH if on_gpu and find_spec("flash_attn") is not None else "sdpa"
 
 

@@ -66,10 +66,11 @@ class ModelHost:
         Raises:
             TrainingError: it cannot be used.
         """
-        self.budget = settings.max_tokens_per_micro_batch
-        self._scheduled_steps = settings.total_steps if settings.schedule != "constant" else None
-        self._adamw = {"weight_decay": settings.weight_decay, "betas": settings.betas}
-        self._lr = settings.lr
+        self.budget = settings.training.max_tokens_per_micro_batch
+        optimizer = settings.optimizer
+        self._scheduled_steps = optimizer.total_steps if optimizer.schedule != "constant" else None
+        self._adamw = {"weight_decay": optimizer.weight_decay, "betas": optimizer.betas}
+        self._lr = optimizer.lr
         """Of the stage."""
         self._loss: Any = None
         """verl's loss function; None if the model is not trained."""
@@ -81,21 +82,21 @@ class ModelHost:
 
     def _load(self, settings: TrainerSettings, config: TrainingWorkerConfig) -> None:
         self._name = "critic" if config.model_type == "value_model" else "actor"
-        _seed(settings.seed)
+        _seed(settings.training.seed)
         disable_progress_bar()
         process_group.join_alone()
-        self.sharded = settings.strategy == "fsdp2"
+        self.sharded = settings.training.strategy == "fsdp2"
         """Whether it is a module of transformers, sharded by FSDP2; with other strategies only verl knows its form."""
-        require_strategy(settings.strategy, config.model_type, settings.device)
+        require_strategy(settings.training.strategy, config.model_type, settings.training.device)
         self.images = image_inputs(Path(config.model_config.path), settings)
         """Prepares its images; None if it reads none."""
-        self.tree = settings.attention != "stock" and self.sharded
+        self.tree = settings.training.attention != "stock" and self.sharded
         """Whether what samples share is computed once."""
         try:
             self._build(config)
             return
         except TreeRefusedError as refusal:
-            if settings.attention != "auto":
+            if settings.training.attention != "auto":
                 raise
             _log.warning(
                 "verl's own engine computes %s, what samples share again for each: the tree engine does not support %s",

@@ -163,7 +163,7 @@ class Learner:
     def _begin(self, step: int) -> None:
         """Switch to the stage that the step belongs to, whatever the stage of the last step."""
         # What a loss draws at random depends only on the step, not on what else this process has drawn.
-        torch.manual_seed(random.Random(f"{self._run.seed} {step}").getrandbits(63))
+        torch.manual_seed(random.Random(f"{self._run.training.seed} {step}").getrandbits(63))
         settings = self._run.at_step(step)
         if settings != self._settings:
             self._settings, self._algorithm = settings, settings.algorithm
@@ -223,7 +223,7 @@ class Learner:
 
     def _updates(self, parts: Sequence[Sequence[Sample]], step: int) -> list[tuple[Sequence[Sample], bool]]:
         """Return the mini-batch of each update, and whether it is the last."""
-        order = mini_batches.visits(len(parts), self._algorithm.ppo_epochs, seed=self._run.seed, step=step)
+        order = mini_batches.visits(len(parts), self._algorithm.ppo_epochs, seed=self._run.training.seed, step=step)
         return [(parts[index], number == len(order)) for number, index in enumerate(order, start=1)]
 
     def _update_critic(

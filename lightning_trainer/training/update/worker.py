@@ -80,7 +80,7 @@ class UpdateWorker(ModelHost):
         # Demonstrations and preferences were not sampled by the engine, or are not to be compared with it.
         self._loss = MeasuresMismatch(loss) if settings.algorithm.objective == "rl" else loss
         self._with_entropy = settings.algorithm.entropy_coeff > 0
-        self._lr = settings.lr
+        self._lr = settings.optimizer.lr
 
     @property
     def vocabulary_size(self) -> int:

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
+from lightning_trainer.config.policies.updates import OptimizerConfig
+from lightning_trainer.config.training import TrainingConfig
 from lightning_trainer.sampling import Shaping, support_of
-from lightning_trainer.training.settings import TrainerSettings
+from lightning_trainer.training.settings import TrainerSettings, one_thread
 from lightning_trainer.types import Sample, Segment
 
 VOCABULARY = 512
@@ -61,24 +63,34 @@ def _write_model(folder: Path, architecture: str, tied: bool, changes: dict) -> 
 def settings(tiny_models) -> Callable[..., TrainerSettings]:
     def make(**changes) -> TrainerSettings:
         fields = {"policy": POLICY, "model_dir": tiny_models(), "lr": 1e-3, "max_tokens_per_micro_batch": 256}
-        return TrainerSettings(**fields_with_algorithm({**fields, **changes}))
+        return TrainerSettings(**in_sections({**fields, **changes}))
 
     return make
 
 
-def fields_with_algorithm(changes: dict) -> dict:
-    """Put what are settings of the algorithm where they belong."""
-    of_algorithm = {name: value for name, value in changes.items() if name in AlgorithmConfig.model_fields}
-    if not of_algorithm:
-        return changes
-    rest = {name: value for name, value in changes.items() if name not in of_algorithm}
-    algorithm = AlgorithmConfig(**of_algorithm)
-    return {**rest, "algorithm": algorithm, "advantage": algorithm.advantage}
+def in_sections(changes: dict) -> dict:
+    """Put settings of the algorithm, the optimizer and ``[training]`` where they belong.
+
+    Those of the last two are not validated: tests keep weights at rest (``lr = 0``) and name a GPU that is not here.
+    """
+    rest = dict(changes)
+    of_algorithm, of_optimizer, of_training = (
+        {name: rest.pop(name) for name in changes if name in section.model_fields}
+        for section in (AlgorithmConfig, OptimizerConfig, TrainingConfig)
+    )
+    if of_algorithm:
+        algorithm = AlgorithmConfig(**of_algorithm)
+        rest |= {"algorithm": algorithm, "advantage": algorithm.advantage}
+    if of_optimizer:
+        rest["optimizer"] = OptimizerConfig().model_copy(update=of_optimizer)
+    if of_training:
+        rest["training"] = one_thread().model_copy(update=of_training)
+    return rest
 
 
 @pytest.fixture(scope="session")
-def algorithm_fields() -> Callable[[dict], dict]:
-    return fields_with_algorithm
+def sections() -> Callable[[dict], dict]:
+    return in_sections
 
 
 def make_sample(

@@ -11,7 +11,7 @@ from lightning_trainer.errors import TrainerBrokenError
 from lightning_trainer.training.device import settings_named_without_memory
 from lightning_trainer.training.in_process import InProcess
 from lightning_trainer.training.on_ray.process import TrainerActor
-from lightning_trainer.training.settings import TrainerSettings
+from lightning_trainer.training.settings import TrainerSettings, one_thread
 
 pytestmark = pytest.mark.torch
 
@@ -41,9 +41,10 @@ def test_the_settings_that_help_are_named():
 
 
 def test_what_cannot_help_is_not_named():
-    on = replace(SETTINGS, max_tokens_per_micro_batch=1024, gradient_checkpointing=True, lora=LoraConfig(rank=4))
+    lean = one_thread().model_copy(update={"max_tokens_per_micro_batch": 1024, "gradient_checkpointing": True})
+    on = replace(SETTINGS, training=lean, lora=LoraConfig(rank=4))
     assert told(on).endswith("; lower max_sample_tokens of the policy for later steps (now 2048)")
-    assert told(replace(on, param_offload=True)).endswith(
+    assert told(replace(on, training=lean.model_copy(update={"param_offload": True}))).endswith(
         ", or lower gpu_memory_utilization in [engine] if it does not sleep"
     )
 

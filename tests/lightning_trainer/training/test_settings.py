@@ -22,14 +22,15 @@ def test_the_configuration_arrives_whole():
     )
     found = trainer_settings(config, config.only_policy, Path("model"), Path("logs"))
     assert (found.policy, found.model_dir, found.log_dir) == ("math", Path("model"), Path("logs"))
-    assert (found.attention, found.dtype, found.threads, found.seed) == ("stock", "float32", 2, 5)
-    assert (found.advantage, found.algorithm.clip_ratio_high, found.lr) == ("rloo", 0.4, 3e-5)
+    told = found.training
+    assert (told.attention, told.dtype, told.threads, told.seed) == ("stock", "float32", 2, 5)
+    assert (found.advantage, found.algorithm.clip_ratio_high, found.optimizer.lr) == ("rloo", 0.4, 3e-5)
     assert (found.horizon, found.value_credit, found.needs_critic) == (
         config.only_policy.max_sample_tokens,
         None,
         False,
     )
-    assert found.max_tokens_per_micro_batch == 64
+    assert told.max_tokens_per_micro_batch == 64
 
 
 def test_a_critic_is_there_where_an_estimator_or_a_scheme_needs_its_values():

@@ -135,7 +135,8 @@ async def test_two_processes_hold_one_base_together_and_are_replaced_for_all_its
     """Of two processes the numbers of one, to rounding; a kill of either ends both, and each policy goes on alone."""
     names = ("planner", "worker")
     expected = await alone(2, *names)
-    settings = [replace(of_policies[name], world_size=2, log_dir=tmp_path / "logs") for name in names]
+    two = of_policies[names[0]].training.model_copy(update={"world_size": 2})
+    settings = [replace(of_policies[name], training=two, log_dir=tmp_path / "logs") for name in names]
     trainers = dict(zip(names, make_trainers("ray", settings), strict=True))
     try:
         for name, trainer in trainers.items():

@@ -79,7 +79,7 @@ def test_the_trainer_knows_all_stages(config):
     settings = trainer_settings(config, config.only_policy, Path("model"), Path("logs"))
     assert [settings.at_step(step).algorithm.preset for step in (1, 3, 4, 6)] == ["sft", "sft", None, "grpo"]
     assert [settings.at_step(step).first_step for step in (1, 3, 4, 6)] == [1, 1, 4, 6]
-    assert (settings.lr, settings.at_step(9).lr) == (2e-5, 1e-5)
+    assert (settings.optimizer.lr, settings.at_step(9).optimizer.lr) == (2e-5, 1e-5)
     assert [one.algorithm.needs_reference for one in settings.of_stages] == [False, False, True]
 
 

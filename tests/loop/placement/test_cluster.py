@@ -371,7 +371,8 @@ def _alone(config, batches: list[TrainingBatch], folder: Path) -> dict:
     settings = trainer_settings(config, config.only_policy, resolve_model("random:tiny", model_cache()), folder)
 
     async def train() -> None:
-        trainer = make_trainer("inprocess", replace(settings, world_size=1))
+        of_one = settings.training.model_copy(update={"world_size": 1})
+        trainer = make_trainer("inprocess", replace(settings, training=of_one))
         await trainer.start()
         try:
             for batch in batches:

@@ -139,13 +139,14 @@ def image_inputs(folder: Path, settings: TrainerSettings) -> ImageInputs | None:
         )
     if settings.lora is not None:
         raise TrainingError(f"{folder} sees images, and adapters of such models are not supported: leave lora out")
-    if settings.world_size > 1:
+    if settings.training.world_size > 1:
         raise TrainingError(
             f"{folder} sees images, and only one process trains such a model: set world_size = 1 in [training]"
         )
-    if settings.strategy != "fsdp2":
+    if settings.training.strategy != "fsdp2":
         raise TrainingError(
-            f'{folder} sees images, which strategy = "{settings.strategy}" is not given: write "fsdp2" in [training]'
+            f'{folder} sees images, which strategy = "{settings.training.strategy}" is not given: write "fsdp2" in '
+            "[training]"
         )
     return ImageInputs(folder, placeholder)
 

@@ -31,27 +31,28 @@ def engine_config(settings: TrainerSettings) -> Any:
         TrainingError: the strategy cannot do what the policy asks for.
     """
     _refuse_what_only_fsdp2_does(settings)
-    on_gpu = settings.device == "cuda"
+    training = settings.training
+    on_gpu = training.device == "cuda"
     wanted: dict[str, Any] = {
-        "strategy": settings.strategy,
-        "dtype": settings.dtype,
-        "param_offload": settings.param_offload,
-        "optimizer_offload": settings.optimizer_offload,
+        "strategy": training.strategy,
+        "dtype": training.dtype,
+        "param_offload": bool(training.param_offload),
+        "optimizer_offload": bool(training.optimizer_offload),
         "use_dynamic_bsz": True,
-        "max_token_len_per_gpu": settings.max_tokens_per_micro_batch,
-        "infer_max_token_len_per_gpu": settings.max_tokens_per_micro_batch,
+        "max_token_len_per_gpu": training.max_tokens_per_micro_batch,
+        "infer_max_token_len_per_gpu": training.max_tokens_per_micro_batch,
         "use_torch_compile": False,
-        "seed": settings.seed,
+        "seed": training.seed,
     }
-    if settings.strategy.startswith("fsdp"):
+    if training.strategy.startswith("fsdp"):
         # The tree engine rounds products alone (``dtype``); verl's own rounds the parameters it computes with, and so
         # does each of several GPUs: autocast's copies would be of the whole model, and in all of them.
-        divided = on_gpu and settings.world_size > 1
-        rounds = divided or settings.attention == "stock" or settings.strategy != "fsdp2"
+        divided = on_gpu and training.world_size > 1
+        rounds = divided or training.attention == "stock" or training.strategy != "fsdp2"
         wanted |= {
             "model_dtype": "fp32",
             "mixed_precision": {
-                "param_dtype": _VERL_DTYPES[settings.dtype] if rounds else "fp32",
+                "param_dtype": _VERL_DTYPES[training.dtype] if rounds else "fp32",
                 "reduce_dtype": "fp32",
                 "buffer_dtype": "fp32",
             },
@@ -60,7 +61,7 @@ def engine_config(settings: TrainerSettings) -> Any:
             "use_no_sync_for_gradient_accumulation": not divided,
             "use_remove_padding": False,  # the model's own configuration decides
         }
-    return _of(_ENGINES[settings.strategy][0], wanted)
+    return _of(_ENGINES[training.strategy][0], wanted)
 
 
 def optimizer_config(settings: TrainerSettings, lr: float | None = None) -> Any:
@@ -69,28 +70,29 @@ def optimizer_config(settings: TrainerSettings, lr: float | None = None) -> Any:
     Args:
         lr: the learning rate where it is not the policy's.
     """
-    rate = settings.lr if lr is None else lr
-    least = rate * settings.min_lr_ratio
+    optimizer = settings.optimizer
+    rate = optimizer.lr if lr is None else lr
+    least = rate * optimizer.min_lr_ratio
     wanted: dict[str, Any] = {
         "lr": rate,
-        "weight_decay": settings.weight_decay,
-        "betas": settings.betas,
-        "clip_grad": settings.clip_grad,
-        "lr_warmup_steps": settings.warmup_steps,
-        "total_training_steps": settings.total_steps or 1,  # a constant schedule does not read it
+        "weight_decay": optimizer.weight_decay,
+        "betas": optimizer.betas,
+        "clip_grad": optimizer.clip_grad,
+        "lr_warmup_steps": optimizer.warmup_steps,
+        "total_training_steps": optimizer.total_steps or 1,  # a constant schedule does not read it
         # Each strategy has its own word for the same.
-        "lr_scheduler_type": settings.schedule,
-        "lr_decay_style": settings.schedule,
-        "min_lr_ratio": settings.min_lr_ratio,
+        "lr_scheduler_type": optimizer.schedule,
+        "lr_decay_style": optimizer.schedule,
+        "min_lr_ratio": optimizer.min_lr_ratio,
         "min_lr": least,
         "lr_min": least,
         # torchtitan has no constant rate: a decay to all of it is one.
-        "decay_type": "cosine" if settings.schedule == "cosine" else "linear",
-        "min_lr_factor": settings.min_lr_ratio if settings.schedule == "cosine" else 1.0,
+        "decay_type": "cosine" if optimizer.schedule == "cosine" else "linear",
+        "min_lr_factor": optimizer.min_lr_ratio if optimizer.schedule == "cosine" else 1.0,
     }
-    if settings.strategy.startswith("fsdp"):
+    if settings.training.strategy.startswith("fsdp"):
         wanted["override_optimizer_config"] = {"fused": True}
-    return _of(_ENGINES[settings.strategy][1], wanted)
+    return _of(_ENGINES[settings.training.strategy][1], wanted)
 
 
 def _of(kind: type[Any], wanted: dict[str, Any]) -> Any:
@@ -99,14 +101,15 @@ def _of(kind: type[Any], wanted: dict[str, Any]) -> Any:
 
 
 def _refuse_what_only_fsdp2_does(settings: TrainerSettings) -> None:
-    if settings.strategy == "fsdp2":
+    training = settings.training
+    if training.strategy == "fsdp2":
         return
     refused = {
-        "attention": settings.attention == "tree" and 'attention = "tree"',
+        "attention": training.attention == "tree" and 'attention = "tree"',
         "lora": settings.lora is not None and "a LoRA adapter",
         "stages": len(settings.of_stages) > 1 and "several stages",
         "critic": any(stage.needs_critic for stage in settings.of_stages) and "a critic",
-        "dtype": settings.strategy == "megatron" and settings.dtype == "float32" and 'dtype = "float32"',
+        "dtype": training.strategy == "megatron" and training.dtype == "float32" and 'dtype = "float32"',
     }
     if what := next((what for what in refused.values() if what), None):
-        raise TrainingError(f'strategy = "{settings.strategy}" does not train with {what} here; use strategy = "fsdp2"')
+        raise TrainingError(f'strategy = "{training.strategy}" does not train with {what} here; use strategy = "fsdp2"')

@@ -109,7 +109,7 @@ def test_a_trainer_leaves_its_gpu_where_another_one_or_an_engine_needs_it(of, gp
     of = config(**of)
     assert deal(of, list(gpus)).memory_is_wanted(of) == wanted
     settings = trainer_settings(of, of.policy[0], Path("model"), Path("logs"), shares_gpu=wanted)
-    assert (settings.param_offload, settings.optimizer_offload) == (wanted, wanted)
+    assert (settings.training.param_offload, settings.training.optimizer_offload) == (wanted, wanted)
 
 
 def test_a_policy_that_is_not_trained_takes_no_gpu_from_one_that_is_and_still_starts():

@@ -29,7 +29,8 @@ async def main(folder: Path, address: str) -> None:
     await alone.close()
 
     spread = RayConfig(address=address, placement="spread")
-    (group,) = make_trainers("ray", [replace(settings, world_size=2)], cluster=spread)
+    of_two = replace(settings, training=settings.training.model_copy(update={"world_size": 2}))
+    (group,) = make_trainers("ray", [of_two], cluster=spread)
     await group.start()
     assert group.process._receivers == [0, 1]  # pyright: ignore[reportAttributeAccessIssue]
     reports = [await group.step(first)]
@@ -53,7 +54,9 @@ async def main(folder: Path, address: str) -> None:
         differences = [(ours[name] - theirs[name]).abs() for name in ours]
         apart.append(max(one.max().item() for one in differences))
     # A fiftieth of one update: AdamW divides by the gradient's own size, rounding included.
-    assert max(apart) < settings.lr / 50, f"the weights of the two steps are {apart} apart, lr = {settings.lr}"
+    assert max(apart) < settings.optimizer.lr / 50, (
+        f"the weights of the two steps are {apart} apart, lr = {settings.optimizer.lr}"
+    )
     print("as one would")
 
 

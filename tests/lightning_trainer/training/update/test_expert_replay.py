@@ -25,7 +25,7 @@ def folder(tiny_models) -> Any:
 
 
 @pytest.fixture(scope="module")
-def workers(folder, algorithm_fields) -> Any:
+def workers(folder, sections) -> Any:
     """By engine and settings; the weights never move."""
     from lightning_trainer.training.settings import TrainerSettings
     from lightning_trainer.training.update.worker import UpdateWorker
@@ -33,7 +33,7 @@ def workers(folder, algorithm_fields) -> Any:
     @cache
     def of(engine: str, **changes) -> Any:
         fields = {"policy": "tiny", "model_dir": folder, "lr": 0.0, "max_tokens_per_micro_batch": 100}
-        return UpdateWorker(TrainerSettings(**algorithm_fields({**fields, "attention": engine, **changes})))
+        return UpdateWorker(TrainerSettings(**sections({**fields, "attention": engine, **changes})))
 
     return of
 

@@ -24,11 +24,12 @@ def folder():
 
 
 @pytest.fixture(scope="module")
-def trainer(folder) -> Any:
+def trainer(folder, sections) -> Any:
     from lightning_trainer.training.settings import TrainerSettings
     from lightning_trainer.training.trainer import Trainer
 
-    return Trainer(TrainerSettings(policy="tiny", model_dir=folder, lr=1e-3, max_tokens_per_micro_batch=200))
+    fields = {"policy": "tiny", "model_dir": folder, "lr": 1e-3, "max_tokens_per_micro_batch": 200}
+    return Trainer(TrainerSettings(**sections(fields)))
 
 
 def picture(name: str) -> bytes:
@@ -198,7 +199,7 @@ def test_what_cannot_be_trained_yet_is_refused_with_a_sentence(folder, tmp_path)
     with pytest.raises(TrainingError, match="adapters of such models"):
         image_inputs(folder, replace(settings, lora=LoraConfig(rank=4)))
     with pytest.raises(TrainingError, match="world_size = 1"):
-        image_inputs(folder, replace(settings, world_size=2))
+        image_inputs(folder, replace(settings, training=settings.training.model_copy(update={"world_size": 2})))
     text = (
         '{"model_type": "qwen2_vl", "vision_config": {}, "image_token_id": 7, "rope_scaling": {"mrope_section": [1]}}'
     )

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig, DpoConfig
-from lightning_trainer.config.policies.updates import LoraConfig
+from lightning_trainer.config.policies.updates import LoraConfig, OptimizerConfig
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.training.settings import StageSettings
 from lightning_trainer.types import TrainingBatch
@@ -77,7 +77,7 @@ def test_a_pair_without_its_other_side_is_refused(pair):
 
 
 def _stage(first_step, preset, lr=1e-3, **changes):
-    return StageSettings(first_step, "grpo", AlgorithmConfig(preset=preset, **changes), None, lr)
+    return StageSettings(first_step, "grpo", AlgorithmConfig(preset=preset, **changes), None, OptimizerConfig(lr=lr))
 
 
 STAGES = (_stage(1, "sft", 3e-3), _stage(3, "dpo", 1e-3), _stage(5, "grpo", 2e-3))

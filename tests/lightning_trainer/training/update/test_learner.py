@@ -6,11 +6,14 @@ import pytest
 
 from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig, CriticConfig
 from lightning_trainer.config.policies.credit import GaeTurnsCredit
+from lightning_trainer.config.policies.updates import OptimizerConfig
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.training.settings import StageSettings
 from lightning_trainer.types import TrainingBatch
 
 pytestmark = pytest.mark.verl
+
+_OPTIMIZER = OptimizerConfig(lr=1e-3)
 
 
 @pytest.fixture
@@ -73,9 +76,9 @@ def test_a_checkpoint_without_a_critic_is_not_gone_on_from_with_one(trainer, tmp
 
 def test_a_stage_with_a_critic_goes_on_from_checkpoints_of_before_it(trainer, batch, tmp_path):
     """As if the stage had been there from the start, after a rollback too."""
-    plain = StageSettings(1, AlgorithmConfig().advantage, AlgorithmConfig(), None, 1e-3)
+    plain = StageSettings(1, AlgorithmConfig().advantage, AlgorithmConfig(), None, _OPTIMIZER)
     critic = AlgorithmConfig(advantage="gae", critic=CriticConfig(lr=3e-3))
-    stages = (plain, StageSettings(2, "gae", critic, None, 1e-3))
+    stages = (plain, StageSettings(2, "gae", critic, None, _OPTIMIZER))
     whole, before = trainer(stages=stages), trainer(stages=(plain,))
     for one in (whole, before):
         one.step(batch(1))
@@ -92,7 +95,7 @@ def test_a_stage_with_a_critic_goes_on_from_checkpoints_of_before_it(trainer, ba
 def test_the_critic_learns_at_the_rate_of_the_configuration_and_of_the_stage(trainer, batch, tmp_path):
     def of_stage(first_step, lr):
         return StageSettings(
-            first_step, "gae", AlgorithmConfig(advantage="gae", critic=CriticConfig(lr=lr)), None, 1e-3
+            first_step, "gae", AlgorithmConfig(advantage="gae", critic=CriticConfig(lr=lr)), None, _OPTIMIZER
         )
 
     def rate(trained):

@@ -14,8 +14,9 @@ import pytest
 
 from lightning_trainer.config.algorithms.algorithm import AlgorithmConfig
 from lightning_trainer.config.hardware import fast_dtype
+from lightning_trainer.config.policies.updates import OptimizerConfig
 from lightning_trainer.models.resolve import model_cache, resolve_model
-from lightning_trainer.training.settings import StageSettings, TrainerSettings
+from lightning_trainer.training.settings import StageSettings, TrainerSettings, one_thread
 from lightning_trainer.types import Sample, Segment, TrainingBatch
 
 pytestmark = [pytest.mark.engine, pytest.mark.verl, pytest.mark.slow]
@@ -85,13 +86,15 @@ def metrics(model_dir, batch) -> dict[str, dict[str, float]]:
     """By algorithm, of the same batch and the same weights: each is a stage of one trainer."""
     from lightning_trainer.training.trainer import Trainer
 
+    at_rest = OptimizerConfig(lr=_AT_REST)
     stages = tuple(
-        StageSettings(step, algorithm.advantage, algorithm, value_credit=None, lr=_AT_REST)
+        StageSettings(step, algorithm.advantage, algorithm, value_credit=None, optimizer=at_rest)
         for step, algorithm in enumerate(_ALGORITHMS.values(), start=1)
     )
     first = stages[0]
+    training = one_thread().model_copy(update={"dtype": _DTYPE})
     settings = TrainerSettings(
-        "p", model_dir, first.advantage, first.algorithm, lr=_AT_REST, dtype=_DTYPE, stages=stages
+        "p", model_dir, first.advantage, first.algorithm, optimizer=at_rest, training=training, stages=stages
     )
     trainer = Trainer(settings)
     found = {name: dict(trainer.step(replace(batch, step=n)).metrics) for n, name in enumerate(_ALGORITHMS, start=1)}

@@ -19,7 +19,7 @@ _SHAPES = ("forks inside responses", "duplicates", "masks with holes")
 
 
 @pytest.fixture(scope="module")
-def workers(tiny_models, algorithm_fields) -> Any:
+def workers(tiny_models, sections) -> Any:
     """By engine and settings; the weights never move."""
     from lightning_trainer.training.settings import TrainerSettings
     from lightning_trainer.training.update.worker import UpdateWorker
@@ -27,7 +27,7 @@ def workers(tiny_models, algorithm_fields) -> Any:
     @cache
     def of(engine: str, **changes) -> Any:
         fields = {"policy": "tiny", "model_dir": tiny_models(), "lr": 0.0, "max_tokens_per_micro_batch": 100}
-        return UpdateWorker(TrainerSettings(**algorithm_fields({**fields, "attention": engine, **changes})))
+        return UpdateWorker(TrainerSettings(**sections({**fields, "attention": engine, **changes})))
 
     return of
 
@@ -171,9 +171,7 @@ def test_two_answers_behind_the_same_tokens_have_each_the_choice_that_was_theirs
     assert worker.logprobs([plain])[0] == pytest.approx(whole, abs=1e-6)
 
 
-def test_the_divergence_from_a_reference_is_between_like_and_like(
-    tiny_models, algorithm_fields, samples_of_shape, drawn
-):
+def test_the_divergence_from_a_reference_is_between_like_and_like(tiny_models, sections, samples_of_shape, drawn):
     """A reference of the same weights is at distance 0, and so are the engine's log-probabilities."""
     from lightning_trainer.training.settings import TrainerSettings
     from lightning_trainer.training.trainer import Trainer
@@ -188,7 +186,7 @@ def test_the_divergence_from_a_reference_is_between_like_and_like(
         "old_logprobs": "trainer",
         "rollout_is": "token",
     }
-    trainer = Trainer(TrainerSettings(**algorithm_fields(fields)))
+    trainer = Trainer(TrainerSettings(**sections(fields)))
     report = trainer.step(TrainingBatch("tiny", 1, tuple(samples)))
     assert abs(report.metrics["kl_loss"]) < 1e-6
     assert report.metrics["mismatch/abs_max"] < _TOLERANCE

@@ -82,14 +82,14 @@ def _process(rank: int, folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory, tiny_models, algorithm_fields, samples_of_shape, drawn):
+def both(tmp_path_factory, tiny_models, sections, samples_of_shape, drawn):
     """By case: what one process and what two find."""
     from lightning_trainer.training.settings import TrainerSettings
 
     folder, cases = tmp_path_factory.mktemp("share"), {}
     base = {"policy": "tiny", "model_dir": tiny_models(), "lr": 1e-3, "max_tokens_per_micro_batch": 256}
     for case, changes in _CASES.items():
-        settings = TrainerSettings(**algorithm_fields({**base, **changes}))
+        settings = TrainerSettings(**sections({**base, **changes}))
         cases[case] = settings, [_batch(samples_of_shape, drawn, case, step) for step in (1, 2)]
     (folder / "cases").write_bytes(pickle.dumps(cases))
     running = [subprocess.Popen([sys.executable, __file__, str(rank), str(folder)]) for rank in range(2)]

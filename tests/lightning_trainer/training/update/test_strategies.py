@@ -35,11 +35,12 @@ def test_on_a_gpu_fsdp2_keeps_float32_weights_and_rounds_products(on_gpu):
     assert (engine.strategy, engine.dtype, engine.model_dtype) == ("fsdp2", "bfloat16", "fp32")
     assert engine.mixed_precision["param_dtype"] == "fp32"
     assert (engine.param_offload, engine.optimizer_offload) == (True, True)
-    assert engine.max_token_len_per_gpu == asked.max_tokens_per_micro_batch
+    assert engine.max_token_len_per_gpu == asked.training.max_tokens_per_micro_batch
     assert model.enable_gradient_checkpointing
     assert not model.use_remove_padding
     assert not engine.reshard_after_forward
-    divided = worker_config(replace(asked, world_size=2), asked.model_dir).engine_config
+    of_two = replace(asked, training=asked.training.model_copy(update={"world_size": 2}))
+    divided = worker_config(of_two, asked.model_dir).engine_config
     assert divided.reshard_after_forward
     assert divided.mixed_precision["param_dtype"] == "bf16"
     assert not divided.use_no_sync_for_gradient_accumulation

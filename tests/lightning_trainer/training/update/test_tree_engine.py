@@ -62,7 +62,7 @@ def _fill_adapter(module):
 
 
 @pytest.fixture(scope="module")
-def engines_of(tiny_models, algorithm_fields):
+def engines_of(tiny_models, sections):
     from lightning_trainer.training.settings import TrainerSettings
 
     made = {}
@@ -70,8 +70,8 @@ def engines_of(tiny_models, algorithm_fields):
     def of(**changes):
         key = tuple(sorted(changes.items()))
         if key not in made:
-            base = TrainerSettings(policy="tiny", model_dir=tiny_models(), max_tokens_per_micro_batch=256)
-            made[key] = _Engines(lambda **more: dataclasses.replace(base, **algorithm_fields(more)), changes)
+            base = {"policy": "tiny", "model_dir": tiny_models(), "max_tokens_per_micro_batch": 256}
+            made[key] = _Engines(lambda **more: TrainerSettings(**sections({**base, **more})), changes)
         return made[key]
 
     return of
