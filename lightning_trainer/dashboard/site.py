@@ -39,9 +39,12 @@ class StoppedStore:
         self._place = place
 
     async def last_span(self) -> int:
+        """Return the position of the newest stored span."""
         return await self.scan(span_table.last)
 
     async def scan(self, query: Callable[[Connection], Result]) -> Result:
+        """Run a query in a thread, on a connection of its own, and return its result."""
+
         def read() -> Result:
             with reading(self._place) as connection:
                 return query(connection)
@@ -152,14 +155,17 @@ class Site:
 
     @cached_property
     def summaries(self) -> SummaryCache:
+        """Return the cache of rollouts' summaries, made at its first use."""
         return SummaryCache(self.config.judge)
 
     @property
     def state_dir(self) -> Path:
+        """Return the daemon's folder."""
         return self.config.daemon.state_dir
 
     @property
     def policies(self) -> Sequence[PolicyConfig]:
+        """Return the configured policies, in order."""
         return self.config.policy
 
     def policy_of(self, name: str | None) -> PolicyConfig:

@@ -239,6 +239,7 @@ class Case:
 
     @property
     def attempt_id(self) -> str | None:
+        """Return the id of its attempt; None if it has none."""
         return None if self.attempt is None else self.attempt.attempt_id
 
     def _of_group(self, group_id: str, mode: RolloutMode) -> tuple[Attempt, ...]:

@@ -70,6 +70,7 @@ class ExplainedAttempt:
 
     @property
     def sampled_tokens(self) -> int:
+        """Return how many tokens its calls sampled."""
         return sum(len(call.node.call.response_ids) for call in self.calls)
 
     @property

@@ -73,6 +73,7 @@ class ServedPolicies:
 
     @property
     def names(self) -> list[str]:
+        """Return the names of the policies, in the order of the configuration."""
         return [policy.name for policy in self._policies]
 
     def choose(self, model: object, agent: str | None) -> Chosen:
@@ -100,6 +101,7 @@ class ServedPolicies:
         raise unknown_model(model, self.names, _unclaimed(agent))
 
     async def close(self) -> None:
+        """Close the connections to all engines."""
         for policy in self._policies:
             if policy.shadow is not None:
                 await policy.shadow.close()

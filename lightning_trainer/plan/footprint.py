@@ -41,6 +41,7 @@ class TrainerMemory:
 
     @property
     def total(self) -> float:
+        """Return the sum, in bytes."""
         return sum(getattr(self, field.name) for field in fields(self))
 
 
@@ -56,6 +57,7 @@ class EngineMemory:
 
     @property
     def total(self) -> float:
+        """Return the sum, in bytes."""
         return sum(getattr(self, field.name) for field in fields(self))
 
 

@@ -45,6 +45,7 @@ class Hardware:
 
     @property
     def gpus(self) -> int:
+        """Return the number of GPUs of all nodes."""
         return self.nodes * self.gpus_per_node
 
     def __str__(self) -> str:

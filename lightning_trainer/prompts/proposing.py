@@ -44,6 +44,7 @@ class PromptProposers:
         return await self._by_name[name].propose(parent, read.attempts, seed)
 
     async def close(self) -> None:
+        """Close all proposers."""
         for proposer in self._by_name.values():
             await proposer.close()
 

@@ -75,6 +75,7 @@ class ReflectProposer:
         return Proposal(in_place_of(parent.text, answer.prompt), self.made_by, answer.diagnosis, budget.spent)
 
     async def close(self) -> None:
+        """Close the model's connections."""
         await self._client.close()
 
     @property

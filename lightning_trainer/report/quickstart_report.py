@@ -60,6 +60,7 @@ class HeldOutResult:
 
     @property
     def share(self) -> float:
+        """Return the share of successes, 0 to 1."""
         return self.successes / self.n
 
 
@@ -164,6 +165,7 @@ class QuickstartReport:
 
     @property
     def ledger_tokens(self) -> int:
+        """Return the tokens of all rows of the ledger."""
         return sum(row.tokens for row in self.ledger)
 
     @property

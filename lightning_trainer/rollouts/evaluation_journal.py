@@ -108,6 +108,7 @@ class EvaluationJournal:
             _log.warning(line, *words)
 
     def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
     def __enter__(self) -> Self:

@@ -128,6 +128,7 @@ class JournalFile:
         return LightningError(f"the journal {self._path} cannot be written: {error}")
 
     def close(self) -> None:
+        """Close the file."""
         with self._lock, suppress(OSError):
             self._file.close()
 

@@ -44,10 +44,11 @@ class SharedMemoryFile:
     """An engine on the trainer's machine reads the same file that the trainer wrote."""
 
     async def bring(self, publication: Publication) -> Publication:
+        """Return the publication as it is: its file is there."""
         return publication
 
     async def settle(self, publication: Publication, *, served: bool) -> None:
-        pass
+        """Do nothing: there are no copies, and the trainer's file is the trainer's to remove."""
 
 
 class Engine(ABC):

@@ -104,6 +104,7 @@ class Publication:
 
     @property
     def name(self) -> str:
+        """Return ``<policy>@v<version>``."""
         return f"{self.policy}@v{self.version}"
 
     def to_json(self) -> dict[str, Any]:

@@ -38,6 +38,7 @@ class EngineSettings:
 
     @property
     def log_path(self) -> Path:
+        """Return the file of the engine process's log."""
         return self.log_dir / "engine.log"
 
     @property
@@ -47,6 +48,7 @@ class EngineSettings:
 
     @property
     def startup_timeout_s(self) -> float:
+        """Return how long the engine may take to start, in seconds."""
         return self.engine.startup_timeout_s
 
 

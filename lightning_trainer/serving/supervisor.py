@@ -67,10 +67,12 @@ class EngineSupervisor:
 
     @property
     def state(self) -> EngineState:
+        """Return the state of the engine."""
         return self._status.state
 
     @property
     def status(self) -> EngineStatus:
+        """Return the state of the engine, with what is known about it."""
         return self._status
 
     @property

@@ -133,6 +133,7 @@ class ReaderPool:
         return await asyncio.wrap_future(future)
 
     def close(self) -> None:
+        """Wait for the running queries, and close the connections."""
         self._executor.shutdown(wait=True)
         for connection in self._opened:
             connection.close()

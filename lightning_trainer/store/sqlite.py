@@ -146,6 +146,7 @@ class FileLock:
         os.write(self._descriptor, str(os.getpid()).encode())
 
     def release(self) -> None:
+        """Give the lock up."""
         # The file stays: unlinking it would let two daemons each lock a file of the same name.
         os.close(self._descriptor)
 

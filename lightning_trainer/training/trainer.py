@@ -59,6 +59,7 @@ class Trainer:
 
     @property
     def module(self) -> torch.nn.Module:
+        """Return the policy's model."""
         return self._learner.policy.module
 
     def step(self, batch: TrainingBatch) -> StepReport:

@@ -272,4 +272,5 @@ class PolicyVersion:
 
     @property
     def name(self) -> str:
+        """Return ``<policy>@v<version>``."""
         return f"{self.policy}@v{self.version}"

@@ -118,6 +118,7 @@ class Poster:
         return connection
 
     def close(self) -> None:
+        """Close the connection, if there is one."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

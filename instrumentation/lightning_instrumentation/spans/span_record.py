@@ -54,12 +54,15 @@ class SpanRecord:
         return next((known[key] for known in (self.attributes, *self.shared) if key in known), None)
 
     def set_attribute(self, key: str, value: Any) -> None:
+        """Set an attribute; an earlier value is replaced."""
         self.attributes[key] = value
 
     def add_event(self, name: str, attributes: Mapping[str, Any]) -> None:
+        """Add an event that happens now."""
         self.events.append(Event(name, time.time_ns(), attributes))
 
     def set_status(self, status: Status) -> None:
+        """Set the status and its message."""
         self.status, self.status_message = status.status_code, status.description or ""
 
     @classmethod

@@ -47,10 +47,12 @@ class MemoryNeed:
 
     @property
     def least(self) -> float:
+        """Return the sum with small micro-batches, in bytes."""
         return self.engine + self.trainer_least + self.rest
 
     @property
     def full(self) -> float:
+        """Return the sum with the largest micro-batches, in bytes."""
         return self.engine + self.trainer_full + self.rest
 
 

@@ -62,6 +62,7 @@ class TlsListener:
         self._listen()
 
     def close(self) -> None:
+        """Accept no more connections, and drop those whose handshake has not ended."""
         if self._closed:
             return
         self._closed = True
@@ -70,6 +71,7 @@ class TlsListener:
             self._drop(task)
 
     async def wait_closed(self) -> None:
+        """Wait until the dropped handshakes have ended."""
         if self._arriving:
             await asyncio.wait(list(self._arriving))
 

@@ -36,6 +36,7 @@ class PolicyCost:
 
     @property
     def all_seconds(self) -> float:
+        """Return the seconds of all stages."""
         return sum(self.seconds.values())
 
 

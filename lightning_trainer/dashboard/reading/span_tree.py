@@ -29,10 +29,12 @@ class SpanRow:
 
     @property
     def failed(self) -> bool:
+        """Whether the span ended with an error."""
         return self.span.status is SpanStatus.ERROR
 
     @property
     def seconds(self) -> float:
+        """Return the span's duration in seconds."""
         return (self.span.end_ns - self.span.start_ns) / 1e9
 
 

@@ -74,6 +74,7 @@ class Scenario:
 
     @property
     def held_out(self) -> bool:
+        """Whether it is kept for evaluation, by a hash of its calls."""
         return is_held_out(self.chain.content)
 
     def as_task(self, command: Sequence[str]) -> dict[str, Any]:

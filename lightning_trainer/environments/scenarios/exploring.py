@@ -49,6 +49,7 @@ class Source:
 
     @property
     def value(self) -> Scalar:
+        """Return the value at the path in the call's result."""
         return at(self.call.result, self.path)
 
 

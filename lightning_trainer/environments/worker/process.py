@@ -122,10 +122,12 @@ class EnvironmentProcess:
 
     @property
     def pid(self) -> int:
+        """Return the process's id."""
         return self._process.pid
 
     @property
     def alive(self) -> bool:
+        """Whether the process has not ended."""
         return self._ended() is None
 
     def reset(self, task: Task) -> Observation:

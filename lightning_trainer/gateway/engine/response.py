@@ -25,10 +25,12 @@ class EngineResponse:
 
     @property
     def is_success(self) -> bool:
+        """Whether the status is 2xx."""
         return 200 <= self.status < 300
 
     @property
     def is_error(self) -> bool:
+        """Whether the status is 400 or more."""
         return self.status >= 400
 
     async def read(self) -> bytes:

@@ -59,6 +59,7 @@ class Transcript:
 
     @property
     def choices(self) -> dict[int, Choice]:
+        """Return the choices of the answer so far, by index."""
         return self.answer.choices
 
     @property

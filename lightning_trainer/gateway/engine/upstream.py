@@ -120,6 +120,7 @@ class Upstream:
         self._connections = connections
 
     async def close(self) -> None:
+        """Close the connections to the engines."""
         await self._client.close()
 
     async def ready(self, timeout_s: float | None = None) -> None:

@@ -88,6 +88,7 @@ class ModelClient:
             raise JudgeError(f"{self._place} did not answer in {_MOST_TRIES} tries, last: {said}")
 
     async def close(self) -> None:
+        """Close the connections."""
         if "_session" in self.__dict__:
             await self._session.close()
 

@@ -29,6 +29,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
+        """Return its prompts and their versions as one name."""
         return named(self.versions)
 
     @property

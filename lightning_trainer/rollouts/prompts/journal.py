@@ -71,6 +71,7 @@ class Journal:
             self._file.begin_anew()
 
     def close(self) -> None:
+        """Close the file."""
         if self._file is not None:
             self._file.close()
 

@@ -69,6 +69,7 @@ class Entry:
 
     @property
     def key(self) -> tuple[str, str]:
+        """Return the trace id and span id, which identify its event."""
         return self.trace_id, self.span_id
 
 

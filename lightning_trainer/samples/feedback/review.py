@@ -55,6 +55,7 @@ class Kept:
 
     @property
     def key(self) -> tuple[str, str]:
+        """Return the trace id and span id, which identify its event."""
         return self.trace_id, self.span_id
 
 

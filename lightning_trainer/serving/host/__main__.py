@@ -19,6 +19,7 @@ from lightning_trainer.serving.host.settings import HostSettings
 
 
 def main() -> int:
+    """Run an engine host until its parent ends it; return the exit status."""
     started = time.monotonic()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

@@ -256,6 +256,7 @@ class ObjectStoreChunks:
         """The name of each policy's loaded file, which the engine may read again."""
 
     async def bring(self, publication: Publication) -> Publication:
+        """Copy the file to the engine's node, unless it is there, and return the publication with the copy's path."""
         name = _name(publication)
         if name not in self._there:
             try:
@@ -266,6 +267,7 @@ class ObjectStoreChunks:
         return replace(publication, path=self._there[name])
 
     async def settle(self, publication: Publication, *, served: bool) -> None:
+        """Remove the copy that the engine needs no longer: the one served before, or this one if it was refused."""
         name = _name(publication)
         outdated: str | None = name
         if served:

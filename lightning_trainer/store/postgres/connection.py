@@ -55,6 +55,7 @@ class PostgresConnection:
 
     @property
     def in_transaction(self) -> bool:
+        """Whether a transaction has begun and not ended."""
         from psycopg.pq import TransactionStatus
 
         idle = (TransactionStatus.IDLE, TransactionStatus.UNKNOWN)
@@ -137,6 +138,7 @@ class PostgresConnection:
         return True
 
     def close(self) -> None:
+        """Close the connection, after which another daemon may write."""
         if self._raw is not None:
             if self._alone:
                 self._let_others_in(self._raw)

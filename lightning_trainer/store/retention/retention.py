@@ -33,10 +33,12 @@ class StoreSize:
 
     @property
     def used(self) -> int:
+        """Return the bytes of the file that hold something."""
         return self.file - self.free
 
     @property
     def total(self) -> int:
+        """Return the bytes of file and log."""
         return self.file + self.log
 
 

@@ -70,6 +70,7 @@ class Journal:
                 raise StoreError(f"the journal {self.folder} cannot be written ({error.strerror})") from error
 
     def close(self) -> None:
+        """Close the file."""
         with self._lock:
             if self._descriptor is not None:
                 os.close(self._descriptor)

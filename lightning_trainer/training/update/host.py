@@ -126,6 +126,7 @@ class ModelHost:
 
     @property
     def module(self) -> torch.nn.Module:
+        """Return the model; of a model in parts, the part of this process."""
         return self.engine.module
 
     def _schedule_goes_on(self) -> bool:
