@@ -39,7 +39,7 @@ class StoppedStore:
         self._place = place
 
     async def last_span(self) -> int:
-        """Return the position of the newest stored span."""
+        """Return the number of the newest span; 0 if there is none."""
         return await self.scan(span_table.last)
 
     async def scan(self, query: Callable[[Connection], Result]) -> Result:

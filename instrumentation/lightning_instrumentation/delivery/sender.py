@@ -94,7 +94,7 @@ class Sender:
         return None if not self._poster.connected and not self._down else not self._down
 
     def start(self) -> None:
-        """Start the thread that sends; where none can be started, ``flush`` sends."""
+        """Start the thread that sends; where none can be started, ``flush`` sends by itself."""
         thread = threading.Thread(target=self._run, name="lightning-sender", daemon=True)
         try:
             thread.start()

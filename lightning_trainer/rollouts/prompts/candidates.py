@@ -29,7 +29,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """Return its prompts and their versions as one name."""
+        """Return the versions as ``planner@v3, writer@v1``."""
         return named(self.versions)
 
     @property
