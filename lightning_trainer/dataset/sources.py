@@ -1,32 +1,17 @@
-"""Where spans come from: a file of OTLP JSON lines, plain or gzip, or a daemon's store. The first bytes say which.
+"""Where spans come from: a file of OTLP JSON lines, plain or gzip, or a daemon's store. The first bytes say which."""
 
-A file holds one ExportTraceServiceRequest per line, as a collector's file exporter writes them (source: OpenTelemetry
-Protocol File Exporter). A line is read as the receiver reads a body (``ingest/http/otlp_json.py``), so both give the
-same spans. A line that cannot be read is left out and reported, such as the last one of a file that is still being
-written.
-"""
-
-import codecs
-import gzip
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
-
-import orjson
+from typing import BinaryIO
 
 from lightning_trainer.errors import MalformedTelemetryError
-from lightning_trainer.ingest.dialects.values import parse_json
-from lightning_trainer.ingest.http.otlp_json import spans_of
 from lightning_trainer.ingest.normalizing import normalize_spans
-from lightning_trainer.otlp.span_codec import span_from_proto
+from lightning_trainer.otlp.json_lines import read_file
 from lightning_trainer.store.scan import read_only, traces
 from lightning_trainer.types import Span
 
 STORE_FILE = "lightning.sqlite"
 _SQLITE = b"SQLite format 3\0"
-_GZIP = b"\x1f\x8b"
-_ZSTD = b"\x28\xb5\x2f\xfd"
 
 
 def read_source(
@@ -49,7 +34,7 @@ def read_source(
             head = file.read(len(_SQLITE))
             if head != _SQLITE:
                 file.seek(0)
-                return normalize_spans(list(_read_file(watch(file), head, path.name, problems)))
+                return normalize_spans(list(read_file(watch(file), head, path.name, problems)))
     except OSError as error:
         raise MalformedTelemetryError(f"cannot read the spans in {path}: {error.strerror or error}") from error
     with read_only(path) as connection:
@@ -64,88 +49,3 @@ def is_store(path: Path) -> bool:
     """
     with path.open("rb") as file:
         return file.read(len(_SQLITE)) == _SQLITE
-
-
-def _read_file(file: BinaryIO, head: bytes, name: str, problems: list[str]) -> Iterator[Span]:
-    if head.startswith(_ZSTD):
-        raise MalformedTelemetryError(
-            f"{name} is compressed with zstd, where the collector writes frames and not lines: leave `compression` out "
-            "of the file exporter's configuration"
-        )
-    if head.startswith(_GZIP):
-        return read_lines(_inflated(file, name, problems), name, problems)
-    return read_lines(file, name, problems)
-
-
-def _inflated(file: BinaryIO, name: str, problems: list[str]) -> Iterable[bytes]:
-    with gzip.open(file) as lines:
-        try:
-            yield from lines
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            problems.append(f"{name}: the gzip stream breaks off ({error}); what came before is read")
-
-
-_OTHER_SIGNALS = ("resourceLogs", "resourceMetrics", "resourceProfiles")
-
-
-def read_lines(lines: Iterable[bytes], name: str, problems: list[str]) -> Iterator[Span]:
-    """Yield the spans of a file.
-
-    Args:
-        lines: with their line ends; empty ones are counted but ignored.
-        name: of the file, for messages.
-        problems: gets one sentence for everything that is left out.
-
-    Raises:
-        MalformedTelemetryError: the first line is not OTLP in JSON, so the file is something else.
-    """
-    others = 0
-    for number, line in enumerate(lines, start=1):
-        if number == 1:
-            line = line.removeprefix(codecs.BOM_UTF8)
-        if not line.strip():
-            continue
-        try:
-            document = parse_json(line)
-        except orjson.JSONDecodeError as error:
-            if not line.endswith(b"\n"):
-                problems.append(
-                    f"{name}: line {number} ends after {len(line)} bytes in the middle of a document (the exporter "
-                    "was still writing, or was killed); it is left out"
-                )
-                return
-            if number == 1:
-                raise _no_otlp(name, str(error)) from error
-            problems.append(f"{name}: line {number} is not JSON and is left out: {error}")
-            continue
-        if isinstance(document, dict) and any(signal in document for signal in _OTHER_SIGNALS):
-            others += 1
-            continue
-        if not isinstance(document, dict) or not isinstance(document.get("resourceSpans"), list):
-            if number == 1:
-                raise _no_otlp(name, "it has no resourceSpans")
-            problems.append(f"{name}: line {number} has no resourceSpans and is left out")
-            continue
-        try:
-            yield from _spans(document, f"{name}: line {number}", problems)
-        except MalformedTelemetryError as error:
-            problems.append(f"{name}: line {number} is left out from there on: {error}")
-    if others:
-        problems.append(f"{name}: {others} lines hold logs, metrics or profiles and no spans; they are left out")
-
-
-def _no_otlp(name: str, why: str) -> MalformedTelemetryError:
-    return MalformedTelemetryError(
-        f"{name} is not a file of OTLP JSON lines ({why}): have the collector's file exporter write format json, one "
-        "document a line"
-    )
-
-
-def _spans(document: Mapping[str, Any], where: str, problems: list[str]) -> Iterator[Span]:
-    rejected: list[str] = []
-    warnings: list[str] = []
-    try:
-        yield from spans_of(document, rejected, warnings, read=span_from_proto)
-    finally:
-        problems += [f"{where}: {warning}" for warning in warnings]
-        problems += [f"{where}: a span is left out: {reason}" for reason in rejected]

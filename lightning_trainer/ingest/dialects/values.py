@@ -3,15 +3,14 @@
 Some tracers (Spring AI's, by Micrometer) have text as their only type: they write numbers in digits, arrays as JSON.
 """
 
-import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from typing import Any
 
 import orjson
 
+from lightning_trainer.otlp.json_spans import parse_json
 from lightning_trainer.types import AttributeValue, Span
 
 _LONGEST_COUNT = 19
@@ -81,21 +80,6 @@ def json_of(value: AttributeValue | None) -> Any:
         return parse_json(value)
     except orjson.JSONDecodeError:
         return None
-
-
-def parse_json(text: str | bytes) -> Any:
-    """Return the document; half a character, at the end of a text that was cut inside an emoji, becomes ``?``.
-
-    Raises:
-        orjson.JSONDecodeError: it is not JSON.
-    """
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError:
-        # JavaScript and Python write the half as an escape (``\ud83d``), which orjson alone refuses.
-        with suppress(ValueError, RecursionError):
-            return orjson.loads(json.dumps(json.loads(text), ensure_ascii=False).encode(errors="replace"))
-        raise
 
 
 def objects(value: Any) -> tuple[Mapping[str, Any], ...]:

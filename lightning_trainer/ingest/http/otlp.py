@@ -20,7 +20,6 @@ from lightning_instrumentation import semconv
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from lightning_trainer.errors import LightningError, MalformedTelemetryError, StoreError
-from lightning_trainer.ingest.dialects.values import parse_json
 from lightning_trainer.ingest.http.bodies import (
     BodyMemory,
     BodyTooLargeError,
@@ -29,9 +28,9 @@ from lightning_trainer.ingest.http.bodies import (
     gunzip,
 )
 from lightning_trainer.ingest.http.otlp_answers import JSON, PROTOBUF, acceptance, media_type_of, refusal
-from lightning_trainer.ingest.http.otlp_json import spans_of
 from lightning_trainer.ingest.http.otlp_logs import read_logs
 from lightning_trainer.ingest.normalizing import normalize_spans
+from lightning_trainer.otlp.json_spans import parse_json, spans_of
 from lightning_trainer.otlp.span_codec import attributes_from_proto, attributes_to_proto, received_span, span_to_proto
 from lightning_trainer.types import AttributeValue, Span, SpanSink
 

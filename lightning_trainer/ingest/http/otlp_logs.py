@@ -16,9 +16,8 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from lightning_trainer.errors import MalformedTelemetryError
-from lightning_trainer.ingest.dialects.values import parse_json
 from lightning_trainer.ingest.http.otlp_answers import JSON
-from lightning_trainer.ingest.http.otlp_json import hex_id, key_values, objects
+from lightning_trainer.otlp.json_spans import hex_id, key_values, objects, parse_json
 from lightning_trainer.otlp.span_codec import attributes_from_proto
 from lightning_trainer.types import AttributeValue, Span, SpanEvent
 

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lightning_trainer.dataset.sources import read_lines, read_source
+from lightning_trainer.dataset.sources import read_source
 from lightning_trainer.errors import MalformedTelemetryError
+from lightning_trainer.otlp.json_lines import read_lines
 from lightning_trainer.store import SqliteStore
 from lightning_trainer.types import Span, SpanEvent, SpanStatus
 

@@ -7,9 +7,12 @@ as numbers, keys in lowerCamelCase, unknown keys ignored).
 
 import base64
 import binascii
+import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Protocol
 
+import orjson
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue, KeyValueList
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanProto
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
@@ -29,6 +32,21 @@ class SpanReader(Protocol):
     """Makes a span from its protobuf; raises MalformedTelemetryError if it cannot be stored."""
 
     def __call__(self, proto: SpanProto, *, scope: str, resource: Mapping[str, AttributeValue]) -> Span: ...
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return the document; half a character, at the end of a text that was cut inside an emoji, becomes ``?``.
+
+    Raises:
+        orjson.JSONDecodeError: it is not JSON.
+    """
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        # JavaScript and Python write the half as an escape (``\ud83d``), which orjson alone refuses.
+        with suppress(ValueError, RecursionError):
+            return orjson.loads(json.dumps(json.loads(text), ensure_ascii=False).encode(errors="replace"))
+        raise
 
 
 def spans_of(
