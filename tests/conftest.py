@@ -136,7 +136,7 @@ def spool_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
 
 
 class Authority:
-    """Signs certificates, as an organisation's own authority does."""
+    """Signs certificates, as an organization's own authority does."""
 
     def __init__(self, folder: Path, name: str = "Authority of the tests") -> None:
         self._folder = folder
@@ -347,7 +347,7 @@ def lightning() -> Iterator[Any]:
 def recorded() -> Callable[..., list[Span]]:
     """``recorded(name)``: what real instrumentations sent while one program ran, as the receiver would store it.
 
-    ``recorded/*.json`` names their packages, versions and licence (``recorded_with``), the ``program`` and what was
+    ``recorded/*.json`` names their packages, versions and license (``recorded_with``), the ``program`` and what was
     ``left_out``. The program, if it can be this one: 6 calls that a model answered (the second with two choices, the
     fourth a stream that its reader left) and one that the server refused; the last two answers go to a LangChain agent
     "solver" with the tool "calculator". What their exporter POSTed is under ``foreign`` as ``MessageToDict`` writes an

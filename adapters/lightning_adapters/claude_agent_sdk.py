@@ -26,7 +26,7 @@ REASON = "not-captured:claude-code"
 _BASE_URL = "ANTHROPIC_BASE_URL"
 _HEADERS = "ANTHROPIC_CUSTOM_HEADERS"
 _PATH = "/messages"
-_OTHER_DOORS = (
+_OTHER_PROVIDERS = (
     *("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY", "CLAUDE_CODE_USE_MANTLE"),
     *("CLAUDE_CODE_USE_ANTHROPIC_AWS", "CLAUDE_CODE_USE_ANTHROPIC_GOOGLE_CLOUD", "CLAUDE_CODE_USE_GATEWAY"),
 )
@@ -64,7 +64,7 @@ def _lead(transport: Any) -> None:
     if base_url and started.hosts.trust(base_url) is HostTrust.DAEMON:  # the user has already pointed it at the daemon
         env = {**options.env, **beside_proxy(own, base_url)}  # no proxy gets the token, captured or not
         if captured:
-            _tell_of_doors(own)
+            _tell_of_other_providers(own)
         if captured and choice:
             theirs = own.get(_HEADERS, "").rstrip("\n")
             env[_HEADERS] = f"{theirs}\n{_lines(choice)}" if theirs else _lines(choice)
@@ -95,7 +95,7 @@ def _environment(started: Runtime, choice: Mapping[str, str], own: Mapping[str, 
         "ANTHROPIC_API_KEY": started.router.access.token or "none",  # Claude Code does not start without a key
         **({} if ca_file is None else {"NODE_EXTRA_CA_CERTS": str(ca_file)}),
         _HEADERS: _lines(headers),
-        **dict.fromkeys((*_OTHER_DOORS, *_OTHER_KEYS, *([_SOCKET] if own.get(_SOCKET) else [])), ""),
+        **dict.fromkeys((*_OTHER_PROVIDERS, *_OTHER_KEYS, *([_SOCKET] if own.get(_SOCKET) else [])), ""),
         **beside_proxy(own, started.settings.endpoint),
     }
 
@@ -104,15 +104,15 @@ def _lines(headers: Mapping[str, str]) -> str:
     return "\n".join(f"{name}: {value}" for name, value in headers.items())
 
 
-def _tell_of_doors(own: Mapping[str, str]) -> None:
+def _tell_of_other_providers(own: Mapping[str, str]) -> None:
     """Say what leads past the user's own base URL; which of the two is meant, only they know."""
-    doors = [name for name in (*_OTHER_DOORS, _SOCKET) if own.get(name, "").strip().lower() not in ("", *OFF)]
-    if doors:
+    others = [name for name in (*_OTHER_PROVIDERS, _SOCKET) if own.get(name, "").strip().lower() not in ("", *OFF)]
+    if others:
         failures.count(REASON)
         failures.say(
-            "claude-code-door",
-            f"Claude Code's calls do not go to {_BASE_URL}, and nothing of them is captured, because {doors[0]} is "
-            f'set: unset it, or give ClaudeAgentOptions(env=...) {doors[0]} = ""',
+            "claude-code-provider",
+            f"Claude Code's calls do not go to {_BASE_URL}, and nothing of them is captured, because {others[0]} is "
+            f'set: unset it, or give ClaudeAgentOptions(env=...) {others[0]} = ""',
         )
 
 

@@ -23,7 +23,7 @@ _FOR_LOSS: Mapping[str, dict[str, Any]] = {
     "geo_mean": {"clip_ratio_low": 0.1, "clip_ratio_high": 0.1},
     "bypass_mode": {"rollout_rs": "token_k1", "rollout_rs_threshold": 1.3},
 }
-"""Settings at which the formula differs from its neighbours on the samples of ``update.py``."""
+"""Settings at which the formula differs from its neighbors on the samples of ``update.py``."""
 _NO_PAPER = {"optimal_token_baseline", "tir_optimal_token_baseline", "bypass_mode"}
 """Their source is verl's description."""
 
@@ -117,7 +117,7 @@ def _imitations() -> Iterator[Case]:
     variants: Mapping[str, Mapping[str, Any]] = {
         "dpo, beta 1": {"beta": 1.0},
         "dpo, label smoothing": {"beta": 1.0, "label_smoothing": 0.2},
-        "dpo, length normalised": {"beta": 5.0, "length_normalized": True},
+        "dpo, length normalized": {"beta": 5.0, "length_normalized": True},
     }
     for name, settings in variants.items():
         dpo = AlgorithmConfig(preset="dpo", dpo=DpoConfig(**settings))
@@ -173,7 +173,7 @@ _PEERS: Mapping[tuple[str, str], Peer] = {
     ("credit with a critic", "gae_tokens"): by_torchrl(),
     ("credit with a critic", "gae_bilevel"): by_torchrl(),
     ("imitation", "dpo, beta 1"): by_trl("DPOTrainer", beta=1.0),
-    ("imitation", "dpo, length normalised"): by_trl("DPOTrainer", beta=5.0, loss_type=["sigmoid_norm"]),
+    ("imitation", "dpo, length normalized"): by_trl("DPOTrainer", beta=5.0, loss_type=["sigmoid_norm"]),
     ("preset", "dr_grpo"): by_trl("GRPOTrainer", loss_type="dr_grpo", scale_rewards="none", epsilon=0.2),
     # Its loss is that of a ratio, which has the gradient of REINFORCE and another value.
     ("preset", "rloo"): by_trl("RLOOTrainer", gives="advantages and gradient", beta=0.03),

@@ -31,7 +31,7 @@ class Tokens:
 
 
 def total_loss(sequences: Sequence[Tokens], formula: Formula, scale: float) -> tuple[torch.Tensor, float]:
-    """Return what is minimised, and the policy term of it alone.
+    """Return what is minimized, and the policy term of it alone.
 
     Args:
         scale: what ``seq-mean-token-sum-norm`` divides by.
@@ -140,7 +140,7 @@ def _geo_mean(tokens: Tokens, formula: Formula) -> torch.Tensor:
 
 
 def _covariances(sequences: Sequence[Tokens]) -> torch.Tensor:
-    """Of advantage and log-probability, centred over all tokens (arXiv 2505.22617, equation 9)."""
+    """Of advantage and log-probability, centered over all tokens (arXiv 2505.22617, equation 9)."""
     advantage = torch.cat([tokens.advantage for tokens in sequences])
     log_p = torch.cat([tokens.log_p.detach() for tokens in sequences])
     return (advantage - advantage.mean()) * (log_p - log_p.mean())

@@ -196,7 +196,7 @@ def _as_json(sample: Sample) -> dict[str, Any]:
 
 
 def _kept(host: Any) -> dict[str, torch.Tensor]:
-    """Keep the gradients that the optimiser is given, at its own step."""
+    """Keep the gradients that the optimizer is given, at its own step."""
     kept: dict[str, torch.Tensor] = {}
 
     def keep(*_: Any) -> None:

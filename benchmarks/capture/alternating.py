@@ -17,7 +17,7 @@ class Measured:
     quiet_cpu_ms: float
     """CPU a call at quiet moments: what 19 of 20 calls cost the calling thread at least, and delivery.
 
-    A neighbour on the same core makes a call up to twice as dear and never cheaper, and there are quiet moments as long
+    A neighbor on the same core makes a call up to twice as dear and never cheaper, and there are quiet moments as long
     as a call where there are none as long as a block. Between two programs that were the same, the cheapest of 80
     blocks differed by up to 0.32 ms, the twentieth of their calls by up to 0.16.
     """
@@ -32,7 +32,7 @@ def take_turns(children: Sequence[Child], *, calls: int, blocks: int) -> list[Me
         child.ask("go", max(3, calls // 10))
     turns = []
     for number in range(blocks):
-        # Neither always first nor always after the same neighbour.
+        # Neither always first nor always after the same neighbor.
         order = [(position + number) % len(children) for position in range(len(children))]
         told = {position: children[position].ask("go", calls) for position in order}
         turns.append([told[position] for position in range(len(children))])

@@ -6,7 +6,7 @@ ours, and so does the reading of the larger answer, which is measured by itself 
 ``text``: an ordinary call to a host that nobody named; no ids.
 
 There are two figures. The goal is judged at quiet moments, the 5th percentile of the calls (see ``alternating``): other
-work on the machine (memory, caches, a neighbour on the same core) makes a call dearer and never cheaper, so this is the
+work on the machine (memory, caches, a neighbor on the same core) makes a call dearer and never cheaper, so this is the
 instrumentation's own work and the least of what a user will see. Beside it stands the median of the differences, which
 is what a call costs more on this machine as it is.
 """

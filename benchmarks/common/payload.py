@@ -43,7 +43,7 @@ def attributes(seed: int = 0) -> dict[str, str | int | bytes | list[str]]:
 class Bodies:
     """OTLP requests of many spans, each a request of its own laid end to end, as the client sends them.
 
-    The token ids of neighbours differ, so that compression finds no more to save than it does in real bodies, and the
+    The token ids of neighbors differ, so that compression finds no more to save than it does in real bodies, and the
     ids of traces and spans are scattered, so that the store's index grows in all places as it does with random ones.
     """
 

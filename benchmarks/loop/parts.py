@@ -14,7 +14,7 @@ from typing import Any
 BETWEEN = "Python and waiting"
 
 _PARTS: Mapping[str, Sequence[str]] = {
-    "optimiser": ("Optimizer.", "_foreach", "_fused_adam", "clip_grad"),
+    "optimizer": ("Optimizer.", "_foreach", "_fused_adam", "clip_grad"),
     "attention": ("attention", "attn", "Attention", "flash", "reshape_and_cache"),
     "loss head": ("PairLogProbs", "DrawnLogProbs", "DrawnEntropy", "log_softmax", "logsumexp"),
     "sampling and log-probabilities": ("sampl", "topk", "sort", "exponential", "multinomial", "argmax", "gumbel"),
@@ -32,7 +32,7 @@ _PARTS: Mapping[str, Sequence[str]] = {
 }
 """What a name has in it, of the operation or of one that it is below; the first that fits."""
 _OTHER = "element by element"
-_BELOW = ("optimiser", "attention", "loss head", "sampling and log-probabilities")
+_BELOW = ("optimizer", "attention", "loss head", "sampling and log-probabilities")
 """Parts that everything below belongs to."""
 
 

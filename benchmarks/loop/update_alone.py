@@ -18,7 +18,7 @@ _TRACE = "update.json"
 @dataclass(frozen=True, slots=True)
 class UpdateAlone:
     parts: Mapping[str, float]
-    """Of the last step, forward, backward and optimiser together."""
+    """Of the last step, forward, backward and optimizer together."""
     cpu_s: float
     """Of that step."""
     export_s: float

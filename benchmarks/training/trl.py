@@ -1,7 +1,7 @@
 """The quickstart's task beside TRL's GRPOTrainer: the same model, tasks, reward and machine, 64 samples a step.
 
 Both make 8 attempts at each of the same 8 tasks a step on the CPU, with float32 weights, matrix products in
-bfloat16 where the processor has instructions for it and else in float32, and the same loss, optimiser and schedule of
+bfloat16 where the processor has instructions for it and else in float32, and the same loss, optimizer and schedule of
 the learning rate. TRL generates by itself, in an environment of its own; ours is the whole loop: agent, gateway,
 engine, trainer, publication. TRL gets its best of a small search: of micro-batches, by a step's time, and in full of
 learning rates too, by what is earned at the end of six steps. Ours stays at the quickstart's settings. What was
@@ -48,7 +48,7 @@ _DIFFERENCES = (
     "ours: tokens from the project's engine over HTTP with shared prefixes cached, the update computes a shared prefix "
     "once and leaves out groups that all earned the same, publication is in the time; TRL: generate() in the same "
     "process from a copy of its weights, padded micro-batches of all samples; on both sides: float32 weights and "
-    "optimiser, dtype of the products, loss, clip range, optimiser, tasks, reward, tokens of a call, temperature"
+    "optimizer, dtype of the products, loss, clip range, optimizer, tasks, reward, tokens of a call, temperature"
 )
 
 

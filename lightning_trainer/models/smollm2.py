@@ -27,7 +27,7 @@ def write(folder: Path) -> None:
     tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token = "<|im_start|>", "<|im_end|>", "<|im_end|>"
     expanded = AutoModelForCausalLM.from_pretrained(package, gguf_file=file.name, dtype=torch.float32)
     source = expanded.config
-    # The loaded model counts as quantised and refuses to be saved: the same tensors go into a plain one.
+    # The loaded model counts as quantized and refuses to be saved: the same tensors go into a plain one.
     config = LlamaConfig(
         vocab_size=source.vocab_size,
         hidden_size=source.hidden_size,

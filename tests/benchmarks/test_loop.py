@@ -11,7 +11,7 @@ from benchmarks.loop.limits import Shapes
 from benchmarks.loop.parts import BETWEEN, seconds_of_parts
 
 TRACE = [
-    # thread 1: a layer with a product and attention, which has a product of its own; then the optimiser; 2 s between
+    # thread 1: a layer with a product and attention, which has a product of its own; then the optimizer; 2 s between
     {"ph": "X", "cat": "user_annotation", "name": "layer", "pid": 1, "tid": 1, "ts": 0, "dur": 6e6},
     {"ph": "X", "cat": "cpu_op", "name": "aten::linear", "pid": 1, "tid": 1, "ts": 0, "dur": 3e6},
     {"ph": "X", "cat": "cpu_op", "name": "aten::addmm", "pid": 1, "tid": 1, "ts": 0.5e6, "dur": 2e6},
@@ -41,7 +41,7 @@ def test_an_operations_own_time_counts_once_and_what_is_between_is_said(tmp_path
     path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
     parts = seconds_of_parts(path)
     assert parts == pytest.approx(
-        {"products": 3.0, "attention": 2.0, BETWEEN: 2.0, "optimiser": 1.0, "element by element": 1.0}
+        {"products": 3.0, "attention": 2.0, BETWEEN: 2.0, "optimizer": 1.0, "element by element": 1.0}
     )
     assert sum(parts.values()) == pytest.approx(9.0)
 

@@ -1,6 +1,6 @@
 """One framework a file: ``SCENARIO`` says what it needs and how one rollout runs in each mode that it has.
 
-The engine recognises a call by what its messages say: ``AGENT[name]`` in the system message, ``ROLLOUT[id]`` in any.
+The engine recognizes a call by what its messages say: ``AGENT[name]`` in the system message, ``ROLLOUT[id]`` in any.
 What a framework's agents are called there is what has to arrive on the span.
 """
 

@@ -4,7 +4,7 @@
 
 ``GET /truth`` returns, and forgets, what it answered with: the benchmark's authority on calls, agents and token ids.
 With ``--keep-telemetry`` so does ``GET /telemetry`` with the bodies of spans that it was sent, in base64.
-Plain ASGI on uvicorn, answers of one size serialised once, so that it is not what is measured.
+Plain ASGI on uvicorn, answers of one size serialized once, so that it is not what is measured.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """TRL's side: its GRPOTrainer with its own generation and its own loop of tool calls, in its own environment.
 
-As in ours, weights and optimiser are float32 (a step of 5e-5 changes 8 % of bfloat16 weights), matrix products and
-the copy of the weights that tokens are drawn from have the plan's dtype, and loss, clip range and optimiser are the
+As in ours, weights and optimizer are float32 (a step of 5e-5 changes 8 % of bfloat16 weights), matrix products and
+the copy of the weights that tokens are drawn from have the plan's dtype, and loss, clip range and optimizer are the
 same. Set up for speed on a CPU: no gradient checkpointing, no reference model, one pass over each batch. A model call
 may sample as many tokens as in ours, and one use of the tool is allowed. Learning rate and micro-batches are the
 plan's.

@@ -1,7 +1,7 @@
 """Has a mixture of experts take the experts that it is told, and weigh them as it would itself.
 
 Each block's router goes on as it is written, but for the one choice that is not continuous: the ``torch.topk`` over the
-experts. It returns the recorded experts and their scores, so that gate weights, their normalisation and the router's
+experts. It returns the recorded experts and their scores, so that gate weights, their normalization and the router's
 gradient are the model's own at these experts. Positions of which nothing is known keep the router's choice.
 Source: Ma et al., Rollout Routing Replay, arXiv 2510.11370, section 4.
 """

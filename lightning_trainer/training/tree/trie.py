@@ -64,7 +64,7 @@ def build_trie(sequences: Sequence[Ints]) -> TokenTrie:
 def plan_micro_batches(sequences: Sequence[Ints], max_nodes: int) -> list[list[int]]:
     """Cut the lexicographic order into micro-batches of at most ``max_nodes`` unique tokens, best of all cuts.
 
-    What shares a prefix is neighbours in that order, so a cut costs what the sequences on both sides of it share, once
+    What shares a prefix is neighbors in that order, so a cut costs what the sequences on both sides of it share, once
     more. The cuts are those of the least sum of tries, counting ``_MICRO_BATCH_NODES`` for each (dynamic programming).
     A sequence longer than ``max_nodes`` has a micro-batch of its own.
 

@@ -18,7 +18,7 @@ from lightning_trainer.types import Sample
 
 
 class Critic(ModelHost):
-    """A value model that starts from the policy's weights, and its optimiser."""
+    """A value model that starts from the policy's weights, and its optimizer."""
 
     def __init__(self, settings: TrainerSettings) -> None:
         """Load it.
@@ -48,7 +48,7 @@ class Critic(ModelHost):
         *,
         last: bool = True,
     ) -> Update:
-        """Take one optimiser step towards the returns.
+        """Take one optimizer step towards the returns.
 
         Args:
             samples: a mini-batch.

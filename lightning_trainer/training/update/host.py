@@ -177,7 +177,7 @@ class ModelHost:
         return share.of_all({name: [row.tolist() for row in tu.get(output, name).unbind()] for name in names})
 
     def update(self, tensors: TensorDict, lengths: Sequence[int], *, last: bool) -> Update:
-        """Take one optimiser step.
+        """Take one optimizer step.
 
         Args:
             tensors: the whole group's mini-batch; each process trains its share.
@@ -201,7 +201,7 @@ class ModelHost:
                 module.reshard()
 
     def save(self, folder: Path, step: int) -> None:
-        """Write weights, optimiser, schedule, random state, and the configuration and tokenizer for transformers.
+        """Write weights, optimizer, schedule, random state, and the configuration and tokenizer for transformers.
 
         Raises:
             TrainingError: the disk could not be written.

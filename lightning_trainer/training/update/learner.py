@@ -2,7 +2,7 @@
 
 Everything is measured once, on the whole batch and before any weight changes: log-probabilities of the policy and of
 its reference, the critic's values, and what follows from them. Then first the critic and after it the policy take
-``ppo_epochs`` times ``mini_batches`` optimiser steps (Schulman et al., PPO, arXiv 1707.06347, algorithm 1), each a mean
+``ppo_epochs`` times ``mini_batches`` optimizer steps (Schulman et al., PPO, arXiv 1707.06347, algorithm 1), each a mean
 over its mini-batch. A model that the algorithm does not need is not loaded, and a pass that it does not need is not
 run.
 """
@@ -214,7 +214,7 @@ class Learner:
         return estimate(samples, settings.advantage, self._algorithm, measured=measured, penalties=penalties)
 
     def _named_loss(self, metrics: Mapping[str, float], updated: Mapping[str, float]) -> dict[str, float]:
-        """Return what was minimised by its own name; of DPO's surrogate only the gradient counts, not the value."""
+        """Return what was minimized by its own name; of DPO's surrogate only the gradient counts, not the value."""
         if self._algorithm.objective == "sft" and "actor/pg_loss" in updated:
             return {"sft/loss": updated["actor/pg_loss"]}
         if self._algorithm.objective == "dpo":

@@ -1,6 +1,6 @@
-"""The policy: one model, its optimiser, and the policy loss.
+"""The policy: one model, its optimizer, and the policy loss.
 
-A call of ``train`` is one optimiser step over a mini-batch, in as many micro-batches as the budget requires.
+A call of ``train`` is one optimizer step over a mini-batch, in as many micro-batches as the budget requires.
 """
 
 import logging
@@ -96,13 +96,13 @@ class UpdateWorker(ModelHost):
         *,
         last: bool = True,
     ) -> Update:
-        """Take one optimiser step.
+        """Take one optimizer step.
 
         Args:
             samples: a mini-batch, over which the loss is a mean; each with at least one trained token.
             advantages: by sample id, one value per token.
             values: the loss's other inputs, by verl's names: ``ref_log_prob``, ``rollout_is_weights``,
-                ``old_log_probs`` instead of the behaviour logprobs.
+                ``old_log_probs`` instead of the behavior logprobs.
             masks: by sample id, which of the trained tokens count; at least one per sample.
             last: whether it is the last of the step's updates.
         """

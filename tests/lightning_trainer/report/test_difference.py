@@ -19,7 +19,7 @@ def test_by_hand():
     assert change.difference == pytest.approx(0.5)
     # Exact McNemar: two-sided binomial of 1 or fewer of 7 changes: 2 * (1 + 7) / 128.
     assert change.p_value == pytest.approx(0.125)
-    # Bonett and Price: 7/12 and 2/12, centre 5/12, half width 1.96 * sqrt((9/12 - 25/144) / 12).
+    # Bonett and Price: 7/12 and 2/12, center 5/12, half width 1.96 * sqrt((9/12 - 25/144) / 12).
     half = 1.959963984540054 * sqrt((9 / 12 - 25 / 144) / 12)
     assert change.interval == pytest.approx((5 / 12 - half, 5 / 12 + half))
 

@@ -1,4 +1,4 @@
-"""Promises 1 to 7 over generated agent behaviour, checked against slow restatements of the rules.
+"""Promises 1 to 7 over generated agent behavior, checked against slow restatements of the rules.
 
 An attempt is a list of moves: go on from an earlier call (of any agent: agents as tools, hand-overs) or from one of
 another attempt, retry it, ask for several choices, show a picture, edit or cut the history, strip the thinking, sum it

@@ -54,7 +54,7 @@ def _write_model(folder: Path, architecture: str, tied: bool, changes: dict) -> 
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config)
     for parameter in model.parameters():
-        # Larger than the usual initialisation: distributions that differ from token to token.
+        # Larger than the usual initialization: distributions that differ from token to token.
         parameter.data.mul_(3.0) if parameter.dim() > 1 else parameter.data.add_(0.1 * torch.randn_like(parameter))
     model.save_pretrained(folder)
 

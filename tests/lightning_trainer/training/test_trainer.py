@@ -257,7 +257,7 @@ def test_logprobs_that_are_no_numbers_are_refused(trainer, sample):
         sample(name, [1, 2], [0, 1], group="g", credit=credit, logprobs=[0.0, logprob])
         for name, credit, logprob in (("a", 1.0, -2.0), ("b", 0.0, math.nan))
     ]
-    with pytest.raises(TrainingError, match="sample b: a behaviour logprob is nan"):
+    with pytest.raises(TrainingError, match="sample b: a behavior logprob is nan"):
         trainer().step(TrainingBatch(policy="tiny", step=1, samples=tuple(samples)))
 
 

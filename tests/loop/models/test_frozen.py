@@ -1,4 +1,4 @@
-"""One policy is trained, its neighbour is frozen, and a third agent is nobody's: neither of the two is touched."""
+"""One policy is trained, its neighbor is frozen, and a third agent is nobody's: neither of the two is touched."""
 
 import hashlib
 import socket

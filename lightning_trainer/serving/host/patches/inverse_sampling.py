@@ -1,6 +1,6 @@
 """Sampling on CPUs by inversion: one uniform number a row instead of one exponential a vocabulary entry.
 
-vLLM draws ``argmax(p / q)`` with ``q`` exponential, which needs no synchronisation on a GPU; on a CPU the generator is
+vLLM draws ``argmax(p / q)`` with ``q`` exponential, which needs no synchronization on a GPU; on a CPU the generator is
 serial and the draw takes 60 ms of every step of 64 rows (SmolLM2's vocabulary). Inverting the cumulative sum samples
 the same distribution in 3 ms: in two stages, so that only one block of each row is summed entry by entry, and in
 float64, so that entries of small probability are not rounded away.

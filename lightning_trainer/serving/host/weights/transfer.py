@@ -58,7 +58,7 @@ class FileTransfer(WeightTransferEngine[FileTransferInit, FileTransferUpdate]):
 
     def update_weights(self, update_info: dict) -> None:
         self.receive_weights(self.parse_update_info(update_info))
-        # The base class always synchronises the accelerator, which raises if there is none.
+        # The base class always synchronizes the accelerator, which raises if there is none.
         if self.device.type != "cpu":
             torch.accelerator.synchronize()
 

@@ -1,7 +1,7 @@
 """Samples to the jagged TensorDict that verl's workers take; nothing is padded.
 
 A sample's prompt ends before its first trained token and everything after is its response, tool output and later
-prompts included: those have a loss mask of 0. ``old_log_probs`` are the engine's behaviour logprobs unless others are
+prompts included: those have a loss mask of 0. ``old_log_probs`` are the engine's behavior logprobs unless others are
 given, so that the policy ratio is taken against what really sampled the tokens and no extra forward pass is needed.
 They are of the distribution that the engine sampled from (temperature, penalties, grammar, top-p ...), and so is what
 the trainer compares them with (``sampled_from``).
@@ -50,14 +50,14 @@ def training_tensors(
     Args:
         samples: each with at least one trained token.
         values: what the loss reads at every token, by verl's names (``advantages``, ``ref_log_prob`` ...). Given here,
-            ``old_log_probs`` replaces the behaviour logprobs.
+            ``old_log_probs`` replaces the behavior logprobs.
         masks: by sample id, which of the trained tokens count; all of them when absent.
         experts: whether the experts that were recorded are taken again; another model than the one that sampled
             chooses its own.
         images: makes what a model reads that sees; None: it reads text alone.
 
     Raises:
-        TrainingError: a behaviour logprob is infinite or not a number, a sample has parts that are not text and the
+        TrainingError: a behavior logprob is infinite or not a number, a sample has parts that are not text and the
             model sees none, or an image is missing.
     """
     for sample in samples:
@@ -67,7 +67,7 @@ def training_tensors(
                 f'({sample.media[0].uri}), and the model reads text alone; set non_text = "drop" in [[policy]]'
             )
         if wrong := [logprob for logprob in sample.behavior_logprobs if not math.isfinite(logprob)]:
-            raise TrainingError(f"sample {sample.sample_id}: a behaviour logprob is {wrong[0]}; it must be a number")
+            raise TrainingError(f"sample {sample.sample_id}: a behavior logprob is {wrong[0]}; it must be a number")
     prompts = [sample.loss_mask.index(1) for sample in samples]
     cut = list(zip(samples, prompts, strict=True))
     counted = [(masks[sample.sample_id] if masks else sample.loss_mask)[prompt:] for sample, prompt in cut]
