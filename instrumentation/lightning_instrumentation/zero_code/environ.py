@@ -40,6 +40,11 @@ def with_site(pythonpath: str | None) -> str:
     return pythonpath if site in pythonpath.split(os.pathsep) else f"{site}{os.pathsep}{pythonpath}"
 
 
+def is_below_run(environment: Mapping[str, str]) -> bool:
+    """Whether a program was started by ``lightning-trainer run``, or by a runner."""
+    return str(SITE) in environment.get("PYTHONPATH", "").split(os.pathsep)
+
+
 def url_settings(environment: Mapping[str, str]) -> str:
     """Return what follows a rollout in its base URL: all that a program in another language reads of the environment's
     choice to record no texts."""

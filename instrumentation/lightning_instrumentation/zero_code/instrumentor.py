@@ -12,6 +12,8 @@ from typing import Any
 
 from lightning_instrumentation.hooks import registry
 from lightning_instrumentation.runtime import running
+from lightning_instrumentation.zero_code.environ import is_below_run
+from lightning_instrumentation.zero_code.start import start
 
 
 class LightningInstrumentor:
@@ -30,9 +32,11 @@ class LightningInstrumentor:
         return registry.is_active()
 
     def instrument(self, **options: Any) -> None:
-        """Start capturing model calls, if ``LIGHTNING_ENDPOINT`` names a daemon or the program has started the client;
-        options are ignored."""
-        if os.environ.get("LIGHTNING_ENDPOINT") or running() is not None:
+        """Start capturing model calls, if ``LIGHTNING_ENDPOINT`` names a daemon, the program has started the client, or
+        it runs below ``lightning-trainer run``, whose rollout it then joins; options are ignored."""
+        if is_below_run(os.environ):
+            start()  # OpenTelemetry's sitecustomize has run in the place of ours
+        elif os.environ.get("LIGHTNING_ENDPOINT") or running() is not None:
             registry.install_hooks()
 
     def uninstrument(self, **options: Any) -> None:

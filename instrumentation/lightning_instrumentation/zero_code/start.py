@@ -6,6 +6,7 @@ import atexit
 import os
 import sys
 from dataclasses import replace
+from functools import cache
 
 from lightning_instrumentation.failures import failures, guarded
 from lightning_instrumentation.hooks.registry import install_hooks
@@ -14,8 +15,9 @@ from lightning_instrumentation.scope import Identity, Scope, use_scope
 from lightning_instrumentation.zero_code.environ import BEGUN, ProgramRollout, read_rollout
 
 
+@cache
 def start() -> None:
-    """Install the hooks and join the program's rollout; never raises."""
+    """Install the hooks and join the program's rollout, once in a process; never raises."""
     install_hooks()
     guarded("program-rollout", _join_rollout)
 

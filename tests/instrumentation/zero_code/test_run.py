@@ -451,3 +451,18 @@ def test_opentelemetrys_own_launcher_captures_too_where_a_daemon_is_named(launch
     assert agents(receiver) == [("theirs", None)]
     unnamed = launch([], command, plain=True, env={"LIGHTNING_ENDPOINT": ""})
     assert (unnamed.returncode, len(agents(receiver))) == (0, 1)
+
+
+@pytest.mark.parametrize("endpoint", ["the receiver's", "not named"])
+def test_opentelemetrys_launcher_below_ours_is_captured_in_the_rollout(launch, receiver, endpoint):
+    """Its folder comes before ours on the path, and an interpreter runs one ``sitecustomize`` alone."""
+    active = "from lightning_instrumentation.hooks import registry; print(registry.is_active())"
+    command = [str(BIN / "opentelemetry-instrument"), "--traces_exporter", "none", sys.executable, "-c"]
+    if endpoint == "not named":
+        done = launch([], [*command, active], env={"LIGHTNING_ENDPOINT": ""})
+        assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+        return
+    done = launch(["--task", "t"], [*command, SCRIPT])
+    assert done.returncode == 0, done.stderr
+    (root,) = (span for span in receiver.spans("rollout") if semconv.ROLLOUT_ROOT in span.attributes)
+    assert agents(receiver) == [(None, root.attributes[semconv.ATTEMPT_ID])]
