@@ -105,8 +105,7 @@ class EngineSupervisor:
         """
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name="engine-supervisor")
-            # The task sets STARTING a moment later; a state of an earlier life must not be mistaken for this one's.
-            self._status = replace(self._status, state=EngineState.STARTING)
+            self._status = replace(self._status, state=EngineState.STARTING)  # at once: the last life's may be FAILED
         await self.ready(math.inf)  # each life has its limit, from its turn on (``gpu_turns``)
 
     async def ready(self, timeout_s: float) -> None:
