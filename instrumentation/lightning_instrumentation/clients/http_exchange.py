@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -73,3 +73,33 @@ class HttpExchange(Exchange):
 
     def failed(self, error: BaseException) -> None:
         self.prepared.out.failed(error)
+
+
+class SendExchange(HttpExchange):
+    """One request of a library whose hook is in a client's ``send(request, ...)``."""
+
+    __slots__ = ("args", "client", "kwargs", "wrapped")
+
+    def __init__(self, client: Any, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        super().__init__(args[0] if args else kwargs.get("request"))
+        self.client = client
+        self.wrapped = wrapped
+        self.args = args
+        self.kwargs = kwargs
+
+    @abstractmethod
+    def send_to_gateway(self) -> Any:
+        """Send the prepared request by a client of ours."""
+
+    def send(self) -> Any:
+        if self.routed:
+            return self.send_to_gateway()
+        if self.args:
+            return self.wrapped(self.prepared.sent, *self.args[1:], **self.kwargs)
+        return self.wrapped(**{**self.kwargs, "request": self.prepared.sent})
+
+    def send_unchanged(self) -> Any:
+        return self.wrapped(*self.args, **self.kwargs)
+
+    def headers(self) -> Mapping[str, str]:
+        return self.request.headers

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import cache, partial
 from typing import Any
 
-from lightning_instrumentation.clients.http_exchange import HttpExchange, Prepared
+from lightning_instrumentation.clients.http_exchange import Prepared, SendExchange
 from lightning_instrumentation.clients.outgoing import Outgoing, concerns, going_out, join
 from lightning_instrumentation.clients.redirects import Redirects, under_way
 from lightning_instrumentation.delivery.deferred import when_gone
@@ -53,18 +53,12 @@ def _async_send(module: Any) -> Callable[..., Any]:
     return send
 
 
-class _HttpxExchange(HttpExchange):
-    __slots__ = ("args", "client", "kwargs", "module", "wrapped")
+class _HttpxExchange(SendExchange):
+    __slots__ = ("module",)
 
-    def __init__(
-        self, module: Any, client: Any, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        super().__init__(args[0] if args else kwargs.get("request"))
+    def __init__(self, module: Any, *call: Any) -> None:
+        super().__init__(*call)
         self.module = module
-        self.client = client
-        self.wrapped = wrapped
-        self.args = args
-        self.kwargs = kwargs
 
     def edge(self) -> Edge | None:
         request = self.request
@@ -93,23 +87,12 @@ class _HttpxExchange(HttpExchange):
         changed = _changed(self.module, request, out) if out.headers or out.document else request
         return Prepared(out, changed, out.redirects(changed.headers, request.headers, lambda: request.content))
 
-    def send(self) -> Any:
-        sent = self.prepared.sent
-        if self.routed:
-            ours = gateway_client(self.module, self.client, self.prepared.out)
-            return ours.send(sent, stream=self.kwargs.get("stream", False))
-        if self.args:
-            return self.wrapped(sent, *self.args[1:], **self.kwargs)
-        return self.wrapped(**{**self.kwargs, "request": sent})
-
-    def send_unchanged(self) -> Any:
-        return self.wrapped(*self.args, **self.kwargs)
+    def send_to_gateway(self) -> Any:
+        ours = gateway_client(self.module, self.client, self.prepared.out)
+        return ours.send(self.prepared.sent, stream=self.kwargs.get("stream", False))
 
     def nothing_was_sent(self, error: BaseException) -> bool:
         return isinstance(error, (self.module.ConnectError, self.module.ConnectTimeout))
-
-    def headers(self) -> Mapping[str, str]:
-        return self.request.headers
 
     def answered(self, response: Any) -> None:
         _answered(self.module, self.request, self.prepared, response)

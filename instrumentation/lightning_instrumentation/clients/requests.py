@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from lightning_instrumentation.clients.http_exchange import HttpExchange, Prepared
+from lightning_instrumentation.clients.http_exchange import Prepared, SendExchange
 from lightning_instrumentation.clients.outgoing import Outgoing, concerns, going_out, join
 from lightning_instrumentation.clients.redirects import Redirects, under_way
 from lightning_instrumentation.clients.urllib3_reader import WatchedRaw
@@ -49,17 +49,8 @@ def _give_back_body(redirects: Redirects, request: Any) -> None:
         request.body, request.headers["Content-Length"] = redirects.own_body()
 
 
-class _RequestsExchange(HttpExchange):
-    __slots__ = ("args", "kwargs", "session", "wrapped")
-
-    def __init__(
-        self, session: Any, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        super().__init__(args[0] if args else kwargs.get("request"))
-        self.session = session
-        self.wrapped = wrapped
-        self.args = args
-        self.kwargs = kwargs
+class _RequestsExchange(SendExchange):
+    __slots__ = ()
 
     def edge(self) -> Edge | None:
         from requests import ConnectionError as NotConnected
@@ -93,23 +84,12 @@ class _RequestsExchange(HttpExchange):
         own = request.body, request.headers.get("Content-Length", "")
         return Prepared(out, changed, out.redirects(changed.headers, request.headers, lambda: own))
 
-    def send(self) -> Any:
-        sent = self.prepared.sent
-        if self.routed:
-            return through_gateway(self.session, sent, self.prepared.out, self.kwargs)
-        if self.args:
-            return self.wrapped(sent, *self.args[1:], **self.kwargs)
-        return self.wrapped(**{**self.kwargs, "request": sent})
-
-    def send_unchanged(self) -> Any:
-        return self.wrapped(*self.args, **self.kwargs)
+    def send_to_gateway(self) -> Any:
+        return through_gateway(self.client, self.prepared.sent, self.prepared.out, self.kwargs)
 
     def nothing_was_sent(self, error: BaseException) -> bool:
         # All exceptions of requests are OSErrors.
         return isinstance(error, OSError) and nothing_was_sent(error)
-
-    def headers(self) -> Mapping[str, str]:
-        return self.request.headers
 
     def answered(self, response: Any) -> None:
         _answered(self.request, self.prepared, response)
