@@ -97,7 +97,8 @@ def _beside_experts(model_dir: Path) -> list[str] | None:
 
 def with_stock_precision(config: TrainingWorkerConfig, settings: TrainerSettings) -> TrainingWorkerConfig:
     """Return the configuration for verl's own engine, whatever ``attention`` says."""
-    return replace(config, engine_config=engine_config(replace(settings, attention="stock")))
+    stock = replace(settings, training=settings.training.model_copy(update={"attention": "stock"}))
+    return replace(config, engine_config=engine_config(stock))
 
 
 def loss_config(settings: TrainerSettings) -> FSDPActorConfig:

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.verl
 @pytest.fixture
 def on_gpu(settings):
     def make(**changes):
-        return settings(device="cuda", dtype="bfloat16", gpus_per_process=1.0, **changes)
+        return settings(**{"device": "cuda", "dtype": "bfloat16", "gpus_per_process": 1.0, **changes})
 
     return make
 
@@ -66,7 +66,7 @@ def test_every_strategy_of_verls_registry_is_configured(on_gpu, strategy, schedu
     asked = on_gpu(attention="stock", strategy=strategy, schedule=schedule, total_steps=10, min_lr_ratio=0.1)
     config = worker_config(asked, asked.model_dir)
     assert (config.engine_config.strategy, config.engine_config.dtype) == (strategy, "bfloat16")
-    assert (config.optimizer_config.lr, config.optimizer_config.betas) == (asked.lr, asked.betas)
+    assert (config.optimizer_config.lr, config.optimizer_config.betas) == (asked.optimizer.lr, asked.optimizer.betas)
     assert config.optimizer_config.total_training_steps == 10
 
 
@@ -83,7 +83,7 @@ def test_what_another_strategy_does_not_do_is_refused(on_gpu, changes, what):
     from lightning_trainer.training.update.engines.strategies import engine_config
 
     with pytest.raises(TrainingError, match=f'strategy = "megatron" does not train with {what} here'):
-        engine_config(replace(on_gpu(strategy="megatron"), **changes))
+        engine_config(on_gpu(**{"strategy": "megatron", **changes}))
 
 
 def test_on_a_gpu_ours_are_chosen_from_verls_registry_and_its_own_where_there_is_none_of_ours(monkeypatch):
