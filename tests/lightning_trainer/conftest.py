@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from lightning_instrumentation import runtime, semconv
+from lightning_instrumentation.failures import failures
 
 from lightning_trainer.config import PolicyConfig
 from lightning_trainer.store import SqliteStore
@@ -52,9 +53,11 @@ def disk_is_not_waited_for() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def no_client_of_another_file() -> None:
-    """Whoever waits for what the client sends would wait in vain, for the daemon of a test that has ended."""
+    """Whoever waits for what the client sends would wait in vain, for the daemon of a test that has ended; what it did
+    not capture there would be sent by the next client, too."""
     if runtime._runtime is not None:
         runtime.shutdown(0)
+    failures.in_child()
 
 
 _numbers = itertools.count(10**6)
