@@ -5,7 +5,7 @@ The agent (agent.py) is not changed and does not know. A daemon with a policy fo
     lightning-trainer serve --config examples/calculator/lightning.toml
     python examples/calculator/train.py --steps 26
 
-`make quickstart` does both and shows what happens.
+`make quickstart` does both and shows what happens (`quickstart/`).
 """
 
 import argparse

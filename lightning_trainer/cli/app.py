@@ -1,5 +1,6 @@
 """The command line: commands that run agents, and those of `commands/`."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,8 @@ from lightning_trainer.errors import EvaluationError, LightningError
 
 _EXIT_NOTHING_EVALUATED = 1
 _EXIT_USER_ERROR = 2
+_EXAMPLE = Path(__file__).parents[2] / "examples" / "calculator"
+"""The quickstart's; a checkout has it, an installed package does not."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -162,7 +165,10 @@ def quickstart(
     """Watch a real agent learn: an embedded 135M model, a calculator, and everything real in between."""
     with one_sentence():
         check_unix("quickstart")
-        from lightning_trainer.cli.quickstart.quickstart import quickstart as run
+        if not (_EXAMPLE / "quickstart" / "run.py").is_file():
+            raise LightningError(f"the quickstart runs from a checkout of the repository; {_EXAMPLE} is not there")
+        sys.path.insert(0, str(_EXAMPLE))
+        from quickstart.run import quickstart as run  # pyright: ignore[reportMissingImports]
 
         run(seed=seed, steps=steps, heldout=heldout, out=out)
 

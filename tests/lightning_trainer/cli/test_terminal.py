@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,8 @@ from lightning_trainer.cli.daemon.serve import log_handler
 from lightning_trainer.cli.terminal.console import TerminalConsole, one_sentence, visible, visible_json
 from lightning_trainer.errors import ConfigError
 
-CLI = Path(__file__).parents[3] / "lightning_trainer" / "cli"
+ROOT = Path(__file__).parents[3]
+CLI = ROOT / "lightning_trainer" / "cli"
 COLORS = re.compile(r"\x1b\[[0-9;]*m")
 """What rich writes itself for a style."""
 COMMANDS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028\u2029]")
@@ -120,11 +122,19 @@ def test_an_error_is_shown_whole_and_commands_nothing(capsys):
 
 
 @pytest.mark.parametrize("out", ["a file", "a file/below"])
-def test_a_file_where_a_folder_should_be_is_one_sentence(out, tmp_path):
+def test_a_file_where_a_folder_should_be_is_one_sentence(out, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", sys.path.copy())  # others have modules of the example's names
     (tmp_path / "a file").touch()
     done = CliRunner().invoke(app, ["quickstart", "--out", str(tmp_path / out)])
     assert done.exit_code == 2, done.exception
     assert f"{tmp_path / out} cannot be written: " in done.stderr
+
+
+def test_without_its_example_the_quickstart_says_that_it_runs_from_a_checkout(tmp_path, monkeypatch):
+    monkeypatch.setattr("lightning_trainer.cli.app._EXAMPLE", tmp_path / "absent")
+    done = CliRunner().invoke(app, ["quickstart"])
+    sentence = f"the quickstart runs from a checkout of the repository; {tmp_path / 'absent'} is not there"
+    assert (done.exit_code, done.stderr) == (2, f"error: {sentence}\n")
 
 
 def test_agents_tools_and_programs_with_hostile_names_are_shown_and_not_obeyed():
@@ -157,7 +167,9 @@ def test_no_word_of_a_help_vanishes_as_markup():
 
 def test_every_command_prints_through_this_console():
     """rich's own would pass on what it is given."""
-    for path in CLI.rglob("*.py"):
+    quickstart = sorted((ROOT / "examples" / "calculator" / "quickstart").glob("*.py"))
+    assert quickstart
+    for path in (*CLI.rglob("*.py"), *quickstart):
         if path.parent.name != "terminal":
             assert not re.search(r"(?<!\w)Console\(", path.read_text(encoding="utf-8")), path
 

@@ -6,10 +6,11 @@ from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 
-from lightning_trainer.report.evidence import examples_section, ledger_section, settings_section, versions_section
 from lightning_trainer.report.markup import document, duration
-from lightning_trainer.report.outcome import held_out_section, reward_section, sharing_section, time_section
-from lightning_trainer.report.quickstart_report import QuickstartReport, to_json
+
+from .evidence import examples_section, ledger_section, settings_section, versions_section
+from .outcome import held_out_section, reward_section, sharing_section, time_section
+from .report import QuickstartReport, to_json
 
 
 def render_page(report: QuickstartReport) -> str:

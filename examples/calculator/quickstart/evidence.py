@@ -3,9 +3,11 @@
 from html import escape
 
 from lightning_trainer.report.markup import figure, folded, paragraph, section, table
-from lightning_trainer.report.quickstart_report import QuickstartReport
-from lightning_trainer.report.tokens import legend_html, rollout_html
+from lightning_trainer.report.tokens import legend_html
 from lightning_trainer.types import PolicyVersion, VersionState
+
+from .example_rollout import rollout_html
+from .report import QuickstartReport
 
 
 def examples_section(report: QuickstartReport) -> str:

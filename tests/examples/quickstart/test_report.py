@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from lightning_trainer.report import FamilyResult, HeldOutResult, read_report, write_report
-from lightning_trainer.report.quickstart_report import ReportError
+from examples.calculator.quickstart.page import write_report
+from examples.calculator.quickstart.report import FamilyResult, HeldOutResult, ReportError, read_report
 
 
 def test_a_report_survives_the_disk(report, tmp_path):

@@ -6,8 +6,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from lightning_trainer.report import HeldOut, HeldOutResult, paired_difference
-from lightning_trainer.report.page import render_page
+from examples.calculator.quickstart.page import render_page
+from examples.calculator.quickstart.report import HeldOut, HeldOutResult
+from lightning_trainer.report import paired_difference
 
 VOID = {"meta"}
 

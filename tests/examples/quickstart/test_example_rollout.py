@@ -1,12 +1,11 @@
 """A sample token by token: the mask decides what has a logprob and an advantage."""
 
-import math
 from dataclasses import replace
 
 import pytest
 
-from lightning_trainer.report import ExampleSegment, ExampleToken, example_of
-from lightning_trainer.report.tokens import rollout_html, surprise_css
+from examples.calculator.quickstart.example_rollout import rollout_html
+from examples.calculator.quickstart.report import ExampleSegment, ExampleToken, example_of
 from lightning_trainer.sampling import support_of
 from lightning_trainer.types import Sample, Segment
 
@@ -51,20 +50,3 @@ def test_a_token_without_a_choice_was_sampled_and_is_not_trained():
     assert "3 of 5 tokens sampled" in page
     assert page.count("call 1</b>") == 1
     assert "sampled without a choice, not trained" in page
-
-
-@pytest.mark.parametrize(
-    ("logprob", "css"),
-    [
-        (None, "u"),
-        (math.nan, "u"),
-        (-math.inf, "s5"),
-        (-9999.0, "s5"),
-        (-4.0, "s5"),
-        (-3.9, "s4"),
-        (-0.5, "s1"),
-        (0.0, "z"),
-    ],
-)
-def test_a_token_is_colored_by_its_surprise_however_large_and_by_none_that_is_not_known(logprob, css):
-    assert surprise_css(logprob) == css

@@ -5,8 +5,9 @@ from html import escape
 from statistics import median
 
 from lightning_trainer.report.markup import figure, folded, for_both_widths, paragraph, percent, section, table
-from lightning_trainer.report.quickstart_report import HeldOut, StepResult
 from lightning_trainer.report.svg import Series, interval_chart, line_chart, stacked_bars
+
+from .report import HeldOut, StepResult
 
 _STAGES = ("rollout", "build", "train", "publish")
 

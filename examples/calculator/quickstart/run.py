@@ -1,7 +1,7 @@
 """``lightning-trainer quickstart``: daemon and agent as two real processes, watched until the agent has got better.
 
 Nothing here is special to the quickstart but the watching: the daemon is ``lightning-trainer serve``, the agent process
-is ``examples/calculator/train.py``, and both would do the same started by hand.
+is ``train.py`` of this example, and both would do the same started by hand.
 """
 
 import asyncio
@@ -16,18 +16,20 @@ from pathlib import Path
 
 from lightning_instrumentation.zero_code.environ import beside_proxy
 
-from lightning_trainer.cli.quickstart.child import running, said_since_start
-from lightning_trainer.cli.quickstart.report import assemble
 from lightning_trainer.cli.terminal.console import TerminalConsole
-from lightning_trainer.cli.terminal.live_view import LiveView
 from lightning_trainer.config.file import load_config
 from lightning_trainer.daemon.announcement import announced_url
 from lightning_trainer.errors import LightningError
 from lightning_trainer.models.resolve import model_cache, resolve_model
-from lightning_trainer.report import QuickstartReport, write_report
 from lightning_trainer.store.sqlite import SqliteStore
 
-_EXAMPLE = Path(__file__).parents[3] / "examples" / "calculator"
+from .assemble import assemble
+from .child import running, said_since_start
+from .live_view import LiveView
+from .page import write_report
+from .report import QuickstartReport
+
+_EXAMPLE = Path(__file__).parents[1]
 
 
 def quickstart(*, seed: int, steps: int, heldout: int, out: Path | None) -> None:
@@ -36,8 +38,6 @@ def quickstart(*, seed: int, steps: int, heldout: int, out: Path | None) -> None
     Raises:
         LightningError: a process failed; the message says which and where its log is.
     """
-    if not (_EXAMPLE / "train.py").is_file():
-        raise LightningError(f"the quickstart runs from a checkout of the repository; {_EXAMPLE} is not there")
     run_dir = (out or Path("runs") / f"quickstart-seed-{seed}").absolute()
     if (run_dir / "report.json").exists():
         raise LightningError(f"{run_dir} holds a finished run; choose another folder with --out, or remove it")

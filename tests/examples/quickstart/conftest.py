@@ -2,7 +2,7 @@
 
 import pytest
 
-from lightning_trainer.report import (
+from examples.calculator.quickstart.report import (
     ExampleRollout,
     ExampleSegment,
     ExampleToken,
@@ -11,8 +11,8 @@ from lightning_trainer.report import (
     Machine,
     QuickstartReport,
     StepResult,
-    paired_difference,
 )
+from lightning_trainer.report import paired_difference
 from lightning_trainer.types import LedgerRow, Outcome, PolicyVersion, VersionState
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&"

@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lightning_trainer.cli.quickstart.child import running
-from lightning_trainer.cli.quickstart.quickstart import _agent_environment, _get, _last_line
-from lightning_trainer.cli.quickstart.report import _held_out
+from examples.calculator.quickstart.assemble import _held_out
+from examples.calculator.quickstart.child import running
+from examples.calculator.quickstart.run import _agent_environment, _get, _last_line
 
 pytestmark = pytest.mark.process
 

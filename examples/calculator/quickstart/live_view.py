@@ -16,7 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from lightning_trainer.report import QuickstartReport
+from .report import QuickstartReport
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _STAGES = ("rollout", "train", "publish")

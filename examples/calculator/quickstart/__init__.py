@@ -1,0 +1,1 @@
+"""``lightning-trainer quickstart``: watching the agent of this example learn."""

@@ -1,1 +1,0 @@
-"""Watching a real agent learn."""
