@@ -9,7 +9,7 @@ after the last checkpoint gives the weights of an uninterrupted run. This module
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 
 import torch
@@ -23,8 +23,9 @@ from lightning_trainer.training.probe import probe_token_ids
 from lightning_trainer.training.process_group import collect, on_first
 from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.training.update.adapter_weights import adapter_shape, adapter_tensors
-from lightning_trainer.training.update.exporting import rounded_weights, write_atomically
+from lightning_trainer.training.update.exporting import write_atomically
 from lightning_trainer.training.update.learner import Learner
+from lightning_trainer.training.update.rounding import rounded_weights
 from lightning_trainer.training.update.worker import UpdateWorker
 from lightning_trainer.types import StepReport, TrainingBatch
 
@@ -92,7 +93,9 @@ class Trainer:
             TrainingError: the file cannot be written.
         """
         settings = self._settings
-        tensors = self._exported()
+        with self._as_served():
+            tensors = self._exported()
+            logprobs = self.score(self._probe_ids)
 
         def write() -> tuple[str, int]:
             try:
@@ -102,10 +105,6 @@ class Trainer:
                 raise TrainingError(f"cannot write the weights of version {version} to {path}: {error}") from error
 
         checksum, count = on_first(write)
-        served = _TORCH_DTYPES[settings.serving_dtype]
-        sharded = self._learner.policy.sharded  # other strategies keep parameters in verl's own form
-        with rounded_weights(self.module, served) if sharded else nullcontext():
-            logprobs = self.score(self._probe_ids)
         return Publication(
             policy=settings.policy,
             version=version,
@@ -141,7 +140,8 @@ class Trainer:
         with ExitStack() as whole:
             # The first process creates the folder and renames it when all have written their part.
             folder = on_first(lambda: whole.enter_context(checkpoint))
-            tensors = self._exported()
+            with self._as_served():
+                tensors = self._exported()
             # On another disk, a process writes its part where its own checkpoint would be.
             part = f".{directory.name}.{torch.distributed.get_rank()}.part"
             own = folder if folder.is_dir() else directory.with_name(part)
@@ -198,6 +198,11 @@ class Trainer:
             shape = adapter_shape(self.module, settings.lora)
             weights = f"an adapter of rank {shape.rank}, alpha {shape.alpha}, on {', '.join(shape.target_modules)}"
         return Manifest(settings.policy, step, weights, self._model_mark, settings.training.device)
+
+    def _as_served(self) -> AbstractContextManager[None]:
+        """Return a context in which the model has the values that are published."""
+        sharded = self._learner.policy.sharded  # other strategies keep parameters in verl's own form
+        return rounded_weights(self.module, _TORCH_DTYPES[self._settings.serving_dtype]) if sharded else nullcontext()
 
     def _exported(self) -> dict[str, torch.Tensor]:
         dtype = _TORCH_DTYPES[self._settings.serving_dtype]

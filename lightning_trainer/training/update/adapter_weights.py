@@ -9,7 +9,8 @@ from peft.tuners.lora import LoraLayer
 from lightning_trainer.config.policies.updates import LoraConfig
 from lightning_trainer.errors import TrainingError
 from lightning_trainer.serving.adapter import AdapterShape
-from lightning_trainer.training.update.exporting import gathered_by_first, local_values
+from lightning_trainer.training.update.exporting import gathered_by_first
+from lightning_trainer.training.update.rounding import local_values
 
 _IN_MODULE = ".default."
 """PEFT's name of the one adapter of a module; files do not carry it."""

@@ -1,8 +1,7 @@
 """A model's weights as one safetensors file: the checkpoint's own parameter names, one dtype, no tied duplicate."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ def exported_tensors(module: torch.nn.Module, dtype: torch.dtype) -> dict[str, t
 
 
 def gathered_by_first(named: Iterable[tuple[str, torch.Tensor]], dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Return whole values, rounded once to ``dtype`` (to nearest even), in the machine's memory.
+    """Return whole values in the machine's memory, to nearest in ``dtype`` where they are not in it (``rounding``).
 
     Every process of the group must call this; all but the first, which alone writes them, get nothing: a machine with
     eight processes does not hold the model eight times.
@@ -67,31 +66,6 @@ def write_atomically(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
         partial.unlink(missing_ok=True)
 
 
-@contextmanager
-def rounded_weights(module: torch.nn.Module, dtype: torch.dtype) -> Iterator[None]:
-    """Let the module compute with the values that are served: each rounded to ``dtype``, as in the published file.
-
-    Afterwards it has its own back, bit for bit. What rounding leaves as it is (a frozen model that was in ``dtype``
-    from the start) is not copied.
-    """
-    masters: dict[str, torch.Tensor] = {}
-    try:
-        with torch.no_grad():
-            for name, parameter in module.named_parameters():
-                own = local_values(parameter)
-                rounded = own.to(dtype)
-                if rounded.dtype != own.dtype and not torch.equal(rounded.to(own.dtype), own):
-                    masters[name] = own.clone()
-                    own.copy_(rounded)
-        yield
-    finally:
-        # By name: what is offloaded between two passes lies somewhere else after one.
-        with torch.no_grad():
-            for name, parameter in module.named_parameters():
-                if name in masters:
-                    local_values(parameter).copy_(masters.pop(name))
-
-
 def whole_values(tensor: torch.Tensor) -> torch.Tensor:
     """Return a parameter as it is; every process that holds a part of it must ask."""
     if not isinstance(tensor, DTensor):
@@ -99,8 +73,3 @@ def whole_values(tensor: torch.Tensor) -> torch.Tensor:
     # What is offloaded is gathered on the device: NCCL has no other memory.
     on_device: Any = tensor.to(tensor.device_mesh.device_type)
     return on_device.full_tensor()
-
-
-def local_values(tensor: torch.Tensor) -> torch.Tensor:
-    """Return what this process holds of a parameter: all of it, in one process."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import torch
 from tensordict import TensorDict
-from torch.distributed.fsdp import FSDPModule
 from transformers.utils.logging import disable_progress_bar
 from verl.utils import tensordict_utils as tu
 from verl.workers.config import TrainingWorkerConfig
@@ -41,6 +40,7 @@ from lightning_trainer.training.update.engines.registration import STOCK, TREE, 
 from lightning_trainer.training.update.engines.tree import TreeEngine
 from lightning_trainer.training.update.engines.tree_limits import TreeRefusedError
 from lightning_trainer.training.update.metrics import Update, flat_metrics
+from lightning_trainer.training.update.rounding import forget_gathered
 from lightning_trainer.types import Sample
 
 _log = logging.getLogger(__name__)
@@ -173,7 +173,8 @@ class ModelHost:
         share = Share(tensors, tree=self.tree)
         with nullcontext() if adapter else without_adapter(self.module):
             output = self.worker.infer_batch(share.batch)
-        self.forget_gathered_weights()
+        if self.sharded:
+            forget_gathered(self.module)
         return share.of_all({name: [row.tolist() for row in tu.get(output, name).unbind()] for name in names})
 
     def update(self, tensors: TensorDict, lengths: Sequence[int], *, last: bool) -> Update:
@@ -193,12 +194,6 @@ class ModelHost:
         output = self.worker.train_batch(Share(tensors, tree=self.tree).batch)
         computed = sum(process_group.gathered(self.engine.tokens_computed)) if self.tree else sum(lengths)
         return Update(flat_metrics(tu.get(output, "metrics"), self._name), computed)
-
-    def forget_gathered_weights(self) -> None:
-        """Drop FSDP's gathered copies, which a forward pass alone leaves: they would hide later changes."""
-        for module in self.module.modules() if self.sharded else ():
-            if isinstance(module, FSDPModule):
-                module.reshard()
 
     def save(self, folder: Path, step: int) -> None:
         """Write weights, optimizer, schedule, random state, and the configuration and tokenizer for transformers.

@@ -16,6 +16,7 @@ from lightning_trainer.training.settings import TrainerSettings
 from lightning_trainer.training.update.adapter_weights import adapter_values, put_values
 from lightning_trainer.training.update.engines.strategies import optimizer_config
 from lightning_trainer.training.update.host import LogWriter
+from lightning_trainer.training.update.rounding import forget_gathered
 from lightning_trainer.training.update.worker import UpdateWorker
 
 
@@ -67,7 +68,7 @@ class SharedBase:
         """Let the model compute with an adapter, and train it, from now on."""
         if adapter.values is None:
             return
-        self.worker.forget_gathered_weights()
+        forget_gathered(self.worker.module)
         if self._present is not None:
             self._present.values = adapter_values(self.worker.module)
         put_values(self.worker.module, adapter.values)

@@ -47,6 +47,8 @@ class UpdateWorker(ModelHost):
             raise TrainingError(f"{settings.model_dir} takes no such LoRA adapter: {error}") from error
         if settings.lora is not None:
             require_layers(self.module, settings.lora)
+        if self.sharded:
+            self.engine.served_dtype = getattr(torch, settings.serving_dtype)
         self.replays_experts = self.sharded and self._can_replay() if base is None else base.replays_experts
         self.begin(settings)
 

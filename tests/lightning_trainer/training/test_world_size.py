@@ -108,6 +108,21 @@ async def test_two_processes_train_an_adapter_over_rounded_weights_as_one_would(
     assert sum(int(one.sum()) for one in apart) < 0.02 * sum(one.numel() for one in apart)
 
 
+@pytest.mark.slow
+async def test_two_processes_round_what_is_served_as_one_does(settings, tmp_path):
+    checksums = []
+    for processes, backend in ((1, "inprocess"), (2, "ray")):
+        client = make_trainer(
+            backend, settings(serving_dtype="bfloat16", world_size=processes, log_dir=tmp_path / "logs")
+        )
+        await client.start()
+        try:
+            checksums.append((await client.publish(tmp_path / f"of-{processes}", 0)).checksum)
+        finally:
+            await client.close()
+    assert checksums[0] == checksums[1]
+
+
 def test_whatever_fails_in_the_first_process_is_an_error_of_all():
     from lightning_trainer.training.process_group import join_alone, on_first
 

@@ -9,6 +9,7 @@ while autocast keeps rounded copies for the backward pass.
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -19,11 +20,26 @@ from verl.utils.fsdp_utils import apply_fsdp2
 from verl.utils.torch_dtypes import PrecisionType
 from verl.workers.engine.fsdp import transformer_impl
 
+from lightning_trainer.training.update.rounding import rounded_weights
+
 _VerlEngine: Any = transformer_impl.FSDPEngineWithLMHead  # its decorators hide the class from type checkers
 
 
 class FrozenModelEngine(_VerlEngine):
-    """verl's engine for causal language models; the same as verl's if all weights are trained."""
+    """verl's engine for causal language models, which computes with the weights that are served."""
+
+    served_dtype: torch.dtype | None = None
+    """What the weights are rounded to in each pass, as the engine that samples has them; None: nobody samples."""
+
+    def forward_backward_batch(self, data: Any, loss_function: Any, forward_only: bool = False) -> Any:
+        """As verl's, with rounded weights; the optimizer moves the others."""
+        served = self.served_dtype
+        with nullcontext() if served is None else rounded_weights(self.module, served):
+            return self.run_batch(data, loss_function, forward_only)
+
+    def run_batch(self, data: Any, loss_function: Any, forward_only: bool) -> Any:
+        """Run all micro-batches, with the weights as they are."""
+        return super().forward_backward_batch(data, loss_function, forward_only)
 
     def _build_lora_module(self, module: torch.nn.Module) -> torch.nn.Module:
         adapted = super()._build_lora_module(module)

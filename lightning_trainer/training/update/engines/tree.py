@@ -83,7 +83,7 @@ class TreeEngine(FrozenModelEngine):
         self._autocast_dtype = PrecisionType.to_dtype(self.engine_config.dtype)
         return wrapped
 
-    def forward_backward_batch(self, data: Any, loss_function: Any, forward_only: bool = False) -> Any:
+    def run_batch(self, data: Any, loss_function: Any, forward_only: bool) -> Any:
         """As the stock engine's, but micro-batches are runs of the sorted samples under a budget of unique tokens."""
         group, processes = self.get_data_parallel_group(), self.get_data_parallel_size()
         tokens = data["loss_mask"].sum().to(get_device_id())

@@ -141,21 +141,6 @@ def test_a_process_computes_on_one_device_and_says_where_torch_sees_none():
     assert "sees no GPU (CUDA_VISIBLE_DEVICES = 7)" in absent
 
 
-def test_rounding_is_taken_back_where_weights_have_moved_meanwhile():
-    """As they do when they are offloaded between two passes."""
-    import torch
-
-    from lightning_trainer.training.update.exporting import rounded_weights
-
-    module = torch.nn.Linear(4, 4)
-    before = {name: value.clone() for name, value in module.state_dict().items()}
-    with rounded_weights(module, torch.bfloat16):
-        assert not torch.equal(module.weight, before["weight"])
-        for parameter in module.parameters():
-            parameter.data = parameter.data.clone()
-    assert all(torch.equal(module.state_dict()[name], value) for name, value in before.items())
-
-
 def test_packed_samples_are_computed_as_padded_ones(settings, samples_of_shape, monkeypatch):
     """As flash attention takes them; what else a token was sampled from is found in the packed row as well."""
     from lightning_trainer.sampling import Shaping
