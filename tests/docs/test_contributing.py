@@ -50,7 +50,7 @@ def test_a_newcomer_adds_one(heading, row, tmp_path) -> None:
     applied = subprocess.run(
         ["git", "apply", "-"], input=patch, cwd=tmp_path, capture_output=True, text=True, env=environment
     )
-    stale = f"lines next to those of the patch below '{heading}' in CONTRIBUTING.md have changed: bring it up to date"
+    stale = f"lines next to those of the patch below '{heading}' have changed; CONTRIBUTING.md says how to mend it"
     assert applied.returncode == 0, f"{stale}\n{applied.stderr}"
     tests = [file for file in files if file.startswith("tests/")]
     if heading == "A credit scheme":

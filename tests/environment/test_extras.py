@@ -236,7 +236,8 @@ def test_quickstart_says_how_its_model_comes_and_that_it_runs_from_a_checkout(in
 
 def test_examples_brings_every_framework_that_they_use(install, tmp_path: Path) -> None:
     frameworks = (
-        "import autogen_agentchat.agents, autogen_ext.models.openai, langchain.agents, langchain_openai, agents"
+        "import autogen_agentchat.agents, autogen_ext.models.openai, langchain.agents, langchain_openai, agents, "
+        "pydantic_ai.models.openai"
     )
     bin = install("examples")
     run([str(bin / "lightning-trainer"), "run", "--", str(bin / "python"), "-c", frameworks], cwd=tmp_path)

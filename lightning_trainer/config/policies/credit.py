@@ -22,8 +22,8 @@ class CreditSettings(Section):
     needs_causes: ClassVar[bool] = False
     """Whether it needs ``Transition.causes``."""
     one_team: ClassVar[bool] = False
-    """Whether what an agent gets for one outcome changes with who else took part, so that only attempts by the same
-    agents are compared."""
+    """Whether what an agent gets changes with who else took part, because it gets a part of the outcome, or the others'
+    own rewards too: only attempts by the same agents are compared."""
 
     @property
     def unused(self) -> tuple[str, ...]:

@@ -23,15 +23,27 @@ SCHEMES = tuple(name for name, settings in CREDIT_SETTINGS.items() if not settin
 
 @pytest.fixture
 def build(make_call, make_attempt, make_evaluation, make_policy):
-    """Two attempts of three calls each with rewards of calls, agent and attempt.
+    """Two attempts of three calls each with rewards of calls and attempt.
 
-    ``drop``: what is done to one call; ``others``: what the second attempt's calls earn, if not the same.
+    ``drop``: what is done to one call; ``others``: what the second attempt's calls earn, if not the same; ``own``: what
+    the agent earns in each attempt.
     """
 
     def build(
-        credit, drop=None, which="a1-1", rewards=(1.0, 0.0), single=(0.25, 0.5, 0.125), others=None, samples="merged"
+        credit,
+        drop=None,
+        which="a1-1",
+        rewards=(1.0, 0.0),
+        single=(0.25, 0.5, 0.125),
+        others=None,
+        own=(),
+        samples="merged",
     ):
-        calls, evaluations = [], []
+        calls = []
+        evaluations = [
+            make_evaluation(reward, attempt_id, agent="solver")
+            for attempt_id, reward in zip(("a1", "a2"), own, strict=False)
+        ]
         for attempt_id, reward in zip(("a1", "a2"), rewards, strict=True):
             for t in range(3):
                 name = f"{attempt_id}-{t}"
@@ -70,12 +82,22 @@ def test_no_call_of_the_others_gets_another_credit(build, scheme, drop):
         assert left == pytest.approx({name: whole[name] for name in left})
 
 
+@pytest.mark.parametrize(
+    ("kind", "changed"),
+    [
+        ("calls", {"others": (0.75, 0.5, 0.375)}),
+        ("agents", {"own": (0.75, 0.5)}),
+        ("attempts", {"rewards": (0.5, 0.75)}),
+    ],
+)
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_scheme_says_which_rewards_it_does_not_use(build, scheme):
-    unused = CREDIT_SETTINGS[scheme]().unused
-    credit = _credits(build({"scheme": scheme}))
-    assert (_credits(build({"scheme": scheme}, others=(0.75, 0.5, 0.375))) == credit) == ("calls" in unused)
-    assert (_credits(build({"scheme": scheme}, rewards=(0.5, 0.75))) == credit) == ("attempts" in unused)
+def test_a_scheme_says_which_rewards_it_does_not_use(build, scheme, kind, changed):
+    same = _credits(build({"scheme": scheme}, **changed)) == _credits(build({"scheme": scheme}))
+    said = kind in CREDIT_SETTINGS[scheme]().unused
+    assert same == said, (
+        f"credits of {scheme!r} {'stay the same' if same else 'change'} with the rewards of {kind}: "
+        f"{'name them in' if same else 'leave them out of'} `unused` of its settings"
+    )
 
 
 @pytest.mark.parametrize("drop", DROPS)

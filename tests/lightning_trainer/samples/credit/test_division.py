@@ -166,14 +166,19 @@ def test_no_agent_sees_another_where_the_scheme_is_by_agent(name, group):
 
 @pytest.mark.parametrize("name", [name for name, scheme in CREDIT_SETTINGS.items() if not scheme.one_team])
 @settings(max_examples=30)
-@given(attempts=st.lists(st.tuples(_reward, st.integers(0, 3)), min_size=2, max_size=4))
-def test_an_outcome_is_worth_the_same_whichever_route_led_to_it(name, attempts):
-    """The first agent calls once, and hands over to one of three others or to none."""
-    group = [_handed_over(number, outcome, route) for number, (outcome, route) in enumerate(attempts)]
+@given(attempts=st.lists(st.tuples(_reward, st.integers(0, 3), _reward), min_size=2, max_size=4), own=st.booleans())
+def test_an_outcome_is_worth_the_same_whichever_route_led_to_it(name, attempts, own):
+    """The first agent calls once, and hands over to one of three others or to none; the other's own rewards are its
+    own, unless the scheme passes rewards back to what led to them."""
+    own = own and not CREDIT_SETTINGS[name].needs_causes
+    group = [
+        _handed_over(number, outcome, route, earned if own else None)
+        for number, (outcome, route, earned) in enumerate(attempts)
+    ]
     scheme = credit_scheme({"scheme": name})
     together, alone = _credits(scheme, group), _credits(scheme, [attempt[:1] for attempt in group])
     found = {key: together[key] for key in alone}
-    assert found == pytest.approx(alone), f"{name!r} gives more or less by the route; if it should, set one_team"
+    assert found == pytest.approx(alone), f"{name!r} gives more or less by who else took part; if so, set one_team"
 
 
 @pytest.mark.parametrize("name", ["equal_shares", "hierarchical"])
@@ -183,9 +188,12 @@ def test_where_it_is_not_attempts_by_different_agents_are_not_compared(name):
     assert CREDIT_SETTINGS[name].one_team
 
 
-def _handed_over(number: int, outcome: float, route: int) -> list[Trajectory]:
-    """Make an attempt of one call of ``agent0``, and one more of the agent of that number; of none for 0."""
-    first, *rest = _play(number, outcome, [(0.0, [(0.0, 9, set())])] * (2 if route else 1), steps=False, own=False)
+def _handed_over(number: int, outcome: float, route: int, earned: float | None = None) -> list[Trajectory]:
+    """Make an attempt of one call of ``agent0``, and one more of the agent of that number; of none for 0. ``earned`` is
+    what that agent and its call get themselves; None is no such rewards at all."""
+    agents = [(reward, [(reward, 9, set())]) for reward in (0.0, earned or 0.0)]
+    given = earned is not None
+    first, *rest = _play(number, outcome, agents if route else agents[:1], steps=given, own=given)
     called = f"agent{route}"
     return [
         first,
