@@ -105,6 +105,8 @@ def trainer_memory(
             # What autocast still copies: embeddings that are the output too, and a mixture's experts.
             weights -= 2 * shape.linear_parameters
             gathered -= 2 * (shape.linear_parameters + (0 if shape.tied else shape.vocabulary * shape.hidden))
+    if dtype != "float32":
+        gathered += 2.0 * trained / processes  # the low halves of weights that are rounded as they are served
     kept = kept_bytes(shape, dtype)
     # With recomputation each layer keeps only its input, and one layer at a time has all of its activations.
     of_layers = shape.layers * 4 * shape.hidden + kept if checkpointing else shape.layers * kept

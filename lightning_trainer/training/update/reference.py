@@ -27,6 +27,7 @@ from lightning_trainer.training.update.adapter_weights import (
 from lightning_trainer.training.update.configuration import worker_config
 from lightning_trainer.training.update.exporting import exported_tensors, write_atomically
 from lightning_trainer.training.update.host import ModelHost
+from lightning_trainer.training.update.rounding import rounded_weights
 from lightning_trainer.training.update.worker import UpdateWorker
 from lightning_trainer.types import Sample
 
@@ -53,11 +54,11 @@ class Reference(ModelHost):
         return not self._follows or first_step == self._first_step
 
     def begin(self, first_step: int, policy: ModelHost) -> None:
-        """Become the policy as it is, unless a stage that began with this step has done so before."""
+        """Become the policy as it is served, unless a stage that began with this step has done so before."""
         if self.is_of(first_step):
             return
-        theirs = dict(policy.module.named_parameters())
-        with torch.no_grad():
+        with torch.no_grad(), rounded_weights(policy.module, policy.engine.served_dtype or torch.float32):
+            theirs = dict(policy.module.named_parameters())
             for name, parameter in self.module.named_parameters():
                 parameter.copy_(theirs[name])
         self._first_step = first_step
@@ -101,7 +102,7 @@ class AdapterReference:
         return first_step == self._first_step
 
     def begin(self, first_step: int, policy: ModelHost) -> None:
-        """Become the policy as it is, unless a stage that began with this step has done so before."""
+        """Become the policy as it is served, unless a stage that began with this step has done so before."""
         if not self.is_of(first_step):
             self._values, self._first_step = adapter_values(policy.module), first_step
 

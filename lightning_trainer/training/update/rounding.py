@@ -13,8 +13,10 @@ Source: stochastic rounding (Gupta et al., 2015, arXiv 1502.02551, section 3) wi
 dithering (Roberts, 1962); the thresholds are the golden ratio's multiples modulo 1.
 """
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import torch
 from torch.distributed.fsdp import FSDPModule
@@ -26,7 +28,7 @@ _PERIOD = 65521
 _GOLDEN = 0.6180339887498949
 _LOW_BITS = 0xFFFF
 """Of a float32, those that bfloat16 does not have."""
-_AT_ONCE = 256 * _PERIOD
+_AT_ONCE = 64 * _PERIOD
 
 
 @contextmanager
@@ -81,7 +83,7 @@ def first_index(tensor: torch.Tensor) -> int:
     _, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
     if any(offset[1:]):
         raise ValueError(f"a parameter of shape {tuple(tensor.shape)} is divided other than by rows")
-    return offset[0] * tensor[0].numel() if offset and offset[0] else 0
+    return offset[0] * math.prod(tensor.shape[1:]) if offset else 0
 
 
 def round_by_thresholds(values: torch.Tensor, first: int) -> torch.Tensor:
@@ -126,6 +128,7 @@ def _with_thresholds(bits: torch.Tensor, first: int) -> Iterator[tuple[torch.Ten
         yield bits[whole:], thresholds[: bits.numel() - whole]
 
 
+@cache
 def _thresholds(device: torch.device) -> torch.Tensor:
     """Return 16-bit numbers, int32, evenly spread over any stretch of them."""
     multiples = torch.arange(_PERIOD, dtype=torch.float64) * _GOLDEN

@@ -18,7 +18,7 @@ PROCESS = 0.8 * GIB
 
 
 @pytest.mark.parametrize(
-    ("tokens", "dtype", "measured_gib"), [(1024, "float32", 4.2), (2672, "float32", 6.4), (2672, "bfloat16", 4.8)]
+    ("tokens", "dtype", "measured_gib"), [(1024, "float32", 4.2), (2672, "float32", 6.4), (2632, "bfloat16", 5.3)]
 )
 def test_the_trainers_memory_is_within_a_fifth_of_what_was_measured(tokens, dtype, measured_gib):
     """Peak resident memory of the trainer of SmolLM2-135M on the CPU, November 2026.
@@ -34,11 +34,11 @@ def test_the_trainers_memory_is_within_a_fifth_of_what_was_measured(tokens, dtyp
 def test_of_all_weights_sixteen_bytes_a_parameter_are_needed_and_in_one_process_copies():
     memory = trainer_memory(LLAMA_8B, tokens=1)
     assert memory.weights + memory.gradients + memory.optimizer == 16 * LLAMA_8B.parameters
-    assert memory.copies == (4 + 2) * LLAMA_8B.parameters
+    assert memory.copies == (4 + 2 + 2) * LLAMA_8B.parameters
     divided = trainer_memory(LLAMA_8B, tokens=1, processes=8)
     assert divided.weights + divided.gradients + divided.optimizer == 2 * LLAMA_8B.parameters
     layers_and_embeddings = 2 * LLAMA_8B.layer_parameters + LLAMA_8B.embedding_parameters
-    assert divided.copies == 2 * layers_and_embeddings
+    assert divided.copies == 2 * layers_and_embeddings + 2 * LLAMA_8B.parameters / 8
 
 
 def test_of_an_adapter_only_its_own_parameters_are_trained_over_rounded_weights():
@@ -48,7 +48,7 @@ def test_of_an_adapter_only_its_own_parameters_are_trained_over_rounded_weights(
     embeddings, norms = 128_256 * 4096, (2 * 32 + 1) * 4096
     assert LLAMA_8B.linear_parameters == LLAMA_8B.parameters - embeddings - norms
     assert memory.weights == 2 * LLAMA_8B.linear_parameters + 4 * (embeddings + norms)
-    assert memory.copies == 2 * norms + 4 * 41_943_040
+    assert memory.copies == 2 * norms + (4 + 2) * 41_943_040
     assert trainer_memory(LLAMA_8B, tokens=1, lora_rank=16, dtype="float32").weights == 4 * LLAMA_8B.parameters
     assert trainer_memory(LLAMA_8B, tokens=1, lora_rank=16, processes=8).weights == LLAMA_8B.parameters / 4
 
