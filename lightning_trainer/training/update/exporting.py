@@ -24,7 +24,7 @@ def exported_tensors(module: torch.nn.Module, dtype: torch.dtype) -> dict[str, t
 
 
 def gathered_by_first(named: Iterable[tuple[str, torch.Tensor]], dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Return whole values in the machine's memory, to nearest in ``dtype`` where they are not in it (``rounding``).
+    """Return whole values in ``dtype``, in the machine's memory; to the nearest, unless they were rounded before.
 
     Every process of the group must call this; all but the first, which alone writes them, get nothing: a machine with
     eight processes does not hold the model eight times.

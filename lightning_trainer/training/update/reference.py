@@ -102,7 +102,7 @@ class AdapterReference:
         return first_step == self._first_step
 
     def begin(self, first_step: int, policy: ModelHost) -> None:
-        """Become the policy as it is served, unless a stage that began with this step has done so before."""
+        """Become the policy as it is, unless a stage that began with this step has done so before."""
         if not self.is_of(first_step):
             self._values, self._first_step = adapter_values(policy.module), first_step
 

@@ -1,8 +1,8 @@
-"""verl's FSDP engine; of a model below a LoRA adapter it keeps one copy, in the precision that it is computed with.
+"""verl's FSDP engine, which computes with trained weights as they are served, and keeps one copy of frozen ones.
 
-Invariant: what is computed is to the bit what it would be with float32 weights. Frozen weights that the products would
-round in each pass are rounded once, when the model is loaded. In a single process FSDP, which keeps a second copy of
-every weight that it has, is given the adapter alone.
+Invariant: below a LoRA adapter, what is computed is to the bit what it would be with float32 weights. Frozen weights
+that the products would round in each pass are rounded once, when the model is loaded. In a single process FSDP, which
+keeps a second copy of every weight that it has, is given the adapter alone.
 
 Memory of ``P`` frozen parameters in a single process: 2P bytes in bfloat16, 4P in float32. verl's is 8P, and 2P more
 while autocast keeps rounded copies for the backward pass.
