@@ -18,7 +18,7 @@ def legend_html() -> str:
     swatches += '<i class="t z">&nbsp;</i>'
     swatches += "".join(f'<i class="t p{k}">&nbsp;</i>' for k in range(1, _STRENGTHS + 1))
     return (
-        '<p class="legend"><span><i class="t m">grey</i> prompt and tool output: never trained</span>'
+        '<p class="legend"><span><i class="t m">gray</i> prompt and tool output: never trained</span>'
         '<span><i class="t u">dashes</i> sampled and not trained, such as the only token that a grammar left</span>'
         f'<span>sampled: less likely from now on <span class="ramp">{swatches}</span> more likely</span></p>'
     )
@@ -50,6 +50,6 @@ def surprise_legend_html() -> str:
     """Return the key to the colors of ``surprise_css``."""
     swatches = '<i class="t z">&nbsp;</i>' + "".join(f'<i class="t s{k}">&nbsp;</i>' for k in range(1, _STRENGTHS + 1))
     return (
-        '<p class="legend"><span><i class="t m">grey</i> prompt and tool output: never trained</span>'
+        '<p class="legend"><span><i class="t m">gray</i> prompt and tool output: never trained</span>'
         f'<span>sampled: certain <span class="ramp">{swatches}</span> {_SURPRISING:g} nats or more</span></p>'
     )
