@@ -95,7 +95,6 @@ class Trainer:
         settings = self._settings
         with self._as_served():
             tensors = self._exported()
-            logprobs = self.score(self._probe_ids)
 
         def write() -> tuple[str, int]:
             try:
@@ -112,7 +111,7 @@ class Trainer:
             checksum=checksum,
             tensor_count=count,
             dtype=settings.serving_dtype,
-            probe=Probe(token_ids=self._probe_ids, logprobs=logprobs),
+            probe=Probe(token_ids=self._probe_ids, logprobs=self.score(self._probe_ids)),
             tolerance=Tolerance(max_abs=settings.probe_max_abs, mean_abs=settings.probe_mean_abs),
             adapter=settings.lora and adapter_shape(self.module, settings.lora),
         )
