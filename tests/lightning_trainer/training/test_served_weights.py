@@ -9,11 +9,12 @@ from hypothesis.extra.numpy import arrays
 
 from lightning_trainer.training.update.rounding import round_by_thresholds, rounded_weights, undo_rounding
 
+pytestmark = pytest.mark.torch
+
 FINITE = st.floats(-(2.0**100), 2.0**100, width=32, allow_subnormal=False)
 PERIOD = 65521
 
 
-@pytest.mark.torch
 @given(arrays(np.float32, st.integers(0, 40), elements=FINITE), st.integers(0, 10**12))
 def test_a_value_becomes_a_neighbor_of_bfloat16_and_comes_back_bit_for_bit(values, first):
     whole = torch.from_numpy(values.copy())
@@ -26,7 +27,6 @@ def test_a_value_becomes_a_neighbor_of_bfloat16_and_comes_back_bit_for_bit(value
     assert np.array_equal(whole.numpy().view(np.int32), values.view(np.int32))
 
 
-@pytest.mark.torch
 @given(st.lists(st.integers(0, 2 * PERIOD), min_size=1, max_size=3), st.integers(0, 2**31))
 def test_parts_are_rounded_as_the_whole(cuts, seed):
     """Whatever the number of processes: each holds a part."""
@@ -39,7 +39,6 @@ def test_parts_are_rounded_as_the_whole(cuts, seed):
         assert torch.equal(part, whole[start:stop])
 
 
-@pytest.mark.torch
 def test_what_bfloat16_represents_stays():
     values = torch.randn(1000).bfloat16().float()
     values[:4] = torch.tensor([0.0, -0.0, torch.inf, -torch.inf])
@@ -49,7 +48,6 @@ def test_what_bfloat16_represents_stays():
     assert torch.equal(rounded.view(torch.int32), values.view(torch.int32))
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("shape", [(300_000,), (256, 4096), (576, 1536)])
 @pytest.mark.parametrize("moved", [1e-6, 3e-5])
 def test_steps_far_below_the_distance_of_two_neighbors_arrive(shape, moved):
@@ -66,7 +64,6 @@ def test_steps_far_below_the_distance_of_two_neighbors_arrive(shape, moved):
     assert nearest < 0.5
 
 
-@pytest.mark.torch
 def test_frozen_weights_are_rounded_to_nearest_and_all_are_taken_back_wherever_they_lie():
     """They are moved when they are offloaded between two passes."""
     module = torch.nn.Linear(4, 4)
