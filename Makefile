@@ -16,7 +16,7 @@ SEEDS ?= 0
 ARGS ?=
 # tests/conftest.py says what runs beside what.
 TWO_AT_A_TIME := -n 2 --dist loadscope
-BENCH ?= $(filter-out frameworks proof,$(patsubst benchmarks/%/__main__.py,%,$(wildcard benchmarks/*/__main__.py)))
+BENCH ?= $(filter-out compare frameworks proof,$(patsubst benchmarks/%/__main__.py,%,$(wildcard benchmarks/*/__main__.py)))
 
 .PHONY: help setup quickstart test test-fast test-slow bench check format doctor proof crewai frameworks docs screenshots clean
 

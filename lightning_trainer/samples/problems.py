@@ -75,9 +75,10 @@ def answered_by_others(calls: Iterable[Call], policy: PolicyConfig) -> list[str]
     An agent that asks another policy among its own calls (a frozen judge, say) does so on purpose.
     """
     answered: dict[str | None, Counter[str]] = {}
-    for call in calls:
-        if call.policy is not None and policy.claims(call.agent):
-            answered.setdefault(call.agent, Counter())[call.policy] += 1
+    # Many calls of few agents: each agent is looked at once.
+    for (agent, by), count in Counter((call.agent, call.policy) for call in calls).items():
+        if by is not None and policy.claims(agent):
+            answered.setdefault(agent, Counter())[by] += count
     return [
         f"policy {policy.name} claims the agent {agent!r} and cannot train it: policy {' and '.join(sorted(by))} "
         f"answered its calls ({by.total()}), as it does where a program names it as the model; name {policy.name} "

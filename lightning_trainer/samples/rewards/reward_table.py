@@ -96,7 +96,7 @@ def read_rewards(
         of_agents=of_agents,
         incomplete=sums.incomplete,
         earned={
-            **_added_up(of_agents, of_calls, [call for call in calls if claims is None or claims(call.agent)]),
+            **_added_up(of_agents, of_calls, (call for call in calls if claims is None or claims(call.agent))),
             **of_attempts,
         },
     )

@@ -1,0 +1,1 @@
+"""A benchmark of two commits side by side."""
