@@ -14,7 +14,6 @@ import pytest
 from fastapi.routing import APIRoute
 from typer.testing import CliRunner
 
-from benchmarks.dashboard.screenshots import SHOWN
 from lightning_trainer.cli.app import app
 from lightning_trainer.store.scan import read_only
 from lightning_trainer.store.tables import attempts as attempt_table
@@ -107,6 +106,8 @@ def test_a_stopped_run_is_shown_read_only_and_left_as_it_was(run):
 
 
 def test_the_pictures_and_files_that_it_shows_are_there_and_small():
+    from benchmarks.dashboard.screenshots import SHOWN
+
     shown = re.findall(r"\]\(((?:images/)?[\w.-]+\.(?:png|json))\)", PAGE)
     pictures = {name for name in shown if name.endswith(".png")}
     assert pictures == {f"images/{file.name}" for file in (ROOT / "docs" / "images").glob("dashboard-*.png")}

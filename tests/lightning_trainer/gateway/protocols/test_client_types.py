@@ -4,7 +4,6 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any, get_args
 
-import anthropic.types
 import openai.types.responses
 import pytest
 from pydantic import BaseModel
@@ -21,7 +20,6 @@ def _events_of(union: Any) -> dict[str, type[BaseModel]]:
 
 
 _OF_RESPONSES = _events_of(openai.types.responses.ResponseStreamEvent)
-_OF_MESSAGES = _events_of(anthropic.types.RawMessageStreamEvent)
 
 
 @pytest.fixture(params=_KINDS)
@@ -51,14 +49,17 @@ async def test_of_responses(gateway, kind: str) -> None:
 
 
 async def test_of_messages(gateway, kind: str) -> None:
+    from anthropic import types  # takes a second, so not whenever tests are collected
+
+    known = _events_of(types.RawMessageStreamEvent)
     tools = [{"name": "calculator", "input_schema": {"type": "object"}}]
     asked = {"model": "sql", "max_tokens": 9, "messages": [{"role": "user", "content": "?"}], "tools": tools}
     answer = await gateway.http.post("/v1/messages", json=asked)
-    anthropic.types.Message.model_validate(answer.json())
+    types.Message.model_validate(answer.json())
     stream = await gateway.http.post("/v1/messages", json={**asked, "stream": True})
     events = [event for event in _events(stream.text) if event["type"] != "ping"]
     for event in events:
-        _OF_MESSAGES[event["type"]].model_validate(event)
+        known[event["type"]].model_validate(event)
 
 
 async def test_of_an_error_in_the_middle_of_a_stream(gateway) -> None:
