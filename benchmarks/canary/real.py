@@ -75,15 +75,17 @@ def run() -> bool:
 
 
 def configuration(rate: str) -> str:
-    """Return the calculator's ``lightning.toml`` with that learning rate and a canary.
+    """Return the calculator's ``lightning.toml`` with that learning rate, from the first step on, and a canary.
 
     Raises:
         ValueError: the example's learning rate is not written as here.
     """
     text = example_configuration("calculator")
-    if text.count("lr = 3e-5") != 1:
-        raise ValueError("examples/calculator/lightning.toml has no lr = 3e-5 to replace; name its rate here")
-    return text.replace("lr = 3e-5", f"lr = {rate}") + _CANARY
+    for said, wanted in {"lr = 3e-5": f"lr = {rate}", "warmup_steps = 2": "warmup_steps = 0"}.items():
+        if text.count(said) != 1:
+            raise ValueError(f"examples/calculator/lightning.toml has no {said} to replace; name its rate here")
+        text = text.replace(said, wanted)
+    return text + _CANARY
 
 
 def _deployed(rate: str) -> Decided:

@@ -31,4 +31,6 @@ def test_the_configurations_of_the_real_run_differ_by_the_learning_rate_alone():
     configs = [Config.model_validate(tomllib.loads(real.configuration(rate))) for rate, _ in real.KINDS.values()]
     rates = [config.only_policy.optimizer.lr for config in configs]
     assert rates == [float(rate) for rate, _ in real.KINDS.values()]
+    # The only step makes the candidate.
+    assert all(config.only_policy.optimizer.warmup_steps == 0 for config in configs)
     assert all(config.only_policy.canary is not None for config in configs)

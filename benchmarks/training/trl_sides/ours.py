@@ -61,6 +61,7 @@ def _configuration(plan: Plan) -> str:
         "groups_per_step = 10": f"groups_per_step = {plan.groups}",
         'model = "embedded:smollm2-135m-instruct"': f'model = "{plan.model_dir}"',
         "lr = 3e-5": f"lr = {plan.lr}",
+        "warmup_steps = 2": "warmup_steps = 0",
         "total_steps = 26": f"total_steps = {plan.schedule_steps}",
         "min_lr_ratio = 0.1": f"min_lr_ratio = {plan.min_lr_ratio}",
     }.items():

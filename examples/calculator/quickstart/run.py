@@ -106,6 +106,7 @@ def _write_config(run_dir: Path, seed: int, steps: int) -> Path:
     text = text.replace('state_dir = ".lightning"', 'state_dir = "state"\nport = 0')
     text = text.replace("\n[[policy]]", f"\n[training]\nseed = {seed}\n\n[[policy]]", 1)
     text = re.sub(r"total_steps = \d+", f"total_steps = {steps}", text)
+    text = re.sub(r"warmup_steps = (\d+)", lambda said: f"warmup_steps = {min(int(said[1]), steps - 1)}", text)
     path = run_dir / "lightning.toml"
     path.write_text(text, encoding="utf-8")
     return path

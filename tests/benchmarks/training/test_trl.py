@@ -51,7 +51,7 @@ def test_the_messages_before_a_question_are_those_the_agent_sends():
 def test_a_step_of_ours_has_as_many_samples_as_one_of_theirs():
     policy = Config.model_validate(tomllib.loads(_configuration(PLAN))).only_policy
     assert policy.group_size * policy.groups_per_step == PLAN.groups * PLAN.size == 64
-    assert policy.optimizer.lr == PLAN.lr
+    assert (policy.optimizer.lr, policy.optimizer.warmup_steps) == (PLAN.lr, 0)
 
 
 def _record(folder: Path, plan: Plan, seconds: list[float], partial: int | None = None) -> Record:

@@ -15,7 +15,8 @@ import pytest
 
 from examples.calculator.quickstart.assemble import _held_out
 from examples.calculator.quickstart.child import running
-from examples.calculator.quickstart.run import _agent_environment, _get, _last_line
+from examples.calculator.quickstart.run import _agent_environment, _get, _last_line, _write_config
+from lightning_trainer.config.file import load_config
 
 pytestmark = pytest.mark.process
 
@@ -55,6 +56,12 @@ def test_under_nohup_it_goes_on_without_its_terminal(tmp_path: Path):
         assert run.poll() is None
         run.send_signal(signal.SIGTERM)
         assert run.wait(60) == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 40])
+def test_any_number_of_steps_has_a_schedule(steps: int, tmp_path: Path):
+    optimizer = load_config(_write_config(tmp_path, seed=0, steps=steps)).only_policy.optimizer
+    assert (optimizer.total_steps, optimizer.warmup_steps) == (steps, min(2, steps - 1))
 
 
 def test_what_an_earlier_run_in_the_folder_said_is_not_said_of_this_one(tmp_path: Path):
