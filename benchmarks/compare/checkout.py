@@ -68,7 +68,7 @@ def _git(repository: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def figures(of: Checkout, benchmark: str, arguments: Sequence[str]) -> Figures:
     """Run a checkout's own benchmark on its own code and return what it measured.
 
-    Benchmarks of before November 2026 are programs (``benchmarks/capture.py``), later ones packages.
+    Benchmarks were programs (``benchmarks/capture.py``) before they became packages.
 
     Raises:
         CannotCompare: the folder has no such benchmark, or it ended without figures.
@@ -88,13 +88,11 @@ def figures(of: Checkout, benchmark: str, arguments: Sequence[str]) -> Figures:
         if not written.exists():
             said = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.returncode}"]
             raise CannotCompare(f"benchmarks.{benchmark} in {folder} ended without figures: {said[-1]}")
-        return _read(json.loads(written.read_text()))
-
-
-def _read(document: dict | list) -> Figures:
-    rows = document["rows"] if isinstance(document, dict) else document
+        document = json.loads(written.read_text())
+    if not isinstance(document, dict) or "rows" not in document:
+        raise CannotCompare(f"benchmarks.{benchmark} in {folder} compares others; it prints no figures of one commit")
     return {
         (row["section"], row["what"], row.get("unit", "")): float(row["figure"])
-        for row in rows
+        for row in document["rows"]
         if row.get("figure") is not None
     }

@@ -60,6 +60,10 @@ def test_what_cannot_be_compared_is_said_in_a_sentence(repository: Path):
     here = Checkout(repository, Path(sys.executable))
     with pytest.raises(CannotCompare, match=r"there is no benchmarks\.other"):
         figures(here, "other", [])
+    # As ``benchmarks.algorithms`` does
+    (repository / "benchmarks/toy/__main__.py").write_text("import sys\nopen(sys.argv[-1], 'w').write('[{}]')\n")
+    with pytest.raises(CannotCompare, match="prints no figures of one commit"):
+        figures(here, "toy", [])
     (repository / "benchmarks/toy/__main__.py").write_text("import sys\nsys.exit('no engine is to be had')\n")
     with pytest.raises(CannotCompare, match="ended without figures: no engine is to be had"):
         figures(here, "toy", [])
