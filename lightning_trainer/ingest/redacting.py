@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import cast
 
 from lightning_instrumentation import semconv
@@ -134,6 +135,7 @@ def _is_of_tokens(name: str) -> bool:
     return name.endswith(_TOKENS) or name in FOREIGN_NAMES
 
 
+@lru_cache(maxsize=4096)
 def _is_text(name: str, ours: bool) -> bool:
     """Whether the attribute is text: for our own spans by a fixed list, for others' by how it must be read."""
     if name in semconv.CONTENT_KEYS or name.startswith(semconv.METADATA):

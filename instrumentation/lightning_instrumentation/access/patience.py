@@ -47,8 +47,8 @@ class Patience:
 
 AT_ONCE = Patience(0.0)
 """The hook is on an event loop and expects nothing to wait for."""
-_UNTOLD = Patience()
-_current: ContextVar[Patience] = ContextVar("lightning.patience", default=_UNTOLD)
+UNTOLD = Patience()
+_current: ContextVar[Patience] = ContextVar("lightning.patience", default=UNTOLD)
 
 
 def current_patience() -> Patience:

@@ -36,6 +36,8 @@ class Spool:
     def __init__(self, path: Path, ownership: Ownership, segments: list[Segment]) -> None:
         """``path``: the common path of all its files, without their endings."""
         self.path = path
+        self.owner = _owner_of(path)
+        """The daemon that it waits for; None: the first one at its address."""
         self._ownership = ownership
         self._segments = segments
         """Oldest first, at least one; only the last one is written to."""
@@ -146,11 +148,6 @@ class Spool:
         """Return the file of refused spans: a line of JSON each, with the reason and the request in base64."""
         return self.path.with_suffix(".rejected")
 
-    @property
-    def owner(self) -> str | None:
-        """Return the daemon that it waits for; None: the first one at its address."""
-        return self.path.parent.name.partition(".")[2] or None
-
     def move_to(self, folder: Path) -> None:
         """Make it wait for another daemon; a kill in the middle leaves each file in one of the two folders.
 
@@ -163,6 +160,7 @@ class Spool:
                 segment.move_to(folder / segment.path.name)
             self._ownership.move_to(folder / self._ownership.path.name)
             self.path = folder / self.path.name
+            self.owner = _owner_of(self.path)
 
     def close(self) -> None:
         """Close the files and release the lock; files without waiting records are deleted."""
@@ -290,3 +288,7 @@ def folder_bytes(folder: Path, *, but: Path | None = None) -> int:
 
 def _segment_path(path: Path, number: int) -> Path:
     return path.with_name(f"{path.name}.{number:06}{SUFFIX}")
+
+
+def _owner_of(path: Path) -> str | None:
+    return path.parent.name.partition(".")[2] or None

@@ -73,7 +73,8 @@ _PEM_BEGIN = re2.compile(rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?----
 _PEM_END = re2.compile(rb"-----END [A-Z0-9 ]{0,48}-----")
 
 # A block of base64, which is content (an image, a certificate), or else a run of characters that may contain a key.
-_RUN = re2.compile(rb"(?:[A-Za-z0-9+/=]{60,80}\r?\n){2,}|[\w+/=.~%:$-]{20,}")
+RUN = r"(?:[A-Za-z0-9+/=]{60,80}\r?\n){2,}|[\w+/=.~%:$-]{20,}"
+_RUN = re2.compile(RUN.encode())
 _OF_A_KEY = re.compile(rb"[g-zG-Z_]")
 _DIGIT = re.compile(rb"[0-9]")
 _BEFORE = 16

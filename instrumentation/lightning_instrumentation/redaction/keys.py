@@ -7,7 +7,8 @@ from lightning_instrumentation.redaction.linear import TooManyCandidatesError, a
 
 REPLACEMENT = "[redacted key]"
 THE_REST = "[redacted: more candidates for keys than can be looked at]"
-_MAY = any_of((*formats.PATTERNS, *named.PATTERNS))
+_SOURCES = tuple(pattern.source for pattern in (*formats.PATTERNS, *named.PATTERNS))
+_OURS, _ANY = any_of(_SOURCES), any_of((formats.RUN, *_SOURCES))
 """Most texts contain none of these, which one search shows."""
 _SHORTEST = 8
 """Shorter texts are not searched."""
@@ -47,8 +48,10 @@ def _find(text: str) -> tuple[list[tuple[int, int]], int]:
         return found, end
     # One byte per character, so that positions are those of the text: a secret is ASCII, its neighbors may not be.
     view = text.encode("ascii", "replace")
+    if _ANY.search(view) is None:
+        return found, end
     finders = [formats.find_the_librarys(text, view)]
-    if _MAY.search(view) is not None:
+    if _OURS.search(view) is not None:
         finders += (formats.find_ours(view), named.find(view))
     for finder in finders:
         try:

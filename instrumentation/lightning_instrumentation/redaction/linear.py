@@ -6,7 +6,7 @@ RE2 is fast without groups, and Python's own engine is safe for a single match f
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +58,6 @@ def without_group(source: str) -> bytes:
     return source.replace(_SECRET, "(?:").encode()
 
 
-def any_of(patterns: tuple[Pattern, ...]) -> Any:
+def any_of(sources: Iterable[str]) -> Any:
     """Return an RE2 pattern that matches where any of these does."""
-    return re2.compile(b"|".join(b"(?:" + without_group(pattern.source) + b")" for pattern in patterns))
+    return re2.compile(b"|".join(b"(?:" + without_group(source) + b")" for source in sources))

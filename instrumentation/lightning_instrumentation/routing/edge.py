@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from lightning_instrumentation.access.patience import AT_ONCE, Patience, be_patient, off_loop, shortest
+from lightning_instrumentation.access.patience import AT_ONCE, UNTOLD, Patience, be_patient, off_loop, shortest
 from lightning_instrumentation.access.proof import BUSY_S, PROOF_S
 from lightning_instrumentation.failures import failures
 from lightning_instrumentation.routing.hosts import HostTrust
@@ -38,7 +38,7 @@ class Edge:
         self.url = url
         self._timeout = timeout
         self._refused = refused
-        self._before = Patience()
+        self._before = UNTOLD
 
     def __enter__(self) -> None:
         self._before = be_patient(Patience(self._timeout))

@@ -21,8 +21,6 @@ SCHEME = "sha256:"
 """The scheme of a reference: the hash of the bytes follows, in lower-case hex."""
 _SHORTEST = 40
 """Length of the shortest attribute that can carry bytes and their type."""
-_SIGNS = (";base64,", '"blob"', '"data"')
-"""Every attribute that carries bytes contains one of these."""
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w.+-]+=[\w.+-]+)*;base64,([A-Za-z0-9+/=]+)")
 _KINDS = ("image/", "audio/", "video/", "application/pdf")
 _MIME_NAMES = ("mime_type", "media_type", "mimeType")
@@ -63,11 +61,15 @@ def exchange(spans: Sequence[Span]) -> Exchanged:
 def _attributes(attributes: Mapping[str, AttributeValue], found: dict[str, Embedded]) -> Mapping[str, AttributeValue]:
     changed: dict[str, AttributeValue] = {}
     for name, value in attributes.items():
-        if isinstance(value, str) and len(value) >= _SHORTEST and any(sign in value for sign in _SIGNS):
+        if isinstance(value, str) and _may_carry_bytes(value):
             text = _text(value, found)
             if text is not value:
                 changed[name] = text
     return {**attributes, **changed} if changed else attributes
+
+
+def _may_carry_bytes(text: str) -> bool:
+    return len(text) >= _SHORTEST and (";base64," in text or '"blob"' in text or '"data"' in text)
 
 
 def _text(text: str, found: dict[str, Embedded]) -> str:
